@@ -1,0 +1,587 @@
+"""Bytes to packets: the only place.
+
+A `Decoder` belongs to one connection. `feed` takes what the socket gave and returns every
+packet that is whole. When the peer breaks the law the last item of the list is a
+`Violation`; what came before it still counts, what comes after it is never looked at.
+
+Neighbouring PUBLISH packets that agree in everything but packet id and payload become one
+`Publish`, neighbouring short acknowledgements one `Ack`: comparing a prefix costs about
+60 ns, decoding anew seven times that.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    REMAINING_LENGTH_MAX,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    V5,
+    V31,
+    V311,
+    WILL,
+)
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import (
+    Ack,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
+from mqtt_broker.codec.reasons import MALFORMED_PACKET, PROTOCOL_ERROR
+from mqtt_broker.codec.strings import decode_binary, decode_string, decode_utf8
+
+# The flags a packet's first byte must have. [MQTT-2.1.3-1]
+_FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
+_FROM_CLIENT: Final = frozenset(
+    {
+        CONNECT, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, UNSUBSCRIBE, PINGREQ,
+        DISCONNECT, AUTH,
+    }
+)  # fmt: skip
+_FROM_SERVER: Final = frozenset(
+    {
+        CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP,
+        DISCONNECT, AUTH,
+    }
+)  # fmt: skip
+
+# Acknowledgements without a reason code, all of one kind, back to back.
+_ACK_RUNS: Final = {
+    first: re.compile(b"(?:" + re.escape(bytes([first, 2])) + b"..)+", re.DOTALL)
+    for first in (0x40, 0x50, 0x62, 0x70)
+}
+
+_TOPICS_CACHED_MAX: Final = 65_536
+_TOPIC_BYTES_CACHED_MAX: Final = 256
+_topics: dict[bytes, str] = {}  # checked Topic Names by their bytes; emptied when full
+
+
+class Decoder:
+    """One peer's stream. `version` is 0 until its CONNECT told it."""
+
+    __slots__ = ("_chunks", "_dead", "_missing", "_types", "packet_bytes_max", "version")
+
+    def __init__(
+        self,
+        *,
+        from_server: bool = False,
+        version: int = 0,
+        packet_bytes_max: int = REMAINING_LENGTH_MAX + 5,
+    ) -> None:
+        self.version = version
+        self.packet_bytes_max = packet_bytes_max
+        self._types = _FROM_SERVER if from_server else _FROM_CLIENT
+        self._chunks: list[bytes] = []  # what is not yet a whole packet
+        self._missing = 0  # how many bytes it still needs, at least
+        self._dead = False
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def feed(self, data: bytes) -> list[Packet | Violation]:
+        if self._dead:
+            return []
+        if self._chunks:
+            self._chunks.append(data)
+            if len(data) < self._missing:  # a large packet in many chunks is joined once
+                self._missing -= len(data)
+                return []
+            data = b"".join(self._chunks)
+            self._chunks = []
+        out: list[Packet | Violation] = []
+        try:
+            rest, missing = self._cut(data, out)
+        except Violation as violation:
+            self._dead = True
+            out.append(violation)
+            return out
+        if rest < len(data):
+            self._chunks.append(data[rest:] if rest else data)
+            self._missing = missing
+        return out
+
+    def _cut(self, data: bytes, out: list[Packet | Violation]) -> tuple[int, int]:
+        """Append every whole packet of `data`; where the rest begins and what it lacks."""
+        at = 0
+        size = len(data)
+        while at < size:
+            first = data[at]
+            if at + 2 > size:
+                if first < 0x10:
+                    raise _bad_type(self.version)
+                return at, 1
+            length = data[at + 1]
+            body = at + 2
+            if length > 127 or first < 0x10:
+                length, body = self._length(data, at, size)
+                if body == 0:
+                    return at, 1
+            end = body + length
+            if end > size:
+                self._check_size(end - at)
+                return at, end - size
+            if first >> 4 == PUBLISH:
+                if end - at > self.packet_bytes_max:
+                    self._check_size(end - at)
+                at = self._publish(data, at, body, end, out)
+            elif length == 2 and first in _ACK_RUNS:
+                at = self._ack_run(data, at, first, out)
+            else:
+                self._check_size(end - at)
+                out.append(self._packet(first, data, body, end))
+                at = end
+        return at, 0
+
+    def _length(self, data: bytes, at: int, size: int) -> tuple[int, int]:
+        """Remaining length of two to four bytes and where the body begins; (0, 0): not all here."""
+        if data[at] < 0x10:
+            raise _bad_type(self.version)
+        length = 0
+        shift = 0
+        for place in range(at + 1, min(at + 5, size)):
+            byte = data[place]
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if byte == 0:
+                    raise Violation(MALFORMED_PACKET, "MQTT-1.5.5-1", "over-long remaining length")
+                return length, place + 1
+            shift += 7
+        if size >= at + 5:
+            # There is no telling where the next packet would begin.
+            raise Violation(
+                MALFORMED_PACKET, "MQTT-1.5.5-1", "remaining length of five bytes", silent=True
+            )
+        return 0, 0
+
+    def _check_size(self, packet_bytes: int) -> None:
+        if packet_bytes > self.packet_bytes_max:
+            raise Violation(
+                reasons.PACKET_TOO_LARGE,
+                "MQTT-3.2.2-15",
+                f"a packet of {packet_bytes} bytes, {self.packet_bytes_max} are allowed",
+                silent=self.version == 0,
+            )
+
+    def _packet(self, first: int, data: bytes, at: int, end: int) -> Packet:
+        packet_type = first >> 4
+        if self.version == 0:
+            if packet_type != CONNECT:  # [MQTT-3.1.0-1]
+                raise Violation(
+                    PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True
+                )
+        elif packet_type in (CONNACK, AUTH) and (
+            packet_type not in self._types or self.version < V5
+        ):
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2-1", "not a packet a client may send")
+        if first & 0x0F != _FLAGS.get(packet_type, 0):
+            lawful = packet_type == CONNECT and data[at + 2 : at + 3] == b"M" and _is_v31(data, at)
+            if packet_type == AUTH:
+                raise Violation(PROTOCOL_ERROR, "MQTT-3.15.1-1", "wrong flags in AUTH")
+            if not lawful:
+                raise Violation(MALFORMED_PACKET, "MQTT-2.1.3-1", "wrong flags in the first byte")
+        if packet_type in (PINGREQ, PINGRESP) and at != end:
+            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "a ping has no body", silent=True)
+        if packet_type not in self._types:
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2-1", "a packet of the wrong direction")
+        return _DECODERS[packet_type](self, first, data, at, end)
+
+    # PUBLISH, and its runs.
+
+    def _publish(
+        self, data: bytes, at: int, body: int, end: int, out: list[Packet | Violation]
+    ) -> int:
+        """Append the run of PUBLISH packets that begins at `at`; where the next packet begins."""
+        if self.version == 0:
+            raise Violation(
+                PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True
+            )
+        first = data[at]
+        qos = first >> 1 & 3
+        if qos == 3:
+            raise Violation(MALFORMED_PACKET, "MQTT-3.3.1-4", "QoS 3")
+        if first & 0x0E == 0x08:
+            raise Violation(MALFORMED_PACKET, "MQTT-3.3.1-2", "DUP at QoS 0")
+        topic_at = body + 2
+        if topic_at > end:
+            raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-1", "no topic")
+        topic_end = place = topic_at + (data[body] << 8 | data[body + 1])
+        if place > end:
+            raise Violation(MALFORMED_PACKET, "MQTT-1.5.6", "the topic is cut short")
+        raw_topic = data[topic_at:topic_end]
+        topic = _topics.get(raw_topic)
+        if topic is None:
+            topic = _decode_topic(raw_topic)
+        if qos:
+            place += 2
+            if place > end:
+                raise Violation(MALFORMED_PACKET, "MQTT-2.2.1-2", "no packet id")
+            if not (data[place - 2] or data[place - 1]):
+                raise Violation(PROTOCOL_ERROR, "MQTT-2.2.1-3", "packet id 0")
+        found = NO_PROPERTIES
+        properties_at = place
+        if self.version == V5:
+            if place < end and not data[place]:
+                place += 1
+            else:
+                found, place = decode_properties(data, place, end, PUBLISH)
+                _check_publish_properties(found, client=CONNECT in self._types)
+        if not topic and prop.TOPIC_ALIAS not in found:
+            raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-1", "an empty topic")
+        size = end - at
+        last = len(data) - size  # the last place where another packet of this size may begin
+        if end <= last and data[end] == first:
+            if qos:
+                head = data[at:topic_end]
+                id_skip = topic_end - at
+                tail = data[properties_at:place]
+                tail_skip = properties_at - at
+                while (
+                    end <= last
+                    and data.startswith(head, end)
+                    and data.startswith(tail, end + tail_skip)
+                    and (data[end + id_skip] or data[end + id_skip + 1])
+                ):
+                    end += size
+            else:
+                head = data[at:place]
+                while end <= last and data.startswith(head, end):
+                    end += size
+        out.append(
+            Publish(
+                topic,
+                qos,
+                first & 1 == 1,
+                first & 8 == 8,
+                found,
+                data[at:end],
+                (end - at) // size,
+                size,
+                topic_end - at,
+                place - at,
+            )
+        )
+        return end
+
+    def _ack_run(self, data: bytes, at: int, first: int, out: list[Packet | Violation]) -> int:
+        if self.version == 0:
+            raise Violation(
+                PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True
+            )
+        if first == 0x40 and data[at + 4 : at + 6] != b"\x40\x02":
+            end = at + 4  # a single PUBACK, the commonest of all
+            ids = [data[at + 2] << 8 | data[at + 3]]
+        else:
+            match = _ACK_RUNS[first].match(data, at)
+            assert match is not None, "the caller saw a whole acknowledgement"
+            end = match.end()
+            ids = list(struct.unpack_from(f">{(end - at) // 2}H", data, at)[1::2])
+        if 0 in ids:
+            good = ids[: ids.index(0)]
+            if good:
+                out.append(Ack(first >> 4, good))
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.2.1-3", "packet id 0")
+        out.append(Ack(first >> 4, ids))
+        return end
+
+
+def _bad_type(version: int) -> Violation:
+    return Violation(PROTOCOL_ERROR, "MQTT-2.1.2-1", "packet type 0", silent=version == 0)
+
+
+def _is_v31(data: bytes, at: int) -> bool:
+    """MQTT 3.1 gave the flags of CONNECT no meaning and did not reserve them."""
+    return data[at : at + 8] == b"\x00\x06MQIsdp"
+
+
+def _decode_topic(raw: bytes) -> str:
+    topic = decode_utf8(raw)
+    if "+" in topic or "#" in topic:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-2", "a wildcard in a Topic Name")
+    if len(raw) <= _TOPIC_BYTES_CACHED_MAX:
+        if len(_topics) >= _TOPICS_CACHED_MAX:
+            _topics.clear()
+        _topics[raw] = topic
+    return topic
+
+
+def _check_publish_properties(found: Properties, *, client: bool) -> None:
+    if client and prop.SUBSCRIPTION_IDENTIFIER in found:
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.3.4-6", "a Subscription Identifier from a client")
+    if found.get(prop.TOPIC_ALIAS) == 0:
+        raise Violation(reasons.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-8", "Topic Alias 0")
+    _check_response_topic(found)
+
+
+def _check_response_topic(found: Properties) -> None:
+    response = found.text(prop.RESPONSE_TOPIC)
+    if response is not None and (not response or "+" in response or "#" in response):
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.3.2-14", "a Response Topic that is no Topic Name")
+
+
+def _decode_connect(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    if decoder.version:
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.1.0-2", "a second CONNECT")
+    try:
+        name, at = decode_binary(data, at, end)
+    except Violation:
+        name = b""
+    known = (V311, V5) if name == b"MQTT" else (V31,) if name == b"MQIsdp" else ()
+    if not known or at + 4 > end:  # [MQTT-3.1.2-1]
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.1.2-1", "not MQTT", silent=True)
+    version, flags = data[at], data[at + 1]
+    if version not in known:
+        raise Violation(
+            reasons.UNSUPPORTED_PROTOCOL_VERSION,
+            "MQTT-3.1.2-2",
+            f"protocol {name.decode()} version {version}",
+        )
+    decoder.version = version
+    keep_alive = data[at + 2] << 8 | data[at + 3]
+    at += 4
+    will_qos = flags >> 3 & 3
+    has_will, has_username, has_password = flags & 4, flags & 0x80, flags & 0x40
+    if flags & 1 and version != V31:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-3", "the reserved connect flag is set")
+    if not has_will and flags & 0x38:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-11", "will QoS or retain without a will")
+    if will_qos == 3:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-12", "will QoS 3")
+    if has_password and not has_username and version < V5:
+        raise Violation(MALFORMED_PACKET, "MQTT3-3.1.2-22", "a password without a user name")
+    found = NO_PROPERTIES
+    if version == V5:
+        found, at = decode_properties(data, at, end, CONNECT)
+        if prop.AUTHENTICATION_DATA in found and prop.AUTHENTICATION_METHOD not in found:
+            raise Violation(PROTOCOL_ERROR, "MQTT-3.1.2.11.10", "authentication data, no method")
+    raw_id, at = _connect_binary(data, at, end)  # [MQTT-3.1.3-3]
+    try:
+        client_id = decode_utf8(raw_id)
+    except Violation as violation:
+        raise Violation(
+            reasons.CLIENT_IDENTIFIER_NOT_VALID, "MQTT-3.1.3-4", violation.text
+        ) from None
+    will = None
+    if has_will:
+        will, at = _decode_will(data, at, end, version, will_qos, bool(flags & 0x20))
+    username = password = None
+    if has_username:
+        raw, at = _connect_binary(data, at, end)
+        try:
+            username = decode_utf8(raw)
+        except Violation as violation:
+            raise Violation(
+                MALFORMED_PACKET, "MQTT-3.1.3-12", violation.text, silent=True
+            ) from None
+    if has_password:
+        password, at = _connect_binary(data, at, end)
+    if at != end:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-1", "more in CONNECT than its flags say")
+    return Connect(version, client_id, bool(flags & 2), keep_alive, found, will, username, password)
+
+
+def _connect_binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """A field of CONNECT's payload. One that is missing is answered by the close alone."""
+    try:
+        return decode_binary(data, at, end)
+    except Violation as violation:
+        raise Violation(
+            MALFORMED_PACKET, "MQTT-3.1.3-1", f"CONNECT: {violation.text}", silent=True
+        ) from None
+
+
+def _decode_will(
+    data: bytes, at: int, end: int, version: int, qos: int, retain: bool
+) -> tuple[Will, int]:
+    found = NO_PROPERTIES
+    if version == V5:
+        found, at = decode_properties(data, at, end, WILL)
+        _check_response_topic(found)
+    raw_topic, at = _connect_binary(data, at, end)
+    topic = decode_utf8(raw_topic)  # [MQTT-3.1.3-11]
+    if not topic or "+" in topic or "#" in topic:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "a will topic that is no Topic Name")
+    payload, at = _connect_binary(data, at, end)
+    return Will(topic, payload, qos, retain, found), at
+
+
+def _decode_ack(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    packet_type = first >> 4
+    packet_id, at = _packet_id(data, at, end, PROTOCOL_ERROR)
+    reason = 0
+    found = NO_PROPERTIES
+    if at < end:
+        if decoder.version < V5:
+            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "an acknowledgement that is too long")
+        reason = data[at]
+        at += 1
+        if not reasons.may_carry(packet_type, reason):
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.4", f"reason code 0x{reason:02X}")
+        if at < end:
+            found, at = decode_properties(data, at, end, packet_type)
+        _check_end(at, end)
+    return Ack(packet_type, [packet_id], reason, found)
+
+
+def _decode_subscribe(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    packet_id, at = _packet_id(data, at, end, MALFORMED_PACKET)
+    found = NO_PROPERTIES
+    if decoder.version == V5:
+        found, at = decode_properties(data, at, end, SUBSCRIBE)
+        if found.subscription_ids == [0]:
+            raise Violation(MALFORMED_PACKET, "MQTT-3.8.2.1.2", "Subscription Identifier 0")
+    requests: list[SubscriptionRequest] = []
+    reserved = 0xC0 if decoder.version == V5 else 0xFC
+    while at < end:
+        text, at = decode_string(data, at, end)  # [MQTT-3.8.3-1]
+        if at >= end:
+            raise Violation(MALFORMED_PACKET, "MQTT-3.8.3-1", "a Topic Filter without options")
+        options = data[at]
+        at += 1
+        if options & reserved or options & 3 == 3 or options & 0x30 == 0x30:
+            raise Violation(MALFORMED_PACKET, "MQTT-3.8.3-5", f"options 0x{options:02X}")
+        requests.append(
+            SubscriptionRequest(
+                text, options & 3, bool(options & 4), bool(options & 8), options >> 4 & 3
+            )
+        )
+    if not requests:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.8.3-2", "SUBSCRIBE to nothing")
+    return Subscribe(packet_id, requests, found)
+
+
+def _decode_unsubscribe(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    packet_id, at = _packet_id(data, at, end, MALFORMED_PACKET)
+    found = NO_PROPERTIES
+    if decoder.version == V5:
+        found, at = decode_properties(data, at, end, UNSUBSCRIBE)
+    filters: list[str] = []
+    while at < end:
+        text, at = decode_string(data, at, end)  # [MQTT-3.10.3-1]
+        filters.append(text)
+    if not filters:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.10.3-2", "UNSUBSCRIBE from nothing")
+    return Unsubscribe(packet_id, filters, found)
+
+
+def _decode_ping(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    return Pingreq() if first >> 4 == PINGREQ else Pingresp()
+
+
+def _decode_disconnect(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    if decoder.version < V5:
+        if at != end:
+            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "DISCONNECT has no body in 3.1.1")
+        return Disconnect()
+    reason = 0
+    found = NO_PROPERTIES
+    if at < end:
+        reason = data[at]
+        at += 1
+        if at < end:
+            found, at = decode_properties(data, at, end, DISCONNECT)
+            _check_end(at, end)
+    return Disconnect(reason, found)
+
+
+def _decode_auth(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    if at == end:  # [MQTT-3.15.2.1]: success, no properties
+        return Auth()
+    reason = data[at]
+    at += 1
+    if not reasons.may_carry(AUTH, reason):
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.15.2-1", f"reason code 0x{reason:02X} in AUTH")
+    found = NO_PROPERTIES
+    if at < end:
+        found, at = decode_properties(data, at, end, AUTH)
+        _check_end(at, end)
+    return Auth(reason, found)
+
+
+def _decode_connack(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    if at + 2 > end or data[at] > 1:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.2.2-1", "a CONNACK with a wrong head")
+    present, reason = data[at] == 1, data[at + 1]
+    at += 2
+    found = NO_PROPERTIES
+    if decoder.version == V5 and at < end:
+        found, at = decode_properties(data, at, end, CONNACK)
+    _check_end(at, end)
+    return Connack(present, reason, found)
+
+
+def _decode_suback(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
+    packet_type = first >> 4
+    packet_id, at = _packet_id(data, at, end, PROTOCOL_ERROR)
+    found = NO_PROPERTIES
+    if decoder.version == V5:
+        found, at = decode_properties(data, at, end, packet_type)
+    codes = list(data[at:end])
+    if packet_type == SUBACK:
+        return Suback(packet_id, codes, found)
+    return Unsuback(packet_id, codes, found)
+
+
+def _packet_id(data: bytes, at: int, end: int, zero: int) -> tuple[int, int]:
+    """A packet id; `zero` is the reason code for the id 0. [MQTT-2.2.1-3]"""
+    if at + 2 > end:
+        raise Violation(MALFORMED_PACKET, "MQTT-2.2.1-2", "no packet id")
+    packet_id = data[at] << 8 | data[at + 1]
+    if not packet_id:
+        raise Violation(zero, "MQTT-2.2.1-3", "packet id 0")
+    return packet_id, at + 2
+
+
+def _check_end(at: int, end: int) -> None:
+    if at != end:
+        raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "bytes behind the end of the packet")
+
+
+_DECODERS: Final[dict[int, Callable[[Decoder, int, bytes, int, int], Packet]]] = {
+    CONNECT: _decode_connect,
+    CONNACK: _decode_connack,
+    PUBACK: _decode_ack,
+    PUBREC: _decode_ack,
+    PUBREL: _decode_ack,
+    PUBCOMP: _decode_ack,
+    SUBSCRIBE: _decode_subscribe,
+    SUBACK: _decode_suback,
+    UNSUBSCRIBE: _decode_unsubscribe,
+    UNSUBACK: _decode_suback,
+    PINGREQ: _decode_ping,
+    PINGRESP: _decode_ping,
+    DISCONNECT: _decode_disconnect,
+    AUTH: _decode_auth,
+}

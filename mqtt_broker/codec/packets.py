@@ -1,0 +1,167 @@
+"""One class a packet: dumb data, both directions, all versions.
+
+PUBLISH and the acknowledgements stand for *runs*: neighbours in the stream that differ only
+in payload and packet id are one object, so that a burst costs one pass through the broker
+(a single packet is a run of one). Fields that only MQTT 5 has are empty in 3.1.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+
+
+@dataclass(slots=True)
+class Will:
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Connect:
+    version: int
+    client_id: str
+    clean_start: bool = True
+    keep_alive: int = 0
+    properties: Properties = NO_PROPERTIES
+    will: Will | None = None
+    username: str | None = None
+    password: bytes | None = None
+
+
+@dataclass(slots=True)
+class Connack:
+    session_present: bool
+    reason: int
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Publish:
+    """A run of `count` PUBLISH packets of `size` bytes each, as they came, in `raw`.
+
+    They agree in everything but packet id and payload. Inside each packet the id stands at
+    `id_at` (QoS 1 and 2) and the payload begins at `payload_at`.
+    """
+
+    topic: str
+    qos: int
+    retain: bool
+    dup: bool
+    properties: Properties
+    raw: bytes
+    count: int
+    size: int
+    id_at: int
+    payload_at: int
+
+    def packet_ids(self) -> list[int]:
+        raw = self.raw
+        return [raw[at] << 8 | raw[at + 1] for at in range(self.id_at, len(raw), self.size)]
+
+    def payloads(self) -> list[bytes]:
+        raw, size, skip = self.raw, self.size, self.payload_at
+        return [raw[at + skip : at + size] for at in range(0, len(raw), size)]
+
+    @property
+    def payload(self) -> bytes:
+        """The first message's payload."""
+        return self.raw[self.payload_at : self.size]
+
+    @property
+    def packet_id(self) -> int:
+        """The first message's packet id; 0 at QoS 0."""
+        if not self.qos:
+            return 0
+        return self.raw[self.id_at] << 8 | self.raw[self.id_at + 1]
+
+
+@dataclass(slots=True)
+class Ack:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP (`packet_type`) for each of `packet_ids`."""
+
+    packet_type: int
+    packet_ids: list[int]
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class SubscriptionRequest:
+    """One Topic Filter of a SUBSCRIBE with its options byte taken apart."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+@dataclass(slots=True)
+class Subscribe:
+    packet_id: int
+    requests: list[SubscriptionRequest]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Suback:
+    packet_id: int
+    reasons: list[int]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    packet_id: int
+    filters: list[str]
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Unsuback:
+    packet_id: int
+    reasons: list[int] = field(default_factory=list)
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Pingreq:
+    pass
+
+
+@dataclass(slots=True)
+class Pingresp:
+    pass
+
+
+@dataclass(slots=True)
+class Disconnect:
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Auth:
+    reason: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+Packet = (
+    Connect
+    | Connack
+    | Publish
+    | Ack
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)

@@ -1,0 +1,63 @@
+"""What an acknowledgement means: PUBACK, PUBREC, PUBREL, PUBCOMP, many at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
+from mqtt_broker.codec.encode import ID_BYTES
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import Ack
+from qos import WrongAck
+
+if TYPE_CHECKING:
+    from mqtt_broker.core.connection import Connection
+
+
+def on_ack(connection: Connection, packet: Ack, now: float) -> None:
+    packet_type = packet.packet_type
+    connection.broker.stats.packets_received[packet_type] += len(packet.packet_ids)
+    try:
+        if packet_type == PUBACK:
+            # Whatever its reason code, the exchange is over. [MQTT-4.3.2-1]
+            connection.session.window.on_puback(packet.packet_ids)
+            connection.session.pump(now)
+        elif packet_type == PUBREC:
+            _on_pubrec(connection, packet, now)
+        elif packet_type == PUBREL:
+            _on_pubrel(connection, packet)
+        else:
+            connection.session.window.on_pubcomp(packet.packet_ids)
+            connection.session.pump(now)
+    except WrongAck as error:
+        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.3.3-1", str(error)) from None
+
+
+def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
+    """The peer owns the messages: release them. [MQTT-4.3.3-5]
+
+    An id that nobody knows is released too: after a lost session that ends the peer's wait.
+    """
+    session = connection.session
+    if packet.reason >= 0x80:  # [MQTT-4.3.3-4]
+        for packet_id in packet.packet_ids:
+            session.window.on_pubrec_error(packet_id)
+        session.pump(now)
+        return
+    session.window.on_pubrec(packet.packet_ids)
+    connection.broker.stats.packets_sent[PUBREL] += len(packet.packet_ids)
+    connection.send(b"".join([b"\x62\x02" + ID_BYTES[i] for i in packet.packet_ids]))
+
+
+def _on_pubrel(connection: Connection, packet: Ack) -> None:
+    """The peer let go of its ids: they are free again. [MQTT-4.3.3-11], [MQTT-4.3.3-12]
+
+    An id that is not open is completed as well, since it repeats a PUBREL whose PUBCOMP was
+    lost.
+    """
+    receiver = connection.session.receiver
+    for packet_id in packet.packet_ids:
+        receiver.on_pubrel(packet_id)
+    connection.broker.stats.packets_sent[PUBCOMP] += len(packet.packet_ids)
+    connection.send(b"".join([b"\x70\x02" + ID_BYTES[i] for i in packet.packet_ids]))

@@ -1,0 +1,262 @@
+"""The broker: everything its connections share, and the turns in which it runs.
+
+    accept   a new link                     -> a Connection, to be fed with bytes
+    flush    the end of a turn: write what the turn produced, once a peer
+    tick     timers that are due; returns the next deadline
+    resume   the access door's late answer to a CONNECT
+    stop     tell everybody, and close
+
+Nothing here knows the time, a socket or a file.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.core import connect, states, sys_topics
+from mqtt_broker.core.access import Access, OpenAccess, Verdict
+from mqtt_broker.core.connection import Connection, Link
+from mqtt_broker.core.groups import Group
+from mqtt_broker.core.routes import Routes
+from mqtt_broker.core.settings import DEFAULTS, Settings
+from mqtt_broker.core.stats import Stats
+from mqtt_broker.core.timers import Timers
+from mqtt_broker.topics.retained import RetainedTree
+from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
+from sessions.budget import Budget, QueueFull
+from sessions.message import Message
+from sessions.outbox import DIRTY, Outbox
+from sessions.registry import Registry
+from sessions.session import Session
+
+
+def _raise(connection: Connection, data: bytes, error: Exception) -> None:
+    raise error
+
+
+class Broker:
+    """One broker, whole from the start."""
+
+    def __init__(
+        self,
+        settings: Settings = DEFAULTS,
+        *,
+        now: float,
+        rng: random.Random,
+        access: Access | None = None,
+        log: Callable[[str], None] = lambda line: None,
+        on_bug: Callable[[Connection, bytes, Exception], None] = _raise,
+        heap_bytes: Callable[[], int] = lambda: 0,
+        strategy: StrategyFactory | None = None,
+    ) -> None:
+        self.settings = settings
+        self.rng = rng
+        self.access: Access = OpenAccess() if access is None else access
+        self.guarded = self.access.guards_topics
+        self.log = log
+        self.on_bug = on_bug
+        self.heap_bytes = heap_bytes
+        self._strategy = strategy or STRATEGIES[settings.shared_strategy]
+
+        self.budget = Budget(
+            settings.queue_messages_max,
+            settings.queue_bytes_max,
+            settings.queue_total_bytes_max,
+            QueueFull(settings.queue_full),
+            settings.queue_qos0,
+            settings.inflight_max,
+        )
+        self.sessions = Registry(self.budget, settings.receive_maximum)
+        self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
+        self.links: set[Connection] = set()  # every one that is not closed
+        self.routes = Routes()
+        self.groups: dict[str, Group] = {}  # by the whole `$share/...` filter
+        self.retained: RetainedTree[Message] = RetainedTree()
+        self.retained_bytes = 0
+        self.stats = Stats(now)
+        self.timers = Timers()
+        self.is_shutting_down = False
+
+        self.dirty: list[Outbox] = []  # outboxes with something to write this turn
+        self.turn_bytes = 0  # appended to them since the last flush
+        self.waiting_bytes = 0  # handed to links, not yet read by peers
+        self._held_back: set[Connection] = set()
+
+        if settings.sys_interval_s:
+            sys_topics.start(self, now)
+        self.timers.at(now + settings.retained_sweep_s, self._sweep_retained)
+
+    # The turn.
+
+    def accept(self, link: Link, now: float) -> Connection:
+        connection = Connection(self, link, now)
+        self.links.add(connection)
+        self.stats.sockets += 1
+        return connection
+
+    def flush(self, now: float) -> None:
+        """Write everything the turn produced: one write a peer."""
+        dirty = self.dirty
+        while dirty:
+            batch = dirty[:]
+            dirty.clear()
+            for box in batch:
+                self.write_out(box, now)
+        self.turn_bytes = 0
+
+    def write_out(self, box: Outbox, now: float) -> None:
+        pieces = box.pieces
+        box.state &= ~DIRTY
+        if not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self.stats.bytes_sent += len(data)
+        waiting = box.write(data)
+        if waiting or box.waiting_bytes:
+            box.owner.on_written(waiting, now)
+
+    def tick(self, now: float) -> float:
+        self.timers.run(now)
+        return self.timers.next()
+
+    def resume(self, connection: Connection, verdict: Verdict, now: float) -> None:
+        """The answer to a CONNECT that waited. Too late, or a second one: ignored."""
+        if connection.state == states.WAITING and connection.proceed is None:
+            connection.link.resume_reading()
+            connect.settle(connection, verdict, now)
+
+    def stop(self, now: float) -> None:
+        """Tell every client that the server goes, and close. [MQTT-4.13.1-1]"""
+        self.is_shutting_down = True
+        for connection in list(self.links):
+            connection.end(now, reasons.SERVER_SHUTTING_DOWN, say=connection.has_session)
+
+    # Connections come and go.
+
+    @property
+    def clients_connected(self) -> int:
+        return len(self.connections)
+
+    def attach(self, connection: Connection, receive_maximum: int) -> None:
+        """The connection carries its session from now on."""
+        session = connection.session
+        before = session.version, session.is_plain
+        session.attach(connection.outbox, receive_maximum)
+        if session.subscriptions and before != (session.version, session.is_plain):
+            for text in session.subscriptions:  # routes sort receivers by what they take
+                self.routes.cache.drop(text)
+        self.connections[session.client_id] = connection
+        self.stats.connections += 1
+        self.stats.clients_maximum = max(self.stats.clients_maximum, len(self.connections))
+
+    def on_closed(self, connection: Connection, why: str, now: float) -> None:
+        """The connection's last word: its session lives on, or does not."""
+        self.links.discard(connection)
+        self._held_back.discard(connection)
+        self.waiting_bytes -= connection.outbox.waiting_bytes
+        connection.outbox.waiting_bytes = 0
+        if connection.has_session and connection.session.outbox is connection.outbox:
+            session = connection.session
+            del self.connections[session.client_id]
+            if self.settings.client_events:
+                body = json.dumps({"reason": why, "at": round(now, 3)})
+                sys_topics.publish_event(self, session.client_id, "disconnected", body, now)
+            connect.close_session(connection, now)
+
+    def end_session(self, session: Session, now: float) -> None:
+        connect.forget_session(self, session, now)
+
+    # Shared subscriptions.
+
+    def group(self, text: str, topic_filter: str) -> Group:
+        """The group of a `$share` filter, made when its first member joins."""
+        group = self.groups.get(text)
+        if group is None:
+            group = self.groups[text] = Group(topic_filter, self._strategy(self.rng), self.budget)
+            self.routes.add_group(topic_filter, text, group)
+        return group
+
+    def leave_group(self, text: str, session: Session) -> None:
+        group = self.groups[text]
+        group.leave(session)
+        if not group.members:
+            group.dissolve()
+            self.routes.remove_group(group.filter, text)
+            del self.groups[text]
+
+    def refresh_groups(self, session: Session, now: float) -> None:
+        """The session came online or went away."""
+        for text in session.subscriptions:
+            group = self.groups.get(text)
+            if group is not None:
+                group.refresh(now)
+
+    def move_shared(self, session: Session, now: float) -> None:
+        """What the session held for its groups goes to other members. [MQTT-4.8.2-3]"""
+        self.refresh_groups(session, now)
+        for message, grant in session.take_shared():
+            assert isinstance(grant.group, Group)
+            if not grant.group.deliver(message, now):
+                self.budget.drop("no_member")
+
+    # Retained messages.
+
+    def retain(self, message: Message, now: float) -> bool:
+        """Keep, replace or (empty payload) remove; False when a limit forbids it."""
+        topic = message.envelope.topic
+        if not message.payload:  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+            self._forget_retained(topic)
+            return True
+        size = message.envelope.size
+        before = self.retained.get(topic)
+        if before is None and len(self.retained) >= self.settings.retained_messages_max:
+            return False
+        grown = self.retained_bytes + size - (before.envelope.size if before else 0)
+        if grown > self.settings.retained_bytes_max:
+            return False
+        self.retained.put(topic, message)  # [MQTT-3.3.1-5]
+        self.retained_bytes = grown
+        return True
+
+    def _forget_retained(self, topic: str) -> None:
+        before = self.retained.remove(topic)
+        if before is not None:
+            self.retained_bytes -= before.envelope.size
+
+    def _sweep_retained(self, now: float) -> None:
+        """Expired retained messages go even when nobody asks for them."""
+        expired = [m.envelope.topic for m in self.retained.values() if m.envelope.is_expired(now)]
+        for topic in expired:
+            self._forget_retained(topic)
+        self.timers.at(now + self.settings.retained_sweep_s, self._sweep_retained)
+
+    # Back-pressure.
+
+    def hold_back(self, connection: Connection) -> None:
+        """Too much waits for slow readers: stop reading from who adds to it."""
+        if not connection.is_held_back and connection.state == states.ACTIVE:
+            connection.is_held_back = True
+            connection.link.pause_reading()
+            self._held_back.add(connection)
+
+    def release_held_back(self) -> None:
+        if self._held_back and self.waiting_bytes < self.settings.outbox_total_bytes_max * 0.8:
+            for connection in self._held_back:
+                connection.is_held_back = False
+                connection.link.resume_reading()
+            self._held_back.clear()
+
+    # What operators may do.
+
+    def kick(self, client_id: str, now: float, reason: int = reasons.ADMINISTRATIVE_ACTION) -> bool:
+        """Disconnect a client; False when it is not connected."""
+        connection = self.connections.get(client_id)
+        if connection is None:
+            return False
+        connection.end(now, reason if connection.version == V5 else 0, why="kicked")
+        return True

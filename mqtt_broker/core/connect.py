@@ -1,0 +1,350 @@
+"""What CONNECT means, and AUTH with it.
+
+    on_connect   check, ask the access door
+    settle       its verdict: admit, refuse, exchange AUTH packets, or wait
+    admit        take over, find or make the session, CONNACK, resume
+
+The verdict may come at once or later through `Broker.resume`; a connection that waits holds
+the CONNECT and what followed it as data.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import AUTH, CONNACK, CONNECT, NEVER_EXPIRES, V5, V31
+from mqtt_broker.codec.constants import RECEIVE_MAXIMUM_DEFAULT as RECEIVE_MAXIMUM
+from mqtt_broker.codec.encode import encode_auth, encode_connack
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import Auth, Connect, Will
+from mqtt_broker.codec.properties import Properties
+
+from mqtt_broker.core import states, sys_topics, wills
+from mqtt_broker.core.access import PENDING, Allow, Challenge, ConnectRequest, Refuse, Verdict
+from mqtt_broker.core.subscribe import end_subscriptions
+from mqtt_broker.topics.names import level_count
+from sessions.outbox import Outbox
+from sessions.session import Session
+
+if TYPE_CHECKING:
+    from mqtt_broker.core.broker import Broker
+    from mqtt_broker.core.connection import Connection
+
+KEEPALIVE_ANY = 65_535  # `max_keepalive` that asks for nothing
+_CONNACK_BYTES_MIN = 5
+
+
+def on_connect(connection: Connection, packet: Connect, now: float) -> None:
+    broker = connection.broker
+    settings = broker.settings
+    broker.stats.packets_received[CONNECT] += 1
+    connection.connect = packet
+    if 0 < packet.properties.number(prop.MAXIMUM_PACKET_SIZE) < _CONNACK_BYTES_MIN:
+        # No CONNACK would fit, not even a refusal. [MQTT-3.1.2-24]
+        raise Violation(
+            reasons.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "Maximum Packet Size 1 to 4", silent=True
+        )
+    if broker.is_shutting_down:
+        connection.refuse(now, reasons.SERVER_UNAVAILABLE)
+        return
+    if broker.clients_connected >= settings.connections_max:
+        connection.refuse(now, reasons.SERVER_BUSY)
+        return
+    if not _name_client(connection, packet, now):
+        return
+    if packet.version < V5 and packet.keep_alive > settings.max_keepalive:
+        # 3.1.1 cannot be told a shorter keep alive, only refused.
+        connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID, v3_code=2)
+        return
+    if packet.will is not None:
+        _check_will(broker, packet.will)
+    request = ConnectRequest(
+        packet.client_id,
+        packet.username,
+        packet.password,
+        packet.version,
+        connection.link.peer,
+        packet.properties.text(prop.AUTHENTICATION_METHOD),
+        packet.properties.binary(prop.AUTHENTICATION_DATA),
+    )
+    settle(connection, broker.access.connect(request), now)
+
+
+def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
+    """Assign an identifier to a client that brings none; False when it was refused."""
+    if packet.client_id:
+        return True
+    settings = connection.broker.settings
+    if packet.version == V31 or (packet.version < V5 and not packet.clean_start):
+        connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT3-3.1.3-8]
+        return False
+    if not settings.allow_zero_length_clientid:
+        connection.refuse(now, reasons.UNSPECIFIED_ERROR, v3_code=2)
+        return False
+    number = connection.broker.rng.getrandbits(128)
+    packet.client_id = settings.auto_id_prefix + str(uuid.UUID(int=number, version=4))
+    connection.aliases.limit = settings.topic_alias_maximum
+    packet.properties = Properties(packet.properties)
+    packet.properties[prop.ASSIGNED_CLIENT_IDENTIFIER] = packet.client_id  # [MQTT-3.1.3-7]
+    return True
+
+
+def _check_will(broker: Broker, will: Will) -> None:
+    settings = broker.settings
+    if will.qos > settings.maximum_qos:  # [MQTT-3.2.2-12]
+        raise Violation(reasons.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", "will QoS")
+    if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
+        raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "retained will")
+    if level_count(will.topic) > settings.topic_levels_max:
+        raise Violation(reasons.TOPIC_NAME_INVALID, "MQTT-4.7.3-3", "a will topic too deep")
+    if will.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
+        try:
+            will.payload.decode()
+        except UnicodeDecodeError:
+            raise Violation(
+                reasons.PAYLOAD_FORMAT_INVALID, "MQTT-3.1.3.2.3", "a will payload that is not UTF-8"
+            ) from None
+
+
+def settle(connection: Connection, verdict: Verdict, now: float) -> None:
+    """Act on the access door's answer to a CONNECT."""
+    assert connection.connect is not None
+    connection.proceed = None
+    if verdict is PENDING:
+        connection.state = states.WAITING
+        connection.link.pause_reading()
+    elif isinstance(verdict, Allow):
+        admit(connection, connection.connect, verdict, now)
+    elif isinstance(verdict, Refuse):
+        connection.refuse(now, verdict.reason)
+    else:
+        assert isinstance(verdict, Challenge)
+        connection.state = states.WAITING
+        connection.proceed = verdict.proceed
+        _send_auth(connection, reasons.CONTINUE_AUTHENTICATION, verdict.data)
+
+
+def _send_auth(connection: Connection, reason: int, data: bytes | None) -> None:
+    assert connection.connect is not None
+    method = connection.connect.properties.text(prop.AUTHENTICATION_METHOD)
+    assert method is not None, "only a client with a method is challenged"
+    found = Properties({prop.AUTHENTICATION_METHOD: method})  # [MQTT-4.12.0-5]
+    if data is not None:
+        found[prop.AUTHENTICATION_DATA] = data
+    connection.broker.stats.packets_sent[AUTH] += 1
+    connection.send(encode_auth(reason, found))
+
+
+def on_auth(connection: Connection, packet: Auth, now: float) -> None:
+    """The client's next word in an exchange, or the first of a re-authentication."""
+    connection.broker.stats.packets_received[AUTH] += 1
+    connect = connection.connect
+    method = packet.properties.text(prop.AUTHENTICATION_METHOD)
+    expected = None if connect is None else connect.properties.text(prop.AUTHENTICATION_METHOD)
+    if connect is None or expected is None or method != expected:  # [MQTT-4.12.1-1]
+        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.1-1", "AUTH without its method")
+    data = packet.properties.binary(prop.AUTHENTICATION_DATA)
+    proceed = connection.proceed
+    if packet.reason == reasons.CONTINUE_AUTHENTICATION and proceed is not None:
+        verdict: Verdict = proceed(data)
+    elif packet.reason == reasons.REAUTHENTICATE and connection.state == states.ACTIVE:
+        verdict = connection.broker.access.connect(
+            ConnectRequest(
+                connection.session.client_id,
+                connect.username,
+                connect.password,
+                connect.version,
+                connection.link.peer,
+                method,
+                data,
+            )
+        )
+    else:
+        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.0-2", "AUTH out of place")
+    if connection.state == states.ACTIVE:
+        settle_again(connection, verdict, now)
+    else:
+        settle(connection, verdict, now)
+
+
+def settle_again(connection: Connection, verdict: Verdict, now: float) -> None:
+    """The answer to a re-authentication; the client goes on as it was meanwhile."""
+    connection.proceed = None
+    if isinstance(verdict, Allow):
+        connection.username = verdict.username
+        _send_auth(connection, reasons.SUCCESS, verdict.auth_data)
+    elif isinstance(verdict, Refuse):  # [MQTT-4.12.1-2]
+        connection.end(now, verdict.reason)
+    elif isinstance(verdict, Challenge):
+        connection.proceed = verdict.proceed
+        _send_auth(connection, reasons.CONTINUE_AUTHENTICATION, verdict.data)
+
+
+def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -> None:
+    """The client is in: its session, CONNACK, and what it missed."""
+    broker = connection.broker
+    version = packet.version
+    session, present = _open_session(broker, packet, now)
+    connection.session = session
+    connection.username = verdict.username
+    session.username = verdict.username
+    session.expiry_interval, clipped = _expiry_interval(broker, packet)
+    session.will = packet.will
+    session.will_at = session.expires_at = 0.0
+    session.receiver.limit = broker.settings.receive_maximum if version == V5 else RECEIVE_MAXIMUM
+    session.receiver.on_reconnect()
+    found = packet.properties
+    connection.outbox = Outbox(
+        version,
+        connection,
+        connection.link.write,
+        broker.dirty,
+        packet_bytes_max=found.number(prop.MAXIMUM_PACKET_SIZE),
+        alias_maximum=found.number(prop.TOPIC_ALIAS_MAXIMUM),
+    )
+    keep_alive = _keep_alive(broker, packet)
+    connection.state = states.ACTIVE
+    connection.connected_at = now
+    connection.watch_keep_alive(keep_alive, now)
+    broker.attach(connection, found.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM))
+    session.overflow = lambda: _on_overflow(connection, now)
+    broker.stats.packets_sent[CONNACK] += 1
+    properties = _connack_properties(broker, packet, keep_alive, clipped, verdict)
+    data = encode_connack(version, present and version != V31, 0, properties)
+    if not connection.outbox.fits(len(data)):
+        connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
+        return
+    connection.send(data)
+    session.resume(now)
+    broker.refresh_groups(session, now)
+    _tell(connection, present, now)
+    kept, connection.kept = connection.kept, []
+    if kept:
+        connection.take(kept, now)
+
+
+def _open_session(broker: Broker, packet: Connect, now: float) -> tuple[Session, bool]:
+    """Take over, end or carry on what there is under this name. [MQTT-3.1.4-3]"""
+    old = broker.connections.get(packet.client_id)
+    if old is not None:
+        old.end(now, reasons.SESSION_TAKEN_OVER)
+    session = broker.sessions.get(packet.client_id)
+    if session is not None and packet.clean_start:  # [MQTT-3.1.2-4]
+        broker.end_session(session, now)
+        session = None
+    if session is not None:  # [MQTT-3.1.2-5]
+        return session, True
+    return broker.sessions.create(packet.client_id, now), False
+
+
+def _expiry_interval(broker: Broker, packet: Connect) -> tuple[int, bool]:
+    """(interval, whether we shortened it)."""
+    if packet.version < V5:
+        asked = 0 if packet.clean_start else NEVER_EXPIRES
+    else:
+        asked = packet.properties.number(prop.SESSION_EXPIRY_INTERVAL)
+    granted = min(asked, broker.settings.session_expiry_s_max)
+    return granted, granted != asked
+
+
+def _keep_alive(broker: Broker, packet: Connect) -> int:
+    limit = broker.settings.max_keepalive
+    if packet.version == V5 and limit < KEEPALIVE_ANY:
+        return min(packet.keep_alive or limit, limit)
+    return packet.keep_alive
+
+
+def _connack_properties(
+    broker: Broker, packet: Connect, keep_alive: int, clipped: bool, verdict: Allow
+) -> Properties:
+    """What an MQTT 5 client is told; in an order that older test suites compare by bytes."""
+    found = Properties()
+    if packet.version != V5:
+        return found
+    settings = broker.settings
+    asked = packet.properties
+    if clipped:  # [MQTT-3.2.2.3.2]
+        found[prop.SESSION_EXPIRY_INTERVAL] = settings.session_expiry_s_max
+    if keep_alive != packet.keep_alive:  # [MQTT-3.2.2-21]
+        found[prop.SERVER_KEEP_ALIVE] = keep_alive
+    if settings.topic_alias_maximum:
+        found[prop.TOPIC_ALIAS_MAXIMUM] = settings.topic_alias_maximum
+    assigned = asked.text(prop.ASSIGNED_CLIENT_IDENTIFIER)
+    if assigned is not None:  # [MQTT-3.2.2-16]
+        found[prop.ASSIGNED_CLIENT_IDENTIFIER] = assigned
+    if not settings.retain_available:
+        found[prop.RETAIN_AVAILABLE] = 0
+    found[prop.MAXIMUM_PACKET_SIZE] = settings.packet_bytes_max
+    found[prop.RECEIVE_MAXIMUM] = settings.receive_maximum
+    if settings.maximum_qos < 2:  # [MQTT-3.2.2-9]
+        found[prop.MAXIMUM_QOS] = settings.maximum_qos
+    if settings.response_information and asked.number(prop.REQUEST_RESPONSE_INFORMATION):
+        found[prop.RESPONSE_INFORMATION] = settings.response_information  # [MQTT-3.1.2-28]
+    method = asked.text(prop.AUTHENTICATION_METHOD)
+    if method is not None:
+        found[prop.AUTHENTICATION_METHOD] = method  # [MQTT-4.12.0-5]
+        if verdict.auth_data is not None:
+            found[prop.AUTHENTICATION_DATA] = verdict.auth_data
+    return found
+
+
+def _on_overflow(connection: Connection, now: float) -> None:
+    """The queue is full and the policy is to disconnect. Not from inside a delivery: soon."""
+    connection.broker.timers.at(
+        now, lambda then: connection.end(then, reasons.QUOTA_EXCEEDED, why="queue full")
+    )
+
+
+def close_session(connection: Connection, now: float) -> None:
+    """The connection is gone; what becomes of its session and its will."""
+    broker = connection.broker
+    session = connection.session
+    session.detach()
+    wills.schedule(broker, session, now)
+    broker.move_shared(session, now)
+    if not session.expiry_interval:  # [MQTT-3.1.2-23]
+        broker.end_session(session, now)
+    elif session.never_expires:
+        session.expires_at = float("inf")
+    else:
+        session.expires_at = now + session.expiry_interval
+        broker.timers.at(session.expires_at, lambda then: _expire(broker, session, then))
+
+
+def _expire(broker: Broker, session: Session, now: float) -> None:
+    # It may have come back, and gone again with another deadline.
+    if not session.is_online and broker.sessions.get(session.client_id) is session:
+        if session.expires_at <= now:
+            broker.stats.clients_expired += 1
+            broker.end_session(session, now)
+
+
+def forget_session(broker: Broker, session: Session, now: float) -> None:
+    """The session ends: its will is due now, its subscriptions and messages go."""
+    if session.will_at:
+        wills.send(broker, session, now)
+    wills.cancel(session)
+    end_subscriptions(broker, session, now)
+    broker.sessions.remove(session)
+
+
+def _tell(connection: Connection, present: bool, now: float) -> None:
+    broker = connection.broker
+    connect = connection.connect
+    if broker.settings.client_events and connect is not None:
+        body = json.dumps(
+            {
+                "peer": connection.link.peer,
+                "username": connection.username,
+                "version": connect.version,
+                "clean_start": connect.clean_start,
+                "session_present": present,
+                "keep_alive": connection.server_keep_alive,
+                "at": round(now, 3),
+            }
+        )
+        sys_topics.publish_event(broker, connection.session.client_id, "connected", body, now)

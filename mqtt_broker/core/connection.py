@@ -1,0 +1,332 @@
+"""One client's connection: the only dispatch, and the only catch of `Violation`.
+
+`receive` is called with every byte the kernel had; PUBLISH is asked for first, the rest goes
+through a small table. A Violation is answered with its reason code, in CONNACK before the
+session and in DISCONNECT after, and costs this connection only. An exception that is no
+Violation is our own mistake: it closes this connection with 0x80, and the broker is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import DISCONNECT, PINGREQ, PINGRESP, V5
+from mqtt_broker.codec.decode import Decoder
+from mqtt_broker.codec.encode import PINGRESP_BYTES, encode_connack, encode_disconnect
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import (
+    Ack,
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+from mqtt_broker.core import acknowledge, connect, publish, subscribe
+from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
+from mqtt_broker.core.timers import Timer
+from mqtt_broker.topics.aliases import InboundAliases
+from sessions.outbox import CONGESTED, Outbox
+from sessions.session import Session
+
+if TYPE_CHECKING:
+    from mqtt_broker.core.broker import Broker
+
+
+class Link(Protocol):
+    """The socket's side of a connection, whatever kind of socket it is."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the peer, for logs and access rules."""
+
+    def write(self, data: bytes) -> int:
+        """Send the data; returns how many bytes wait for the peer to read."""
+
+    def close(self) -> None:
+        """Close when what was written is sent."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Connection:
+    __slots__ = (
+        "_session",
+        "aliases",
+        "broker",
+        "connect",
+        "connected_at",
+        "decoder",
+        "is_held_back",
+        "kept",
+        "last_heard_at",
+        "last_read_at",
+        "link",
+        "outbox",
+        "proceed",
+        "server_keep_alive",
+        "state",
+        "timer",
+        "username",
+    )
+
+    def __init__(self, broker: Broker, link: Link, now: float) -> None:
+        settings = broker.settings
+        self.broker = broker
+        self.link = link
+        self.state = NEW
+        self.decoder = Decoder(packet_bytes_max=settings.packet_bytes_max)
+        self.outbox = Outbox(0, self, link.write, broker.dirty)
+        self.aliases = InboundAliases(settings.topic_alias_maximum)
+        self._session: Session | None = None
+        self.connect: Connect | None = None  # the CONNECT that is being decided, then in force
+        self.proceed: Callable[[bytes | None], Any] | None = None  # an AUTH exchange goes on here
+        self.kept: list[Packet | Violation] = []  # came while the CONNECT was being decided
+        self.username: str | None = None
+        self.server_keep_alive = 0
+        self.connected_at = now
+        self.last_heard_at = now  # bytes came from the peer
+        self.last_read_at = now  # the peer took bytes from us
+        self.is_held_back = False
+        self.timer: Timer | None = broker.timers.at(
+            now + settings.connect_timeout_s, self._on_connect_timeout
+        )
+
+    @property
+    def session(self) -> Session:
+        assert self._session is not None
+        return self._session
+
+    @session.setter
+    def session(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def has_session(self) -> bool:
+        return self._session is not None
+
+    @property
+    def version(self) -> int:
+        return self.decoder.version
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        if self._session is not None:
+            return f"{self._session.client_id} ({self.link.peer})"
+        return self.link.peer
+
+    # From the peer.
+
+    def receive(self, data: bytes, now: float) -> None:
+        if self.state == CLOSED:
+            return
+        self.last_heard_at = now
+        self.broker.stats.bytes_received += len(data)
+        try:
+            self.take(self.decoder.feed(data), now)
+        except Violation as violation:
+            self._on_violation(violation, now)
+        except Exception as error:
+            self.broker.on_bug(self, data, error)
+            self.end(now, reasons.UNSPECIFIED_ERROR)
+
+    def take(self, packets: list[Packet | Violation], now: float) -> None:
+        """Act on packets in their order, while the connection stands."""
+        for index, packet in enumerate(packets):
+            if self.state == ACTIVE:
+                if type(packet) is Publish:
+                    publish.on_publish(self, packet, now)
+                else:
+                    self._dispatch(packet, now)
+            elif self.state == CLOSED:
+                return
+            elif self.state == WAITING and self.proceed is None:
+                self.kept.extend(packets[index:])
+                return
+            else:
+                self._dispatch(packet, now)
+
+    def _dispatch(self, packet: Packet | Violation, now: float) -> None:
+        if type(packet) is Violation:
+            raise packet
+        act = _ACTS.get(type(packet))
+        assert act is not None, "the decoder lets only a client's packets through"
+        if self.state == WAITING and type(packet) not in (Auth, Disconnect):
+            raise Violation(
+                reasons.PROTOCOL_ERROR, "MQTT-3.1.2-30", "only AUTH may follow until CONNACK"
+            )
+        act(self, packet, now)
+
+    def lost(self, now: float) -> None:
+        """The peer closed, or the network did."""
+        self.end(now, say=False, why="connection lost")
+
+    # To the peer.
+
+    def send(self, data: bytes) -> None:
+        self.outbox.put(data)
+
+    def on_written(self, waiting_bytes: int, now: float) -> None:
+        """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
+        box = self.outbox
+        broker = self.broker
+        if waiting_bytes < box.waiting_bytes or not waiting_bytes:
+            self.last_read_at = now
+        broker.waiting_bytes += waiting_bytes - box.waiting_bytes
+        box.waiting_bytes = waiting_bytes
+        limit = broker.settings.outbox_bytes_max
+        if waiting_bytes > limit:
+            if not box.state & CONGESTED:
+                # It reads too slowly, so it is not read from either: what it asks for would
+                # only pile up. [a client that floods and never reads]
+                box.state |= CONGESTED
+                self.link.pause_reading()
+                self._watch_stalled(now)
+        elif box.state & CONGESTED and waiting_bytes <= limit // 2:
+            box.state &= ~CONGESTED
+            if not self.is_held_back:
+                self.link.resume_reading()
+            if self._session is not None:
+                self._session.pump(now)
+        broker.release_held_back()
+
+    def _watch_stalled(self, now: float) -> None:
+        limit = self.broker.settings.stalled_reader_s
+        self.broker.timers.at(now + limit, self._on_stalled_check)
+
+    def _on_stalled_check(self, now: float) -> None:
+        if self.state == CLOSED or not self.outbox.state & CONGESTED:
+            return
+        if now - self.last_read_at >= self.broker.settings.stalled_reader_s:
+            self.broker.log(f"{self.name}: reads nothing, closed")
+            self.link.abort()
+            self.end(now, say=False, why="reads nothing")
+        else:
+            self._watch_stalled(now)
+
+    # Packets that mean little more than themselves.
+
+    def on_pingreq(self, packet: Pingreq, now: float) -> None:
+        stats = self.broker.stats
+        stats.packets_received[PINGREQ] += 1
+        stats.packets_sent[PINGRESP] += 1
+        self.send(PINGRESP_BYTES)  # [MQTT-3.12.4-1]
+
+    def on_disconnect(self, packet: Disconnect, now: float) -> None:
+        """The client goes. With 0x00 its will is not sent. [MQTT-3.14.4-3]"""
+        self.broker.stats.packets_received[DISCONNECT] += 1
+        if self._session is None:
+            self.end(now, say=False, why="disconnected")
+            return
+        session = self._session
+        if prop.SESSION_EXPIRY_INTERVAL in packet.properties:
+            interval = packet.properties.number(prop.SESSION_EXPIRY_INTERVAL)
+            if interval and not session.expiry_interval:
+                raise Violation(
+                    reasons.PROTOCOL_ERROR, "MQTT-3.1.2-23", "Session Expiry raised from 0"
+                )
+            session.expiry_interval = min(interval, self.broker.settings.session_expiry_s_max)
+        if packet.reason == reasons.NORMAL_DISCONNECTION:
+            session.will = None
+        self.end(now, say=False, why="disconnected")
+
+    # The end.
+
+    def _on_violation(self, violation: Violation, now: float) -> None:
+        broker = self.broker
+        broker.stats.violations[violation.reason] = (
+            broker.stats.violations.get(violation.reason, 0) + 1
+        )
+        broker.log(f"{self.name}: {violation}")
+        if violation.silent:
+            self.end(now, say=False, why=violation.text)
+        else:
+            self.end(now, violation.reason, why=violation.text)
+
+    def end(self, now: float, reason: int = 0, *, say: bool = True, why: str = "") -> None:
+        """Close, with the reason in the packet that fits the moment. [MQTT-4.13.1-1]"""
+        if self.state == CLOSED:
+            return
+        state, self.state = self.state, CLOSED
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if say:
+            self._say_goodbye(state, reason)
+        self.broker.write_out(self.outbox, now)
+        self.link.close()
+        self.broker.on_closed(self, why or reasons.name(reason), now)
+        # Let go of what could keep this object in a cycle: a fleet that reconnects all day
+        # then leaves nothing for the garbage collector.
+        self.kept = []
+        self.proceed = None
+
+    def _say_goodbye(self, state: int, reason: int) -> None:
+        if state == ACTIVE:
+            if self.version == V5:
+                self.broker.stats.packets_sent[DISCONNECT] += 1
+                self.send(encode_disconnect(V5, reason))
+        elif reason == reasons.UNSUPPORTED_PROTOCOL_VERSION:
+            # Whatever it speaks, MQTT 5's form is the one that names the reason. [MQTT-3.1.2-2]
+            self.send(encode_connack(V5, False, reason))
+        elif self.version == V5:
+            self.send(encode_connack(V5, False, reason))
+        elif self.version:
+            code = reasons.connack_v3(reason)
+            if code is not None and reason != reasons.CLIENT_IDENTIFIER_NOT_VALID:
+                self.send(encode_connack(self.version, False, code))
+
+    def refuse(self, now: float, reason: int, *, v3_code: int | None = None) -> None:
+        """CONNACK with a reason, and close. [MQTT-3.2.2-7]"""
+        version = self.version
+        code = reason if version == V5 else v3_code or reasons.connack_v3(reason)
+        if code is not None:
+            self.send(encode_connack(version, False, code))
+        self.broker.log(f"{self.name}: refused, {reasons.name(reason)}")
+        self.end(now, reason, say=False, why=f"refused: {reasons.name(reason)}")
+
+    # Time.
+
+    def _on_connect_timeout(self, now: float) -> None:
+        self.broker.log(f"{self.name}: no CONNECT in time")  # [MQTT-3.1.4-1]
+        self.end(now, say=False, why="no CONNECT in time")
+
+    def watch_keep_alive(self, seconds: int, now: float) -> None:
+        """Allow one and a half times the keep alive between packets. [MQTT-3.1.2-22]"""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.server_keep_alive = seconds
+        if seconds:
+            self.timer = self.broker.timers.at(now + seconds * 1.5, self._on_keep_alive)
+
+    def _on_keep_alive(self, now: float) -> None:
+        deadline = self.last_heard_at + self.server_keep_alive * 1.5
+        if now < deadline:
+            self.timer = self.broker.timers.at(deadline, self._on_keep_alive)
+            return
+        self.broker.log(f"{self.name}: keep alive timeout")
+        self.end(now, reasons.KEEP_ALIVE_TIMEOUT)
+
+
+_ACTS: Final[dict[type, Callable[[Connection, Any, float], None]]] = {
+    Ack: acknowledge.on_ack,
+    Pingreq: Connection.on_pingreq,
+    Subscribe: subscribe.on_subscribe,
+    Unsubscribe: subscribe.on_unsubscribe,
+    Disconnect: Connection.on_disconnect,
+    Connect: connect.on_connect,
+    Auth: connect.on_auth,
+}

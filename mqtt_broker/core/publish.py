@@ -1,0 +1,320 @@
+"""What a PUBLISH means: check, retain, match, deliver, acknowledge.
+
+`on_publish` is what a connected client sent; `publish` is the same for messages that come
+from the broker itself (wills, `$SYS`). Both end in `route`. A burst stays one burst all the
+way: its checks are made once, its receivers are found once, its bytes are written once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import PUBACK, PUBLISH, PUBREC, V5
+from mqtt_broker.codec.encode import encode_ack
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import Publish
+from mqtt_broker.core.routes import Route
+from mqtt_broker.topics.names import level_count
+from sessions.message import Envelope, Grant, Message
+from sessions.outbox import CLEAN, DIRTY
+from sessions.session import Session
+
+if TYPE_CHECKING:
+    from mqtt_broker.core.broker import Broker
+    from mqtt_broker.core.connection import Connection
+
+_PUBACK_HEAD: Final = b"\x40\x02"
+_PUBREC_HEAD: Final = b"\x50\x02"
+_PUBACK_NOBODY_HEAD: Final = b"\x40\x03"
+_NOBODY: Final = b"\x10"
+_QOS0: Final = Grant(0)
+TURN_BYTES_MAX: Final = 16 << 20  # written to outboxes until a turn is flushed half-way
+
+
+def on_publish(connection: Connection, packet: Publish, now: float) -> None:
+    broker = connection.broker
+    stats = broker.stats
+    stats.packets_received[PUBLISH] += packet.count
+    stats.publish_bytes_received += len(packet.raw)
+    session = connection.session
+    topic = packet.topic
+    if packet.properties and prop.TOPIC_ALIAS in packet.properties:
+        topic = _resolve_alias(connection, packet)
+    route = broker.routes.cache.results.get(topic)
+    if route is None:
+        route = find_route(broker, topic)
+    if not (packet.qos or packet.retain or packet.properties or broker.guarded or route.refusal):
+        _forward_qos0(broker, packet, topic, route, session, now)
+    else:
+        refusal = route.refusal or _refusal(connection, packet, topic)
+        if packet.qos == 2:
+            _take_qos2(connection, packet, topic, route, refusal, now)
+        else:
+            if not refusal:
+                refusal = _accept(connection, packet, packet.payloads(), topic, route, now)
+            if packet.qos:
+                _acknowledge(connection, packet, refusal, route)
+            elif refusal:
+                broker.budget.drop(_drop_name(refusal), packet.count)
+    if broker.waiting_bytes > broker.settings.outbox_total_bytes_max:
+        broker.hold_back(connection)
+
+
+def find_route(broker: Broker, topic: str) -> Route:
+    """Work out a route, and whether the topic is one that clients may publish to at all."""
+    if level_count(topic) > broker.settings.topic_levels_max:
+        raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "a Topic Name of too many levels")
+    refusal = 0
+    if topic[0] == "$" and _is_ours(topic):
+        refusal = reasons.NOT_AUTHORIZED
+    return broker.routes.find(topic, refusal)
+
+
+def _is_ours(topic: str) -> bool:
+    """`$SYS` is the broker's to publish, except for the state that bridges report."""
+    if topic.startswith("$SYS/broker/connection/") and topic.endswith("/state"):
+        return False
+    return topic.startswith(("$SYS/", "$share/")) or topic in ("$SYS", "$share")
+
+
+def _resolve_alias(connection: Connection, packet: Publish) -> str:
+    alias = packet.properties.number(prop.TOPIC_ALIAS)
+    aliases = connection.aliases
+    if alias > aliases.limit:  # [MQTT-3.3.2-9]
+        raise Violation(reasons.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-9", f"Topic Alias {alias}")
+    if packet.topic:
+        aliases.put(alias, packet.topic)  # [MQTT-3.3.2-12]
+        return packet.topic
+    topic = aliases.get(alias)
+    if topic is None:
+        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.3.2-7", f"Topic Alias {alias} is unknown")
+    return topic
+
+
+def _refusal(connection: Connection, packet: Publish, topic: str) -> int:
+    """A reason code when this client may not publish this here and now, else 0."""
+    broker = connection.broker
+    settings = broker.settings
+    if packet.qos > settings.maximum_qos:  # [MQTT-3.2.2-11]
+        raise Violation(reasons.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"QoS {packet.qos}")
+    if packet.retain and not settings.retain_available:  # [MQTT-3.2.2-14]
+        raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "RETAIN")
+    if broker.guarded and not broker.access.may_publish(
+        connection.session.client_id, connection.username, topic
+    ):
+        return reasons.NOT_AUTHORIZED
+    if packet.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
+        for payload in packet.payloads():
+            try:
+                payload.decode()
+            except UnicodeDecodeError:  # [MQTT-3.3.2-4]
+                return reasons.PAYLOAD_FORMAT_INVALID
+    return 0
+
+
+def _forward_qos0(
+    broker: Broker, packet: Publish, topic: str, route: Route, session: Session, now: float
+) -> None:
+    """The short way: QoS 0, nothing to check. The bytes go out as they came in."""
+    v5 = session.version == V5
+    if route.rest or route.groups:
+        _route_qos0(broker, packet, topic, route, session, now)
+        return
+    same, other = (route.plain_v5, route.plain_v3) if v5 else (route.plain_v3, route.plain_v5)
+    if same:
+        _fan_out(broker, same, packet.raw, packet.count)
+    if other:
+        envelope = _envelope(packet, topic, session.client_id, now)
+        data = envelope.whole(not v5, _QOS0, packet.payloads(), now)
+        _fan_out(broker, other, data, packet.count)
+
+
+def _fan_out(broker: Broker, sessions: list[Session], data: bytes, count: int) -> None:
+    """The same bytes, `count` QoS 0 messages, to every session that is there to read them."""
+    dirty = broker.dirty
+    away = 0
+    for session in sessions:
+        box = session.outbox
+        state = box.state
+        if state == DIRTY:
+            box.pieces.append(data)
+        elif state == CLEAN:
+            box.state = DIRTY
+            dirty.append(box)
+            box.pieces.append(data)
+        else:
+            away += 1
+            if session.is_online:
+                broker.budget.drop("slow_reader", count)
+    sent = len(sessions) - away
+    stats = broker.stats
+    stats.packets_sent[PUBLISH] += sent * count
+    stats.publish_bytes_sent += sent * len(data)
+    broker.turn_bytes += sent * len(data)
+
+
+def _envelope(packet: Publish, topic: str, publisher: str, now: float) -> Envelope:
+    return Envelope(
+        topic,
+        packet.qos,
+        packet.retain,
+        packet.properties,
+        packet.size - packet.payload_at,
+        publisher,
+        now,
+    )
+
+
+def _route_qos0(
+    broker: Broker, packet: Publish, topic: str, route: Route, session: Session, now: float
+) -> None:
+    envelope = _envelope(packet, topic, session.client_id, now)
+    messages = [Message(envelope, payload) for payload in packet.payloads()]
+    route_messages(broker, messages, route, session, now)
+
+
+def _accept(
+    connection: Connection,
+    packet: Publish,
+    payloads: list[bytes],
+    topic: str,
+    route: Route,
+    now: float,
+) -> int:
+    """Retain and deliver; a reason code when a limit forbids it, and nothing was done."""
+    if not payloads:
+        return 0
+    session = connection.session
+    envelope = _envelope(packet, topic, session.client_id, now)
+    messages = [Message(envelope, payload) for payload in payloads]
+    if packet.retain and not connection.broker.retain(messages[-1], now):
+        return reasons.QUOTA_EXCEEDED
+    route_messages(connection.broker, messages, route, session, now)
+    return 0
+
+
+def route_messages(
+    broker: Broker,
+    messages: list[Message],
+    route: Route,
+    publisher: Session | None,
+    now: float,
+) -> None:
+    """Deliver messages of one envelope to everybody the route names."""
+    envelope = messages[0].envelope
+    qos = envelope.qos
+    sent = 0
+    whole: dict[tuple[bool, bool], bytes] = {}
+    for target in route.targets:
+        if target.session is publisher:
+            if target.own is None:
+                continue
+            target = target.own
+        session = target.session
+        grant = (target.retained if envelope.retain else target.live)[qos]
+        box = session.outbox
+        if grant.qos:
+            session.deliver(messages, grant, now)
+            sent += len(messages)
+        elif box.state <= DIRTY and box.plain and not grant.subscription_ids:
+            key = (box.v5, grant.retain)
+            data = whole.get(key)
+            if data is None:
+                payloads = [message.payload for message in messages]
+                data = whole[key] = envelope.whole(box.v5, grant, payloads, now)
+            box.put(data)
+            broker.turn_bytes += len(data)
+            sent += len(messages)
+        elif session.deliver_qos0(messages, grant, now):
+            sent += len(messages)
+    for group in route.groups:
+        for message in messages:
+            sent += group.deliver(message, now)
+    broker.stats.packets_sent[PUBLISH] += sent
+    broker.stats.publish_bytes_sent += sent * (len(envelope.topic) + envelope.payload_bytes)
+
+
+def _take_qos2(
+    connection: Connection,
+    packet: Publish,
+    topic: str,
+    route: Route,
+    refusal: int,
+    now: float,
+) -> None:
+    """QoS 2: deliver what is new, answer every id with PUBREC. [MQTT-4.3.3-8]
+
+    A burst that runs over the Receive Maximum is taken as far as it was allowed.
+    """
+    receiver = connection.session.receiver
+    fresh: list[bytes] = []
+    answered: list[int] = []
+    violation: Violation | None = None
+    for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
+        fingerprint = hash(payload)
+        if packet_id in receiver.ids:  # [MQTT-4.3.3-10]
+            if not packet.dup and receiver.is_stuck(packet_id, fingerprint):
+                violation = Violation(
+                    reasons.PROTOCOL_ERROR, "MQTT-2.2.1-4", f"packet id {packet_id} is in use"
+                )
+                break
+        else:
+            if receiver.over_quota(1):  # [MQTT-3.3.4-8]
+                violation = Violation(
+                    reasons.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-8", "too many QoS 2 under way"
+                )
+                break
+            if not refusal:
+                receiver.on_publish(packet_id, fingerprint)
+            fresh.append(payload)
+        answered.append(packet_id)
+    if not refusal:
+        refusal = _accept(connection, packet, fresh, topic, route, now)
+        if refusal:
+            for packet_id in answered:
+                receiver.refuse(packet_id)
+    connection.broker.stats.packets_sent[PUBREC] += len(answered)
+    if refusal and connection.version == V5:
+        connection.send(b"".join(encode_ack(PUBREC, i, refusal) for i in answered))
+    else:
+        connection.send(b"".join([_PUBREC_HEAD + i.to_bytes(2, "big") for i in answered]))
+    if violation is not None:
+        raise violation
+
+
+def _acknowledge(connection: Connection, packet: Publish, refusal: int, route: Route) -> None:
+    """PUBACK for every message of the burst. [MQTT-4.3.2-4]
+
+    MQTT 3.1.1 has no word for a refusal: there the message is acknowledged and dropped.
+    """
+    raw, size, at = packet.raw, packet.size, packet.id_at
+    connection.broker.stats.packets_sent[PUBACK] += packet.count
+    if refusal:
+        connection.broker.budget.drop(_drop_name(refusal), packet.count)
+        if connection.version == V5:
+            connection.send(b"".join(encode_ack(PUBACK, i, refusal) for i in packet.packet_ids()))
+            return
+    elif not route.is_matched and connection.version == V5:
+        ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
+        connection.send(b"".join([_PUBACK_NOBODY_HEAD + i + _NOBODY for i in ids]))
+        return
+    if packet.count == 1:
+        connection.send(_PUBACK_HEAD + raw[at : at + 2])
+    else:
+        ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
+        connection.send(b"".join([_PUBACK_HEAD + i for i in ids]))
+
+
+def _drop_name(refusal: int) -> str:
+    return reasons.name(refusal).lower().replace(" ", "_")
+
+
+def publish(broker: Broker, message: Message, publisher: Session | None, now: float) -> None:
+    """Publish a message of the broker's own or a will: no checks, no acknowledgement."""
+    topic = message.envelope.topic
+    route = broker.routes.cache.results.get(topic) or find_route(broker, topic)
+    if message.envelope.retain:
+        broker.retain(message, now)
+    route_messages(broker, [message], route, publisher, now)

@@ -1,0 +1,173 @@
+"""What SUBSCRIBE and UNSUBSCRIBE mean."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import PUBLISH, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, V5
+from mqtt_broker.codec.encode import encode_suback, encode_unsuback
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
+from mqtt_broker.core import sys_topics
+from mqtt_broker.topics.names import filter_problem, level_count, split_share
+from sessions.message import Grant
+from sessions.session import Session, Subscription
+
+if TYPE_CHECKING:
+    from mqtt_broker.core.broker import Broker
+    from mqtt_broker.core.connection import Connection
+
+
+def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
+    """Every request gets its own code; SUBACK goes before the retained messages it brings.
+
+    A filter that breaks the grammar spoils the whole packet, so all are checked first.
+    """
+    broker = connection.broker
+    broker.stats.packets_received[SUBSCRIBE] += 1
+    for request in packet.requests:
+        check_request(request, broker.settings.topic_levels_max)
+    identifiers = packet.properties.subscription_ids
+    identifier = identifiers[0] if identifiers else 0
+    codes: list[int] = []
+    fresh: list[tuple[Subscription, bool]] = []
+    for request in packet.requests:
+        code = _refusal(connection, request)
+        if not code:
+            subscription = Subscription(
+                connection.session,
+                request.filter,
+                request.qos,
+                request.no_local,
+                request.retain_as_published,
+                request.retain_handling,
+                identifier,
+            )
+            is_new = subscribe(broker, subscription, now)
+            fresh.append((subscription, is_new))
+            code = request.qos  # [MQTT-3.8.4-7]
+        codes.append(code)
+    if connection.version != V5:  # 3.1.1 knows one refusal. [MQTT3-3.9.3-2]
+        codes = [code if code < 0x80 else 0x80 for code in codes]
+    broker.stats.packets_sent[SUBACK] += 1
+    connection.send(encode_suback(connection.version, packet.packet_id, codes))
+    for subscription, is_new in fresh:
+        _send_retained(broker, subscription, is_new, now)
+    _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
+
+
+def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> None:
+    broker = connection.broker
+    broker.stats.packets_received[UNSUBSCRIBE] += 1
+    session = connection.session
+    codes: list[int] = []
+    for text in packet.filters:
+        if filter_problem(text):
+            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.1-1", "a malformed Topic Filter")
+        subscription = session.subscriptions.get(text)  # [MQTT-3.10.4-1]
+        if subscription is None:
+            codes.append(reasons.NO_SUBSCRIPTION_EXISTED)  # [MQTT-3.10.4-5]
+        else:
+            unsubscribe(broker, subscription, now)
+            codes.append(reasons.SUCCESS)
+    broker.stats.packets_sent[UNSUBACK] += 1
+    connection.send(encode_unsuback(connection.version, packet.packet_id, codes))
+    _tell(connection, "unsubscribed", packet.filters, now)
+
+
+def check_request(request: SubscriptionRequest, levels_max: int) -> None:
+    """Raise the Violation of a Topic Filter that no server could accept."""
+    text = request.filter
+    shared = split_share(text)
+    if shared is not None:
+        name, text = shared
+        if not text or not name or "+" in name:  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.8.2-1", "a malformed $share filter")
+        if "#" in name:
+            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.8.2-2", "a wildcard in a share name")
+        if request.no_local:
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on $share")
+    problem = filter_problem(text)
+    if problem:
+        raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.1-1", problem)
+    if level_count(text) > levels_max:
+        raise Violation(
+            reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "a Topic Filter of too many levels"
+        )
+
+
+def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
+    broker = connection.broker
+    session = connection.session
+    if (
+        request.filter not in session.subscriptions
+        and len(session.subscriptions) >= broker.settings.subscriptions_max
+    ):
+        return reasons.QUOTA_EXCEEDED
+    if broker.guarded and not broker.access.may_subscribe(
+        session.client_id, connection.username, request.filter, request.qos
+    ):
+        return reasons.NOT_AUTHORIZED
+    return 0
+
+
+def subscribe(broker: Broker, subscription: Subscription, now: float) -> bool:
+    """Put the subscription in force; True when the client did not have the filter yet."""
+    session = subscription.session
+    text = subscription.filter
+    is_new = text not in session.subscriptions
+    session.subscriptions[text] = subscription  # in place of one before it. [MQTT-3.8.4-3]
+    shared = split_share(text)
+    if shared is None:
+        broker.routes.add(subscription)
+    else:
+        broker.group(text, shared[1]).join(subscription, now)
+        broker.routes.shared_count += is_new
+    return is_new
+
+
+def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
+    session = subscription.session
+    text = subscription.filter
+    del session.subscriptions[text]
+    if split_share(text) is None:
+        broker.routes.remove(subscription)
+        return
+    broker.routes.shared_count -= 1
+    broker.leave_group(text, session)
+
+
+def end_subscriptions(broker: Broker, session: Session, now: float) -> None:
+    for subscription in list(session.subscriptions.values()):
+        unsubscribe(broker, subscription, now)
+
+
+def _send_retained(broker: Broker, subscription: Subscription, is_new: bool, now: float) -> None:
+    """Retained messages a subscription brings. [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]"""
+    handling = subscription.retain_handling
+    if handling == 2 or (handling == 1 and not is_new) or split_share(subscription.filter):
+        return
+    session = subscription.session
+    for message in broker.retained.match(subscription.filter):
+        envelope = message.envelope
+        if envelope.is_expired(now):
+            continue
+        if subscription.no_local and envelope.publisher == session.client_id:
+            continue
+        qos = min(envelope.qos, subscription.qos)
+        # A retained copy says so, whatever Retain As Published says. [MQTT-3.3.1-8]
+        grant = Grant(qos, True, subscription.identifiers)
+        if qos:
+            session.deliver([message], grant, now)
+        else:
+            session.deliver_qos0([message], grant, now)
+        broker.stats.packets_sent[PUBLISH] += 1
+
+
+def _tell(connection: Connection, what: str, filters: list[str], now: float) -> None:
+    broker = connection.broker
+    if broker.settings.client_events and filters:
+        body = json.dumps({"filters": filters, "at": round(now, 3)})
+        sys_topics.publish_event(broker, connection.session.client_id, what, body, now)

@@ -1,0 +1,60 @@
+"""Will Messages: kept with the session, sent at the right moment or not at all.
+
+A will is due when its connection ends without DISCONNECT 0x00, after the shorter of Will
+Delay and Session Expiry [MQTT-3.1.2-8]. The client's return cancels it [MQTT-3.1.3-9],
+unless its session ended meanwhile: then it is sent when the session ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.core.publish import publish
+from sessions.message import single
+from sessions.session import Session
+
+if TYPE_CHECKING:
+    from mqtt_broker.core.broker import Broker
+
+
+def schedule(broker: Broker, session: Session, now: float) -> None:
+    """The connection is gone and the will stands: send it now or arm its timer."""
+    if session.will is None:
+        return
+    delay = session.will.properties.number(prop.WILL_DELAY_INTERVAL)
+    if not session.never_expires:
+        delay = min(delay, session.expiry_interval)
+    if not delay:
+        send(broker, session, now)
+        return
+    session.will_at = now + delay
+    broker.timers.at(session.will_at, lambda then: _fire(broker, session, then))
+
+
+def _fire(broker: Broker, session: Session, now: float) -> None:
+    # The client may have come back, or come back and gone again with a later deadline.
+    if session.will is not None and session.will_at and session.will_at <= now:
+        send(broker, session, now)
+
+
+def send(broker: Broker, session: Session, now: float) -> None:
+    will = session.will
+    if will is None:
+        return
+    cancel(session)
+    message = single(
+        will.topic,
+        will.payload,
+        qos=will.qos,
+        retain=will.retain,
+        properties=will.properties,
+        publisher=session.client_id,
+        now=now,
+    )
+    publish(broker, message, session, now)
+
+
+def cancel(session: Session) -> None:
+    session.will = None
+    session.will_at = 0.0

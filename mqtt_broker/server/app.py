@@ -1,0 +1,167 @@
+"""The broker core wired to an event loop: sockets in, time in, bytes out.
+
+A turn is one pass of the event loop: every socket that is ready is read and its packets are
+acted upon, then `_end_turn` writes once to each peer that got something. Timers of the core
+are one timer of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import random
+import time
+from typing import Final
+
+from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.connection import Connection
+from mqtt_broker.core.publish import TURN_BYTES_MAX
+from mqtt_broker.server.config import Config, ConfigError
+from mqtt_broker.server.links import READ_BYTES, SocketLink
+from mqtt_broker.server.listeners import Endpoint, Listener
+from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
+
+_STOP_S: Final = 1.0  # how long clients have to read their last packet
+_log = logging.getLogger("fleetmq")
+
+
+class Server:
+    """One broker on one event loop, from `start` to `stop`."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        # Deadlines count in wall-clock seconds, so that they mean something after a restart,
+        # and never jump: the clock is read once and monotonic time is added.
+        self._epoch = time.time() - time.monotonic()
+        self.broker = Broker(
+            config.settings,
+            now=self.now(),
+            rng=random.Random(),
+            log=self.log,
+            on_bug=self._on_bug,
+            heap_bytes=_resident_bytes,
+            strategy=_load_strategy(config.settings.shared_strategy),
+        )
+        self.read_buffer = bytearray(READ_BYTES)
+        self.read_view = memoryview(self.read_buffer)
+        self._listeners: list[Listener] = []
+        self._links: set[SocketLink] = set()
+        self._turn_ends = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def now(self) -> float:
+        return time.monotonic() + self._epoch
+
+    def log(self, line: str) -> None:
+        _log.info("%s", line)
+
+    def start(self) -> list[Endpoint]:
+        """Listen everywhere, or nowhere and raise; the addresses with the ports they got."""
+        try:
+            for endpoint in self.config.endpoints:
+                self._listeners.append(Listener(self, endpoint))
+        except OSError as error:
+            self._close_listeners()
+            raise ConfigError(f"cannot listen on {endpoint}: {error.strerror or error}") from None
+        for listener in self._listeners:
+            listener.start()
+        self._arm()
+        return [listener.endpoint for listener in self._listeners]
+
+    async def stop(self) -> None:
+        """Tell every client, give them a moment to read it, and let go of everything."""
+        self._close_listeners()
+        self.broker.stop(self.now())
+        self.broker.flush(self.now())
+        try:
+            await asyncio.wait_for(self._idle.wait(), _STOP_S)
+        except TimeoutError:
+            for link in list(self._links):
+                link.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    # Links.
+
+    def adopt(self, link: SocketLink) -> None:
+        self._links.add(link)
+        self._idle.clear()
+        link.start(self.broker.accept(link, self.now()))
+        self.end_turn_soon()
+
+    def on_released(self, link: SocketLink) -> None:
+        self._links.discard(link)
+        if not self._links:
+            self._idle.set()
+
+    # Turns and time.
+
+    def end_turn_soon(self) -> None:
+        if self.broker.turn_bytes > TURN_BYTES_MAX:
+            self.broker.flush(self.now())
+        if not self._turn_ends:
+            self._turn_ends = True
+            self.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turn_ends = False
+        self.broker.flush(self.now())
+        self._arm()
+
+    def _arm(self) -> None:
+        """See to it that the loop wakes us for the core's next deadline."""
+        deadline = self.broker.timers.next()
+        if deadline < self._timer_at or self._timer is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            delay = max(0.0, deadline - self.now())
+            self._timer = self.loop.call_later(min(delay, 3600.0), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = float("inf")
+        now = self.now()
+        self.broker.tick(now)
+        self.broker.flush(now)
+        self._arm()
+
+    def _on_bug(self, connection: Connection, data: bytes, error: Exception) -> None:
+        """Our mistake. The bytes that brought it out are logged, so that it can be replayed."""
+        _log.error(
+            "%s: internal error, connection closed; its last bytes: %s",
+            connection.name,
+            data[:4096].hex(),
+            exc_info=error,
+        )
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _load_strategy(name: str) -> StrategyFactory:
+    """A ready strategy, or the user's own class by `package.module:Class`."""
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    module_name, _, class_name = name.partition(":")
+    try:
+        found: StrategyFactory = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"shared_strategy {name}: {error}") from None
+    return found

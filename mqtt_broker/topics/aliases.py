@@ -1,0 +1,44 @@
+"""Topic Aliases, one table a direction and connection. They die with the connection."""
+
+from __future__ import annotations
+
+
+class InboundAliases:
+    """What the peer calls its topics; `limit` is the Topic Alias Maximum we announced."""
+
+    __slots__ = ("_topics", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._topics: dict[int, str] = {}
+
+    def put(self, alias: int, topic: str) -> None:
+        self._topics[alias] = topic
+
+    def get(self, alias: int) -> str | None:
+        return self._topics.get(alias)
+
+
+class OutboundAliases:
+    """What we call our topics towards one peer; the first `limit` topics get an alias.
+
+    They keep it: a peer that allows few aliases wants its busiest topics short, and a table
+    that turns over sends the long form again and again.
+    """
+
+    __slots__ = ("_aliases", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._aliases: dict[str, int] = {}
+
+    def get(self, topic: str) -> tuple[int, bool]:
+        """(alias, whether the peer knows it already); alias 0 when none is left."""
+        alias = self._aliases.get(topic)
+        if alias is not None:
+            return alias, True
+        return (len(self._aliases) + 1 if len(self._aliases) < self.limit else 0), False
+
+    def learn(self, topic: str, alias: int) -> None:
+        """The PUBLISH that introduces the alias is on its way."""
+        self._aliases[topic] = alias

@@ -1,0 +1,62 @@
+"""Topic Names and Topic Filters as text: their grammar, their parts, and when they match."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHARE: Final = "$share"
+
+
+def filter_problem(text: str) -> str | None:
+    """What is wrong with a Topic Filter, or None."""
+    if not text:
+        return "an empty Topic Filter"  # [MQTT-4.7.3-1]
+    if "#" in text and (text.index("#") != len(text) - 1 or not (text == "#" or text[-2] == "/")):
+        return "# is not the last level, alone"  # [MQTT-4.7.1-1]
+    if "+" in text:
+        for level in text.split("/"):
+            if "+" in level and level != "+":
+                return "+ shares its level"  # [MQTT-4.7.1-2]
+    return None
+
+
+def is_wildcard(text: str) -> bool:
+    return "+" in text or text.endswith("#")
+
+
+def level_count(text: str) -> int:
+    return text.count("/") + 1
+
+
+def split_share(text: str) -> tuple[str, str] | None:
+    """(share name, filter) of `$share/<name>/<filter>`; None for any other filter.
+
+    Either part is empty when it is missing: the caller refuses that. [MQTT-4.8.2-1]
+    """
+    if text != SHARE and not text.startswith("$share/"):
+        return None
+    name, _, rest = text[len(SHARE) + 1 :].partition("/")
+    return name, rest
+
+
+def literal_prefix(text: str) -> str:
+    """The levels of a filter in front of its first wildcard, without the last slash."""
+    levels: list[str] = []
+    for level in text.split("/"):
+        if level in ("+", "#"):
+            break
+        levels.append(level)
+    return "/".join(levels)
+
+
+def matches(text: str, topic: str) -> bool:
+    """Whether Topic Filter `text` matches Topic Name `topic`, the slow and obvious way."""
+    if topic.startswith("$") and text[:1] in ("+", "#"):
+        return False  # [MQTT-4.7.2-1]
+    wanted, levels = text.split("/"), topic.split("/")
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place == len(levels) or level not in ("+", levels[place]):
+            return False
+    return len(wanted) == len(levels)

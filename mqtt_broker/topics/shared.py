@@ -1,0 +1,104 @@
+"""Shared subscriptions: which member of a group takes the next message.
+
+A strategy is a class with one method; a group has an instance of its own, so a strategy
+may remember. `members` are those that may be chosen now (online, when any is), in the order
+they joined, and never empty. Write your own, and name it in the configuration as
+`package.module:Class`.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+
+class Member(Protocol):
+    """What a strategy may know of a member."""
+
+    @property
+    def client_id(self) -> str: ...
+
+    @property
+    def load(self) -> int:
+        """Messages sent to it and not acknowledged, and messages waiting for it."""
+
+
+class Strategy(Protocol):
+    def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
+        """The index of the member that takes a message `publisher` sent to `topic`."""
+
+
+class RoundRobin:
+    def __init__(self, rng: random.Random) -> None:
+        self._next = 0
+
+    def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
+        chosen = self._next % len(members)
+        self._next = chosen + 1
+        return chosen
+
+
+class Random:
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
+        return self._rng.randrange(len(members))
+
+
+class Sticky:
+    """The same member until it goes away."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._client_id = ""
+
+    def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
+        for index, member in enumerate(members):
+            if member.client_id == self._client_id:
+                return index
+        chosen = self._rng.randrange(len(members))
+        self._client_id = members[chosen].client_id
+        return chosen
+
+
+class HashClient:
+    """All messages of one publisher to one member, while the group stays as it is."""
+
+    def __init__(self, rng: random.Random) -> None:
+        pass
+
+    def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
+        return zlib.crc32(publisher.encode()) % len(members)
+
+
+class HashTopic:
+    """All messages of one topic to one member, while the group stays as it is."""
+
+    def __init__(self, rng: random.Random) -> None:
+        pass
+
+    def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
+        return zlib.crc32(topic.encode()) % len(members)
+
+
+class LeastInflight:
+    def __init__(self, rng: random.Random) -> None:
+        pass
+
+    def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
+        return min(range(len(members)), key=lambda index: members[index].load)
+
+
+StrategyFactory = Callable[[random.Random], Strategy]
+
+STRATEGIES: Final[dict[str, StrategyFactory]] = {
+    "round_robin": RoundRobin,
+    "random": Random,
+    "sticky": Sticky,
+    "hash_client": HashClient,
+    "hash_topic": HashTopic,
+    "least_inflight": LeastInflight,
+}

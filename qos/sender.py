@@ -1,0 +1,134 @@
+"""The outbound window: what we sent at QoS 1 or 2 and the peer has not finished yet.
+
+    QoS 1   admit -> PUBLISH ... on_puback  -> done
+    QoS 2   admit -> PUBLISH ... on_pubrec  -> PUBREL ... on_pubcomp -> done
+                                 on_pubrec with an error             -> done
+
+A window entry leaves only by an acknowledgement or with its session: never by a timer
+[MQTT-4.4.0-1]. Its packet id is free again when the entry left [MQTT-2.2.1-4].
+Everything takes and returns lists, because acknowledgements arrive many at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from qos.packet_ids import PACKET_ID_MAX, allocate
+
+Item = TypeVar("Item")
+
+
+class WrongAck(Exception):
+    """The peer answered with the acknowledgement of the other QoS."""
+
+
+class Sender(Generic[Item]):
+    """A send window. `limit` is the peer's Receive Maximum (or our own, if smaller)."""
+
+    __slots__ = ("_last_id", "limit", "qos2", "releasing", "unacked")
+
+    def __init__(self, limit: int = PACKET_ID_MAX) -> None:
+        self.limit = limit
+        self._last_id = 0
+        self.unacked: dict[int, Item] = {}  # in the order sent; awaits PUBACK or PUBREC
+        self.qos2: set[int] = set()  # those of `unacked` that are QoS 2
+        self.releasing: dict[int, None] = {}  # PUBREL sent, awaits PUBCOMP
+
+    def __len__(self) -> int:
+        return len(self.unacked) + len(self.releasing)
+
+    @property
+    def room(self) -> int:
+        """How many more may be under way: the peer's send quota. [MQTT-3.3.4-9]"""
+        return self.limit - len(self.unacked) - len(self.releasing)
+
+    def admit(self, items: list[Item], qos: int) -> list[int]:
+        """Number the items, at most `room` of them, and keep them until acknowledged."""
+        ids = allocate(self._last_id, len(items), self.unacked, self.releasing)
+        if ids:
+            self._last_id = ids[-1]
+            self.unacked.update(zip(ids, items, strict=True))
+        if qos == 2:
+            self.qos2.update(ids)
+        return ids
+
+    def burn(self) -> None:
+        """Pass over the next id: a message was numbered when it was queued, and dropped since."""
+        self._last_id = allocate(self._last_id, 1, self.unacked, self.releasing)[0]
+
+    def restore(self, packet_id: int, item: Item, qos: int) -> None:
+        """Put back an unacknowledged PUBLISH of an earlier life, in the order sent."""
+        self.unacked[packet_id] = item
+        if qos == 2:
+            self.qos2.add(packet_id)
+        self._last_id = packet_id
+
+    def restore_released(self, packet_id: int) -> None:
+        """Put back a PUBREL that awaits its PUBCOMP."""
+        self.releasing[packet_id] = None
+        self._last_id = max(self._last_id, packet_id)
+
+    def on_puback(self, ids: list[int]) -> list[Item]:
+        """The items that are done. An id that is not under way is nobody's and is ignored."""
+        unacked = self.unacked
+        if self.qos2 and not self.qos2.isdisjoint(ids):
+            raise WrongAck("PUBACK for a QoS 2 PUBLISH")
+        if self.releasing and not self.releasing.keys().isdisjoint(ids):
+            raise WrongAck("PUBACK for a released QoS 2 PUBLISH")
+        done: list[Item] = []
+        for packet_id in ids:
+            item = unacked.pop(packet_id, None)
+            if item is not None:
+                done.append(item)
+        return done
+
+    def on_pubrec(self, ids: list[int]) -> tuple[list[Item], list[int]]:
+        """The items the peer owns from now on, and the ids nobody knows.
+
+        Every id but the unknown ones is answered by PUBREL, a repeated one too.
+        """
+        unacked = self.unacked
+        releasing = self.releasing
+        done: list[Item] = []
+        unknown: list[int] = []
+        for packet_id in ids:
+            if packet_id in self.qos2:
+                done.append(unacked.pop(packet_id))
+                self.qos2.remove(packet_id)
+                releasing[packet_id] = None
+            elif packet_id in unacked:
+                raise WrongAck("PUBREC for a QoS 1 PUBLISH")
+            elif packet_id not in releasing:
+                unknown.append(packet_id)
+        return done, unknown
+
+    def on_pubrec_error(self, packet_id: int) -> Item | None:
+        """PUBREC with a code of 0x80 or more ends the exchange. [MQTT-4.3.3-4]"""
+        if packet_id in self.unacked and packet_id not in self.qos2:
+            raise WrongAck("PUBREC for a QoS 1 PUBLISH")
+        self.qos2.discard(packet_id)
+        return self.unacked.pop(packet_id, None)
+
+    def on_pubcomp(self, ids: list[int]) -> int:
+        """How many exchanges ended. An id that awaits no PUBCOMP is ignored."""
+        releasing = self.releasing
+        before = len(releasing)
+        for packet_id in ids:
+            if packet_id in self.unacked:
+                raise WrongAck("PUBCOMP before PUBREC")
+            releasing.pop(packet_id, None)
+        return before - len(releasing)
+
+    def forget(self, packet_id: int) -> Item | None:
+        """Take an entry back that will not be finished here (a shared message moves on)."""
+        self.qos2.discard(packet_id)
+        return self.unacked.pop(packet_id, None)
+
+    def resend(self) -> Iterator[tuple[int, Item, int]]:
+        """What a resumed session sends again: PUBLISHes in the order sent, with their QoS.
+
+        [MQTT-4.4.0-1], [MQTT-4.6.0-1]; the PUBRELs are in `releasing`, in their order.
+        """
+        for packet_id, item in self.unacked.items():
+            yield packet_id, item, 2 if packet_id in self.qos2 else 1

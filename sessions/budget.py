@@ -1,0 +1,32 @@
+"""How much may wait, for one session and for all, and what was dropped for which reason."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class QueueFull(enum.Enum):
+    """What a full queue does with the next message."""
+
+    DROP_OLDEST = "drop_oldest"
+    DROP_NEW = "drop_new"
+    DISCONNECT = "disconnect"
+
+
+@dataclass(slots=True)
+class Budget:
+    """Shared by every session of a broker: limits, and the sums they are held against."""
+
+    queue_messages_max: int = 100_000
+    queue_bytes_max: int = 64 << 20
+    queue_total_bytes_max: int = 1 << 30
+    queue_full: QueueFull = QueueFull.DROP_OLDEST
+    queue_qos0: bool = False
+    inflight_max: int = 65_535
+    queued_messages: int = 0
+    queued_bytes: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + count

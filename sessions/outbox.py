@@ -1,0 +1,100 @@
+"""What is to be written to one connection at the end of the turn.
+
+`pieces` collects shared and own bytes; the broker joins and writes them once a turn. `state`
+is one small int, so that the fan-out loop asks one question a receiver:
+
+    CLEAN      nothing to write
+    DIRTY      has pieces, stands in the broker's dirty list
+    CONGESTED  or-ed in while the peer reads too slowly: QoS 0 is dropped, the rest waits
+    OFFLINE    nobody there; takes nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.topics.aliases import OutboundAliases
+
+CLEAN: Final = 0
+DIRTY: Final = 1
+CONGESTED: Final = 2
+OFFLINE: Final = 4
+
+
+class Owner(Protocol):
+    """The connection behind an outbox."""
+
+    def on_written(self, waiting_bytes: int, now: float) -> None:
+        """Bytes were handed to the link; so many still wait for the peer."""
+
+
+class Outbox:
+    """The way out to one peer. `write` takes the bytes and returns how many still wait."""
+
+    __slots__ = (
+        "_dirty",
+        "aliases",
+        "owner",
+        "packet_bytes_max",
+        "pieces",
+        "plain",
+        "state",
+        "v5",
+        "version",
+        "waiting_bytes",
+        "write",
+    )
+
+    def __init__(
+        self,
+        version: int,
+        owner: Owner,
+        write: Callable[[bytes], int],
+        dirty: list[Outbox],
+        *,
+        packet_bytes_max: int = 0,
+        alias_maximum: int = 0,
+    ) -> None:
+        self.version = version
+        self.v5 = version == V5
+        self.owner = owner
+        self.write = write
+        self._dirty = dirty
+        self.pieces: list[bytes] = []
+        self.state = CLEAN
+        self.waiting_bytes = 0  # handed to the link and not yet taken by the peer
+        self.packet_bytes_max = packet_bytes_max  # 0: no limit
+        self.aliases = OutboundAliases(alias_maximum) if alias_maximum else None
+        self.plain = not packet_bytes_max and not alias_maximum
+
+    def put(self, data: bytes) -> None:
+        """Write this at the end of the turn, whatever the state of the peer."""
+        self.pieces.append(data)
+        if not self.state & DIRTY:
+            self.state |= DIRTY
+            self._dirty.append(self)
+
+    def mark(self) -> None:
+        """Pieces were appended directly."""
+        if not self.state & DIRTY:
+            self.state |= DIRTY
+            self._dirty.append(self)
+
+    def fits(self, packet_bytes: int) -> bool:
+        """Whether the peer accepts a packet of this size. [MQTT-3.1.2-24]"""
+        return not self.packet_bytes_max or packet_bytes <= self.packet_bytes_max
+
+
+class _Nobody:
+    def on_written(self, waiting_bytes: int, now: float) -> None:
+        raise AssertionError("nobody writes to a client that is away")
+
+    def write(self, data: bytes) -> int:
+        raise AssertionError("nobody writes to a client that is away")
+
+
+# Stands for every client that is away, so that the hot path need not ask for None.
+NOBODY: Final = Outbox(V5, _Nobody(), _Nobody().write, [])
+NOBODY.state = OFFLINE

@@ -1,0 +1,37 @@
+"""Every session by its client id, connected or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sessions.budget import Budget
+from sessions.session import Session
+
+
+class Registry:
+    __slots__ = ("_sessions", "budget", "receive_maximum")
+
+    def __init__(self, budget: Budget, receive_maximum: int) -> None:
+        self.budget = budget
+        self.receive_maximum = receive_maximum
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def get(self, client_id: str) -> Session | None:
+        return self._sessions.get(client_id)
+
+    def create(self, client_id: str, now: float) -> Session:
+        assert client_id not in self._sessions
+        session = Session(client_id, self.budget, receive_maximum=self.receive_maximum, now=now)
+        self._sessions[client_id] = session
+        return session
+
+    def remove(self, session: Session) -> None:
+        """Forget the session; its subscriptions are the caller's to take out first."""
+        session.clear()
+        del self._sessions[session.client_id]
