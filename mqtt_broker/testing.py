@@ -16,7 +16,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -44,7 +44,7 @@ class Broker:
     def url(self) -> str:
         return f"mqtt://{self.host}:{self.port}"
 
-    async def __aenter__(self) -> Broker:
+    async def __aenter__(self) -> Self:
         config = Config(self._settings, (Endpoint(self.host, self.port),))
         self._server = Server(config)
         self.port = self._server.start()[0].port

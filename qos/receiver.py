@@ -27,7 +27,7 @@ class Receiver:
         return True
 
     def is_stuck(self, packet_id: int, fingerprint: int) -> bool:
-        """A repeat that did not call itself one: the second of the same message is one too many.
+        """Whether the peer repeats an open id, on one connection, once too often.
 
         A peer that never releases an id and goes on using it would otherwise be answered
         for ever. Other content under the id is a new message to the peer: it starts anew.

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 
 
 class WrongAck(Exception):
-    """The peer answered with the acknowledgement of the other QoS."""
+    """The peer answered with the acknowledgement of the other QoS. Nothing was changed."""
 
 
 class Sender(Generic[Item]):
@@ -52,6 +52,17 @@ class Sender(Generic[Item]):
         if qos == 2:
             self.qos2.update(ids)
         return ids
+
+    def admit_one(self, item: Item, qos: int) -> int:
+        """`admit` for the commonest case, without the lists."""
+        packet_id = self._last_id + 1
+        if packet_id > PACKET_ID_MAX or packet_id in self.unacked or packet_id in self.releasing:
+            packet_id = allocate(self._last_id, 1, self.unacked, self.releasing)[0]
+        self._last_id = packet_id
+        self.unacked[packet_id] = item
+        if qos == 2:
+            self.qos2.add(packet_id)
+        return packet_id
 
     def burn(self) -> None:
         """Pass over the next id: a message was numbered when it was queued, and dropped since."""
@@ -90,6 +101,9 @@ class Sender(Generic[Item]):
         """
         unacked = self.unacked
         releasing = self.releasing
+        for packet_id in ids:
+            if packet_id in unacked and packet_id not in self.qos2:
+                raise WrongAck("PUBREC for a QoS 1 PUBLISH")
         done: list[Item] = []
         unknown: list[int] = []
         for packet_id in ids:
@@ -97,8 +111,6 @@ class Sender(Generic[Item]):
                 done.append(unacked.pop(packet_id))
                 self.qos2.remove(packet_id)
                 releasing[packet_id] = None
-            elif packet_id in unacked:
-                raise WrongAck("PUBREC for a QoS 1 PUBLISH")
             elif packet_id not in releasing:
                 unknown.append(packet_id)
         return done, unknown
@@ -113,10 +125,10 @@ class Sender(Generic[Item]):
     def on_pubcomp(self, ids: list[int]) -> int:
         """How many exchanges ended. An id that awaits no PUBCOMP is ignored."""
         releasing = self.releasing
+        if self.unacked and not self.unacked.keys().isdisjoint(ids):
+            raise WrongAck("PUBCOMP before PUBREC")
         before = len(releasing)
         for packet_id in ids:
-            if packet_id in self.unacked:
-                raise WrongAck("PUBCOMP before PUBREC")
             releasing.pop(packet_id, None)
         return before - len(releasing)
 

@@ -12,7 +12,13 @@ from typing import Final
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.encode import NO_PROPERTIES_V5, publish_head
-from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, encode_each
+from mqtt_broker.codec.properties import (
+    NO_PROPERTIES,
+    Properties,
+    encode_each,
+    encode_properties,
+    without,
+)
 from mqtt_broker.codec.strings import encode_string, encode_varint
 
 # What belongs to one hop and never travels on.
@@ -50,6 +56,7 @@ class Envelope:
 
     __slots__ = (
         "_layouts",
+        "_section",
         "_topic_bytes",
         "_travels",
         "expires_at",
@@ -69,6 +76,7 @@ class Envelope:
         qos: int,
         retain: bool,
         properties: Properties,
+        section: bytes,
         payload_bytes: int,
         publisher: str,
         now: float,
@@ -85,6 +93,7 @@ class Envelope:
         if properties and prop.MESSAGE_EXPIRY_INTERVAL in properties:
             self.expiry_interval = properties.number(prop.MESSAGE_EXPIRY_INTERVAL)
             self.expires_at = now + self.expiry_interval
+        self._section = section  # the properties as they came
         self._topic_bytes = b""
         self._travels: bytes | None = None
         self._layouts: dict[object, tuple[bytes, bytes]] = {}
@@ -100,18 +109,22 @@ class Envelope:
     def layout(self, v5: bool, grant: Grant, now: float) -> tuple[bytes, bytes]:
         """(head up to the topic, property section), with the packet id between them."""
         key: object = grant.qos << 2 | grant.retain << 1 | v5
-        if grant.subscription_ids or self.expiry_interval >= 0:
+        if grant.subscription_ids or self.expires_at:
             key = (key, grant.subscription_ids, int(now - self.received_at))
         found = self._layouts.get(key)
         if found is None:
             found = self._layouts[key] = self.write(v5, grant, now, alias=0, known=False, dup=False)
         return found
 
+    def adopt(self, v5: bool, qos: int, head: bytes, section: bytes) -> None:
+        """A layout that the publisher wrote already, to be sent on as it came."""
+        self._layouts[qos << 2 | v5] = (head, section)
+
     def write(
         self, v5: bool, grant: Grant, now: float, *, alias: int, known: bool, dup: bool
     ) -> tuple[bytes, bytes]:
         """The layout made anew, for what is not shared: aliases and repeats."""
-        section = self._section(grant.subscription_ids, now, alias) if v5 else b""
+        section = self._write_section(grant.subscription_ids, now, alias) if v5 else b""
         behind = (2 if grant.qos else 0) + len(section) + self.payload_bytes
         topic = b"\x00\x00" if known else self.topic_bytes
         return publish_head(topic, grant.qos, grant.retain, dup, behind), section
@@ -130,12 +143,12 @@ class Envelope:
             self._topic_bytes = encode_string(self.topic)
         return self._topic_bytes
 
-    def _section(self, subscription_ids: Ids, now: float, alias: int) -> bytes:
+    def _write_section(self, subscription_ids: Ids, now: float, alias: int) -> bytes:
         """The property section: what the publisher said, in its order, and what is ours."""
         travels = self._travels
         if travels is None:
-            kept = {key: value for key, value in self.properties.items() if key not in _HOP}
-            travels = self._travels = encode_each(Properties(kept)) if kept else b""
+            travels = without(self._section, _HOP) if self.properties else b""
+            self._travels = travels
         if not (travels or subscription_ids or alias or self.expiry_interval >= 0):
             return NO_PROPERTIES_V5
         ours = Properties()
@@ -167,8 +180,12 @@ def single(
     qos: int = 0,
     retain: bool = False,
     properties: Properties = NO_PROPERTIES,
+    section: bytes = b"",
     publisher: str = "",
     now: float = 0.0,
 ) -> Message:
     """A message that did not come in a burst: a will, a `$SYS` value, one of our own."""
-    return Message(Envelope(topic, qos, retain, properties, len(payload), publisher, now), payload)
+    if properties and not section:
+        section = encode_properties(properties)
+    envelope = Envelope(topic, qos, retain, properties, section, len(payload), publisher, now)
+    return Message(envelope, payload)

@@ -15,12 +15,19 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from mqtt_broker.codec.constants import V5
-from mqtt_broker.topics.aliases import OutboundAliases
 
 CLEAN: Final = 0
 DIRTY: Final = 1
 CONGESTED: Final = 2
 OFFLINE: Final = 4
+
+
+class Aliases(Protocol):
+    """The Topic Aliases we may use towards one peer."""
+
+    def get(self, topic: str) -> tuple[int, bool]: ...
+
+    def learn(self, topic: str, alias: int) -> None: ...
 
 
 class Owner(Protocol):
@@ -55,7 +62,7 @@ class Outbox:
         dirty: list[Outbox],
         *,
         packet_bytes_max: int = 0,
-        alias_maximum: int = 0,
+        aliases: Aliases | None = None,
     ) -> None:
         self.version = version
         self.v5 = version == V5
@@ -66,8 +73,8 @@ class Outbox:
         self.state = CLEAN
         self.waiting_bytes = 0  # handed to the link and not yet taken by the peer
         self.packet_bytes_max = packet_bytes_max  # 0: no limit
-        self.aliases = OutboundAliases(alias_maximum) if alias_maximum else None
-        self.plain = not packet_bytes_max and not alias_maximum
+        self.aliases = aliases
+        self.plain = not packet_bytes_max and aliases is None
 
     def put(self, data: bytes) -> None:
         """Write this at the end of the turn, whatever the state of the peer."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
 from mqtt_broker.codec.constants import NEVER_EXPIRES, PUBREL
 from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.packets import Will
@@ -100,6 +101,11 @@ class Session:
         return len(self.window) + self.queued
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether there is anything to pump."""
+        return self.queue is not None or bool(self._repeats)
+
+    @property
     def never_expires(self) -> bool:
         return self.expiry_interval == NEVER_EXPIRES
 
@@ -108,16 +114,24 @@ class Session:
     def deliver(self, messages: list[Message], grant: Grant, now: float) -> None:
         """Messages of one envelope at QoS 1 or 2: sent as far as the window goes, else queued."""
         box = self.outbox
+        window = self.window
         if box.state >= CONGESTED or self.queue or self._repeats:
             self._enqueue(messages, grant)
             return
-        room = self.window.room
+        room = window.limit - len(window.unacked) - len(window.releasing)
         if room < len(messages):
             self._enqueue(messages[room:] if room > 0 else messages, grant)
             if room <= 0:
                 return
             messages = messages[:room]
-        ids = self.window.admit([(message, grant) for message in messages], grant.qos)
+        if box.plain and len(messages) == 1:
+            message = messages[0]
+            head, section = message.envelope.layout(box.v5, grant, now)
+            packet_id = window.admit_one((message, grant), grant.qos)
+            box.pieces += (head, ID_BYTES[packet_id], section, message.payload)
+            box.mark()
+            return
+        ids = window.admit([(message, grant) for message in messages], grant.qos)
         if not box.plain:
             for packet_id, message in zip(ids, messages, strict=True):
                 self._send_one(packet_id, message, grant, now, dup=False)
@@ -158,7 +172,7 @@ class Session:
                 window.burn()
                 self.budget.drop("expired")
             elif grant.qos:
-                packet_id = window.admit([(message, grant)], grant.qos)[0]
+                packet_id = window.admit_one((message, grant), grant.qos)
                 self._send_one(packet_id, message, grant, now, dup=False)
             else:
                 self._send_one(0, message, grant, now, dup=False)

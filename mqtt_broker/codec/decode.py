@@ -146,9 +146,13 @@ class Decoder:
             length = data[at + 1]
             body = at + 2
             if length > 127 or first < 0x10:
-                length, body = self._length(data, at, size)
-                if body == 0:
-                    return at, 1
+                if at + 2 < size and 0 < data[body] < 128 and first >= 0x10:
+                    length += (data[body] << 7) - 128  # two bytes, the commonest after one
+                    body += 1
+                else:
+                    length, body = self._length(data, at, size)
+                    if body == 0:
+                        return at, 1
             end = body + length
             if end > size:
                 self._check_size(end - at)
@@ -202,21 +206,26 @@ class Decoder:
                 raise Violation(
                     PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True
                 )
-        elif packet_type in (CONNACK, AUTH) and (
-            packet_type not in self._types or self.version < V5
+        elif (packet_type == CONNACK and CONNACK not in self._types) or (
+            packet_type == AUTH and self.version < V5
         ):
-            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2-1", "not a packet a client may send")
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "not a packet a client may send")
         if first & 0x0F != _FLAGS.get(packet_type, 0):
-            lawful = packet_type == CONNECT and data[at + 2 : at + 3] == b"M" and _is_v31(data, at)
             if packet_type == AUTH:
                 raise Violation(PROTOCOL_ERROR, "MQTT-3.15.1-1", "wrong flags in AUTH")
-            if not lawful:
+            if not self._is_v31_flag(first, data, at):
                 raise Violation(MALFORMED_PACKET, "MQTT-2.1.3-1", "wrong flags in the first byte")
         if packet_type in (PINGREQ, PINGRESP) and at != end:
             raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "a ping has no body", silent=True)
         if packet_type not in self._types:
-            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2-1", "a packet of the wrong direction")
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "a packet of the wrong direction")
         return _DECODERS[packet_type](self, first, data, at, end)
+
+    def _is_v31_flag(self, first: int, data: bytes, at: int) -> bool:
+        """MQTT 3.1 allows any flags in CONNECT, and DUP in what it repeats."""
+        if first >> 4 == CONNECT:
+            return data[at : at + 8] == b"\x00\x06MQIsdp"
+        return self.version == V31 and first & 0xF7 in (0x62, 0x82, 0xA2)
 
     # PUBLISH, and its runs.
 
@@ -318,12 +327,7 @@ class Decoder:
 
 
 def _bad_type(version: int) -> Violation:
-    return Violation(PROTOCOL_ERROR, "MQTT-2.1.2-1", "packet type 0", silent=version == 0)
-
-
-def _is_v31(data: bytes, at: int) -> bool:
-    """MQTT 3.1 gave the flags of CONNECT no meaning and did not reserve them."""
-    return data[at : at + 8] == b"\x00\x06MQIsdp"
+    return Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "packet type 0", silent=version == 0)
 
 
 def _decode_topic(raw: bytes) -> str:
@@ -426,15 +430,20 @@ def _decode_will(
     data: bytes, at: int, end: int, version: int, qos: int, retain: bool
 ) -> tuple[Will, int]:
     found = NO_PROPERTIES
+    start = at
     if version == V5:
         found, at = decode_properties(data, at, end, WILL)
         _check_response_topic(found)
+    section = data[start:at]
     raw_topic, at = _connect_binary(data, at, end)
-    topic = decode_utf8(raw_topic)  # [MQTT-3.1.3-11]
-    if not topic or "+" in topic or "#" in topic:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "a will topic that is no Topic Name")
+    try:
+        topic = _decode_topic(raw_topic)
+    except Violation as violation:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", violation.text, silent=True) from None
+    if not topic:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "an empty will topic", silent=True)
     payload, at = _connect_binary(data, at, end)
-    return Will(topic, payload, qos, retain, found), at
+    return Will(topic, payload, qos, retain, found, section), at
 
 
 def _decode_ack(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:

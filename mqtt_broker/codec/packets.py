@@ -19,6 +19,7 @@ class Will:
     qos: int = 0
     retain: bool = False
     properties: Properties = NO_PROPERTIES
+    section: bytes = field(default=b"", compare=False)  # the properties as they came
 
 
 @dataclass(slots=True)
@@ -66,6 +67,11 @@ class Publish:
     def payloads(self) -> list[bytes]:
         raw, size, skip = self.raw, self.size, self.payload_at
         return [raw[at + skip : at + size] for at in range(0, len(raw), size)]
+
+    @property
+    def section(self) -> bytes:
+        """The properties as they came, with their length; empty in 3.1.1."""
+        return self.raw[self.id_at + (2 if self.qos else 0) : self.payload_at]
 
     @property
     def payload(self) -> bytes:

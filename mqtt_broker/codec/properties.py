@@ -217,6 +217,24 @@ def _decode_value(data: bytes, at: int, end: int, row: Property) -> tuple[Value,
     return number, stop
 
 
+def without(section: bytes, dropped: frozenset[int]) -> bytes:
+    """The properties of a section (its length in front) that are not dropped, as they stand.
+
+    A receiver may care for the order of properties, user properties between others too, so
+    what is passed on is cut out, not written anew. [MQTT-3.3.2-18]
+    """
+    _, at = decode_varint(section, 0, len(section))
+    end = len(section)
+    kept: list[bytes] = []
+    while at < end:
+        start = at
+        key, at = decode_varint(section, at, end)
+        _, at = _decode_value(section, at, end, TABLE[key])
+        if key not in dropped:
+            kept.append(section[start:at])
+    return b"".join(kept)
+
+
 def encode_properties(properties: Properties) -> bytes:
     """The property section with its length."""
     body = encode_each(properties)

@@ -19,19 +19,35 @@ def on_ack(connection: Connection, packet: Ack, now: float) -> None:
     packet_type = packet.packet_type
     connection.broker.stats.packets_received[packet_type] += len(packet.packet_ids)
     try:
-        if packet_type == PUBACK:
-            # Whatever its reason code, the exchange is over. [MQTT-4.3.2-1]
-            connection.session.window.on_puback(packet.packet_ids)
-            connection.session.pump(now)
-        elif packet_type == PUBREC:
-            _on_pubrec(connection, packet, now)
-        elif packet_type == PUBREL:
-            _on_pubrel(connection, packet)
-        else:
-            connection.session.window.on_pubcomp(packet.packet_ids)
-            connection.session.pump(now)
-    except WrongAck as error:
-        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.3.3-1", str(error)) from None
+        _act(connection, packet, now)
+    except WrongAck:
+        _act_singly(connection, packet, now)
+
+
+def _act_singly(connection: Connection, packet: Ack, now: float) -> None:
+    """One of the run is wrong: those in front of it count, then the connection ends."""
+    for packet_id in packet.packet_ids:
+        try:
+            _act(connection, Ack(packet.packet_type, [packet_id], packet.reason), now)
+        except WrongAck as error:
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.3.3-1", str(error)) from None
+
+
+def _act(connection: Connection, packet: Ack, now: float) -> None:
+    packet_type = packet.packet_type
+    if packet_type == PUBACK:
+        # Whatever its reason code, the exchange is over. [MQTT-4.3.2-1]
+        session = connection.session
+        session.window.on_puback(packet.packet_ids)
+        if session.has_waiting:
+            session.pump(now)
+    elif packet_type == PUBREC:
+        _on_pubrec(connection, packet, now)
+    elif packet_type == PUBREL:
+        _on_pubrel(connection, packet)
+    else:
+        connection.session.window.on_pubcomp(packet.packet_ids)
+        connection.session.pump(now)
 
 
 def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:

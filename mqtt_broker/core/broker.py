@@ -57,6 +57,7 @@ class Broker:
         self.rng = rng
         self.access: Access = OpenAccess() if access is None else access
         self.guarded = self.access.guards_topics
+        self.is_strict = self.guarded or settings.maximum_qos < 2  # each PUBLISH is checked
         self.log = log
         self.on_bug = on_bug
         self.heap_bytes = heap_bytes
@@ -84,6 +85,7 @@ class Broker:
         self.dirty: list[Outbox] = []  # outboxes with something to write this turn
         self.turn_bytes = 0  # appended to them since the last flush
         self.waiting_bytes = 0  # handed to links, not yet read by peers
+        self.waiting_bytes_max = settings.outbox_total_bytes_max
         self._held_back: set[Connection] = set()
 
         if settings.sys_interval_s:
@@ -128,7 +130,7 @@ class Broker:
         """The answer to a CONNECT that waited. Too late, or a second one: ignored."""
         if connection.state == states.WAITING and connection.proceed is None:
             connection.link.resume_reading()
-            connect.settle(connection, verdict, now)
+            connection.resume(verdict, now)
 
     def stop(self, now: float) -> None:
         """Tell every client that the server goes, and close. [MQTT-4.13.1-1]"""
@@ -245,7 +247,7 @@ class Broker:
             self._held_back.add(connection)
 
     def release_held_back(self) -> None:
-        if self._held_back and self.waiting_bytes < self.settings.outbox_total_bytes_max * 0.8:
+        if self._held_back and self.waiting_bytes < self.waiting_bytes_max * 0.8:
             for connection in self._held_back:
                 connection.is_held_back = False
                 connection.link.resume_reading()

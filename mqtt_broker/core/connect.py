@@ -22,10 +22,10 @@ from mqtt_broker.codec.encode import encode_auth, encode_connack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Auth, Connect, Will
 from mqtt_broker.codec.properties import Properties
-
 from mqtt_broker.core import states, sys_topics, wills
 from mqtt_broker.core.access import PENDING, Allow, Challenge, ConnectRequest, Refuse, Verdict
 from mqtt_broker.core.subscribe import end_subscriptions
+from mqtt_broker.topics.aliases import OutboundAliases
 from mqtt_broker.topics.names import level_count
 from sessions.outbox import Outbox
 from sessions.session import Session
@@ -198,13 +198,14 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     session.receiver.limit = broker.settings.receive_maximum if version == V5 else RECEIVE_MAXIMUM
     session.receiver.on_reconnect()
     found = packet.properties
+    alias_maximum = found.number(prop.TOPIC_ALIAS_MAXIMUM)
     connection.outbox = Outbox(
         version,
         connection,
         connection.link.write,
         broker.dirty,
         packet_bytes_max=found.number(prop.MAXIMUM_PACKET_SIZE),
-        alias_maximum=found.number(prop.TOPIC_ALIAS_MAXIMUM),
+        aliases=OutboundAliases(alias_maximum) if alias_maximum else None,
     )
     keep_alive = _keep_alive(broker, packet)
     connection.state = states.ACTIVE

@@ -29,6 +29,7 @@ from mqtt_broker.codec.packets import (
     Unsubscribe,
 )
 from mqtt_broker.core import acknowledge, connect, publish, subscribe
+from mqtt_broker.core.access import Verdict
 from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
 from mqtt_broker.core.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases
@@ -96,7 +97,7 @@ class Connection:
         self.username: str | None = None
         self.server_keep_alive = 0
         self.connected_at = now
-        self.last_heard_at = now  # bytes came from the peer
+        self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
         self.is_held_back = False
         self.timer: Timer | None = broker.timers.at(
@@ -132,13 +133,27 @@ class Connection:
     def receive(self, data: bytes, now: float) -> None:
         if self.state == CLOSED:
             return
-        self.last_heard_at = now
         self.broker.stats.bytes_received += len(data)
         try:
-            self.take(self.decoder.feed(data), now)
-        except Violation as violation:
-            self._on_violation(violation, now)
+            packets = self.decoder.feed(data)
+            if packets:
+                self.last_heard_at = now
+                self.take(packets, now)
         except Exception as error:
+            self._on_error(error, data, now)
+
+    def resume(self, verdict: Verdict, now: float) -> None:
+        """The access door's late answer to the CONNECT that waits here."""
+        try:
+            connect.settle(self, verdict, now)
+        except Exception as error:
+            self._on_error(error, b"", now)
+
+    def _on_error(self, error: Exception, data: bytes, now: float) -> None:
+        """The one place where errors end: the peer's, and our own."""
+        if isinstance(error, Violation):
+            self._on_violation(error, now)
+        else:
             self.broker.on_bug(self, data, error)
             self.end(now, reasons.UNSPECIFIED_ERROR)
 
@@ -161,12 +176,12 @@ class Connection:
     def _dispatch(self, packet: Packet | Violation, now: float) -> None:
         if type(packet) is Violation:
             raise packet
-        act = _ACTS.get(type(packet))
-        assert act is not None, "the decoder lets only a client's packets through"
         if self.state == WAITING and type(packet) not in (Auth, Disconnect):
             raise Violation(
                 reasons.PROTOCOL_ERROR, "MQTT-3.1.2-30", "only AUTH may follow until CONNACK"
             )
+        act = _ACTS.get(type(packet))
+        assert act is not None, "the decoder lets only a client's packets through"
         act(self, packet, now)
 
     def lost(self, now: float) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import PUBACK, PUBLISH, PUBREC, V5
-from mqtt_broker.codec.encode import encode_ack
+from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Publish
 from mqtt_broker.core.routes import Route
@@ -45,20 +45,30 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     route = broker.routes.cache.results.get(topic)
     if route is None:
         route = find_route(broker, topic)
-    if not (packet.qos or packet.retain or packet.properties or broker.guarded or route.refusal):
-        _forward_qos0(broker, packet, topic, route, session, now)
-    else:
+    refusal = 0
+    if packet.properties or packet.retain or broker.is_strict or route.refusal:
         refusal = route.refusal or _refusal(connection, packet, topic)
-        if packet.qos == 2:
-            _take_qos2(connection, packet, topic, route, refusal, now)
+    elif not packet.qos:
+        _forward_qos0(broker, packet, topic, route, session, now)
+        if broker.waiting_bytes > broker.waiting_bytes_max:
+            broker.hold_back(connection)
+        return
+    if packet.qos == 2:
+        _take_qos2(connection, packet, topic, route, refusal, now)
+    else:
+        v5 = session.version == V5
+        envelope = _envelope(packet, topic, session.client_id, v5, now)
+        messages = [Message(envelope, payload) for payload in packet.payloads()]
+        if packet.retain and not refusal and not broker.retain(messages[-1], now):
+            refusal = reasons.QUOTA_EXCEEDED
+        # The acknowledgement stands in front of what comes back to the publisher itself.
+        if packet.qos:
+            _acknowledge(connection, packet, refusal, route)
+        if refusal:
+            broker.budget.drop(_drop_name(refusal), packet.count)
         else:
-            if not refusal:
-                refusal = _accept(connection, packet, packet.payloads(), topic, route, now)
-            if packet.qos:
-                _acknowledge(connection, packet, refusal, route)
-            elif refusal:
-                broker.budget.drop(_drop_name(refusal), packet.count)
-    if broker.waiting_bytes > broker.settings.outbox_total_bytes_max:
+            route_messages(broker, messages, route, session, now)
+    if broker.waiting_bytes > broker.waiting_bytes_max:
         broker.hold_back(connection)
 
 
@@ -126,7 +136,7 @@ def _forward_qos0(
     if same:
         _fan_out(broker, same, packet.raw, packet.count)
     if other:
-        envelope = _envelope(packet, topic, session.client_id, now)
+        envelope = _envelope(packet, topic, session.client_id, v5, now)
         data = envelope.whole(not v5, _QOS0, packet.payloads(), now)
         _fan_out(broker, other, data, packet.count)
 
@@ -155,44 +165,27 @@ def _fan_out(broker: Broker, sessions: list[Session], data: bytes, count: int) -
     broker.turn_bytes += sent * len(data)
 
 
-def _envelope(packet: Publish, topic: str, publisher: str, now: float) -> Envelope:
-    return Envelope(
-        topic,
-        packet.qos,
-        packet.retain,
-        packet.properties,
-        packet.size - packet.payload_at,
-        publisher,
-        now,
+def _envelope(packet: Publish, topic: str, publisher: str, v5: bool, now: float) -> Envelope:
+    size, at = packet.payload_at, packet.id_at
+    qos = packet.qos
+    properties = packet.properties
+    section = packet.section if properties else b""
+    envelope = Envelope(
+        topic, qos, packet.retain, properties, section, packet.size - size, publisher, now
     )
+    if qos and not (packet.dup or packet.retain or properties):
+        raw = packet.raw
+        envelope.adopt(v5, qos, raw[:at], raw[at + 2 : size])
+    return envelope
 
 
 def _route_qos0(
     broker: Broker, packet: Publish, topic: str, route: Route, session: Session, now: float
 ) -> None:
-    envelope = _envelope(packet, topic, session.client_id, now)
+    v5 = session.version == V5
+    envelope = _envelope(packet, topic, session.client_id, v5, now)
     messages = [Message(envelope, payload) for payload in packet.payloads()]
     route_messages(broker, messages, route, session, now)
-
-
-def _accept(
-    connection: Connection,
-    packet: Publish,
-    payloads: list[bytes],
-    topic: str,
-    route: Route,
-    now: float,
-) -> int:
-    """Retain and deliver; a reason code when a limit forbids it, and nothing was done."""
-    if not payloads:
-        return 0
-    session = connection.session
-    envelope = _envelope(packet, topic, session.client_id, now)
-    messages = [Message(envelope, payload) for payload in payloads]
-    if packet.retain and not connection.broker.retain(messages[-1], now):
-        return reasons.QUOTA_EXCEEDED
-    route_messages(connection.broker, messages, route, session, now)
-    return 0
 
 
 def route_messages(
@@ -206,7 +199,7 @@ def route_messages(
     envelope = messages[0].envelope
     qos = envelope.qos
     sent = 0
-    whole: dict[tuple[bool, bool], bytes] = {}
+    whole: dict[tuple[bool, bool], bytes] | None = None
     for target in route.targets:
         if target.session is publisher:
             if target.own is None:
@@ -220,6 +213,8 @@ def route_messages(
             sent += len(messages)
         elif box.state <= DIRTY and box.plain and not grant.subscription_ids:
             key = (box.v5, grant.retain)
+            if whole is None:
+                whole = {}
             data = whole.get(key)
             if data is None:
                 payloads = [message.payload for message in messages]
@@ -255,7 +250,7 @@ def _take_qos2(
     for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
         fingerprint = hash(payload)
         if packet_id in receiver.ids:  # [MQTT-4.3.3-10]
-            if not packet.dup and receiver.is_stuck(packet_id, fingerprint):
+            if receiver.is_stuck(packet_id, fingerprint):
                 violation = Violation(
                     reasons.PROTOCOL_ERROR, "MQTT-2.2.1-4", f"packet id {packet_id} is in use"
                 )
@@ -270,16 +265,25 @@ def _take_qos2(
                 receiver.on_publish(packet_id, fingerprint)
             fresh.append(payload)
         answered.append(packet_id)
-    if not refusal:
-        refusal = _accept(connection, packet, fresh, topic, route, now)
-        if refusal:
+    broker = connection.broker
+    messages: list[Message] = []
+    if fresh and not refusal:
+        v5 = connection.version == V5
+        envelope = _envelope(packet, topic, connection.session.client_id, v5, now)
+        messages = [Message(envelope, payload) for payload in fresh]
+        if packet.retain and not broker.retain(messages[-1], now):
+            refusal = reasons.QUOTA_EXCEEDED
             for packet_id in answered:
                 receiver.refuse(packet_id)
-    connection.broker.stats.packets_sent[PUBREC] += len(answered)
+    broker.stats.packets_sent[PUBREC] += len(answered)
     if refusal and connection.version == V5:
         connection.send(b"".join(encode_ack(PUBREC, i, refusal) for i in answered))
     else:
-        connection.send(b"".join([_PUBREC_HEAD + i.to_bytes(2, "big") for i in answered]))
+        connection.send(b"".join([_PUBREC_HEAD + ID_BYTES[i] for i in answered]))
+    if refusal:
+        broker.budget.drop(_drop_name(refusal), len(fresh))
+    elif messages:
+        route_messages(broker, messages, route, connection.session, now)
     if violation is not None:
         raise violation
 
@@ -291,17 +295,15 @@ def _acknowledge(connection: Connection, packet: Publish, refusal: int, route: R
     """
     raw, size, at = packet.raw, packet.size, packet.id_at
     connection.broker.stats.packets_sent[PUBACK] += packet.count
-    if refusal:
-        connection.broker.budget.drop(_drop_name(refusal), packet.count)
-        if connection.version == V5:
-            connection.send(b"".join(encode_ack(PUBACK, i, refusal) for i in packet.packet_ids()))
-            return
-    elif not route.is_matched and connection.version == V5:
+    if refusal and connection.version == V5:
+        connection.send(b"".join(encode_ack(PUBACK, i, refusal) for i in packet.packet_ids()))
+        return
+    if not refusal and not route.is_matched and connection.version == V5:
         ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
         connection.send(b"".join([_PUBACK_NOBODY_HEAD + i + _NOBODY for i in ids]))
         return
     if packet.count == 1:
-        connection.send(_PUBACK_HEAD + raw[at : at + 2])
+        connection.outbox.put(_PUBACK_HEAD + raw[at : at + 2])
     else:
         ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
         connection.send(b"".join([_PUBACK_HEAD + i for i in ids]))

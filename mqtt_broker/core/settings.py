@@ -28,7 +28,7 @@ class Settings:
         20, "unfinished QoS 1 and 2 messages a client may have under way to us", 1, 65_535
     )
     packet_bytes_max: int = _option(
-        2_000_000, "largest packet a client may send", 128, REMAINING_LENGTH_MAX + 5
+        2_000_000, "largest packet a client may send", 20, REMAINING_LENGTH_MAX + 5
     )
     topic_alias_maximum: int = _option(10, "Topic Aliases a client may use", 0, 65_535)
     topic_levels_max: int = _option(201, "levels of a Topic Name or Topic Filter", 1, 65_535)
@@ -75,7 +75,8 @@ class Settings:
     # Behaviour.
     shared_strategy: str = _option(
         "round_robin",
-        "round_robin, random, sticky, hash_client, hash_topic, least_inflight or package.module:Class",
+        "round_robin, random, sticky, hash_client, hash_topic, least_inflight, or your own as "
+        "package.module:Class",
     )
     client_events: bool = _option(
         False, "publish connects, disconnects and subscriptions under $SYS/broker/clients/<id>/"

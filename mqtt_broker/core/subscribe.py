@@ -83,9 +83,9 @@ def check_request(request: SubscriptionRequest, levels_max: int) -> None:
     shared = split_share(text)
     if shared is not None:
         name, text = shared
-        if not text or not name or "+" in name:  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+        if not text or not name or name == "+":  # [MQTT-4.8.2-1]
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.8.2-1", "a malformed $share filter")
-        if "#" in name:
+        if "#" in name or "+" in name:
             raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.8.2-2", "a wildcard in a share name")
         if request.no_local:
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on $share")

@@ -30,9 +30,10 @@ class Timer:
 
 
 class Timers:
-    __slots__ = ("_heap", "_order")
+    __slots__ = ("_heap", "_order", "earliest")
 
     def __init__(self) -> None:
+        self.earliest = float("inf")  # no timer fires before; cheap to ask every turn
         self._heap: list[Timer] = []
         self._order = 0
 
@@ -40,6 +41,8 @@ class Timers:
         self._order += 1
         timer = Timer(when, self._order, action)
         heapq.heappush(self._heap, timer)
+        if when < self.earliest:
+            self.earliest = when
         return timer
 
     def next(self) -> float:
@@ -47,7 +50,8 @@ class Timers:
         heap = self._heap
         while heap and heap[0].action is None:
             heapq.heappop(heap)
-        return heap[0].when if heap else float("inf")
+        self.earliest = heap[0].when if heap else float("inf")
+        return self.earliest
 
     def run(self, now: float) -> None:
         """Fire what is due, in the order of the deadlines."""

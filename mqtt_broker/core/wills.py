@@ -49,6 +49,7 @@ def send(broker: Broker, session: Session, now: float) -> None:
         qos=will.qos,
         retain=will.retain,
         properties=will.properties,
+        section=will.section,
         publisher=session.client_id,
         now=now,
     )

@@ -1,8 +1,7 @@
 """The broker core wired to an event loop: sockets in, time in, bytes out.
 
-A turn is one pass of the event loop: every socket that is ready is read and its packets are
-acted upon, then `_end_turn` writes once to each peer that got something. Timers of the core
-are one timer of the loop.
+In a turn every socket that is ready is read and its packets are acted upon; then `_end_turn`
+writes once to each peer that got something. All timers of the core are one timer of the loop.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from typing import Final
 
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.connection import Connection
-from mqtt_broker.core.publish import TURN_BYTES_MAX
 from mqtt_broker.server.config import Config, ConfigError
 from mqtt_broker.server.links import READ_BYTES, SocketLink
 from mqtt_broker.server.listeners import Endpoint, Listener
+from mqtt_broker.server.turns import attach
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 
 _STOP_S: Final = 1.0  # how long clients have to read their last packet
+_SLEEP_S_MAX: Final = 3600.0
 _log = logging.getLogger("fleetmq")
 
 
@@ -33,9 +33,11 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
+        self.turns, self._detach = attach(self.loop, self._end_turn)
         # Deadlines count in wall-clock seconds, so that they mean something after a restart,
         # and never jump: the clock is read once and monotonic time is added.
         self._epoch = time.time() - time.monotonic()
+        self.turn_at = self.now()  # when the last socket was read
         self.broker = Broker(
             config.settings,
             now=self.now(),
@@ -49,7 +51,6 @@ class Server:
         self.read_view = memoryview(self.read_buffer)
         self._listeners: list[Listener] = []
         self._links: set[SocketLink] = set()
-        self._turn_ends = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._idle = asyncio.Event()
@@ -86,6 +87,7 @@ class Server:
                 link.abort()
         if self._timer is not None:
             self._timer.cancel()
+        self._detach()
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -98,7 +100,6 @@ class Server:
         self._links.add(link)
         self._idle.clear()
         link.start(self.broker.accept(link, self.now()))
-        self.end_turn_soon()
 
     def on_released(self, link: SocketLink) -> None:
         self._links.discard(link)
@@ -107,31 +108,23 @@ class Server:
 
     # Turns and time.
 
-    def end_turn_soon(self) -> None:
-        if self.broker.turn_bytes > TURN_BYTES_MAX:
-            self.broker.flush(self.now())
-        if not self._turn_ends:
-            self._turn_ends = True
-            self.loop.call_soon(self._end_turn)
-
     def _end_turn(self) -> None:
-        self._turn_ends = False
-        self.broker.flush(self.now())
-        self._arm()
+        broker = self.broker
+        if broker.dirty:
+            broker.flush(self.turn_at)
+        if broker.timers.earliest < self._timer_at:
+            self._arm()
 
     def _arm(self) -> None:
         """See to it that the loop wakes us for the core's next deadline."""
-        deadline = self.broker.timers.next()
-        if deadline < self._timer_at or self._timer is None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = deadline
-            delay = max(0.0, deadline - self.now())
-            self._timer = self.loop.call_later(min(delay, 3600.0), self._on_timer)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self.broker.timers.next()
+        delay = min(max(0.0, self._timer_at - self.now()), _SLEEP_S_MAX)
+        self._timer = self.loop.call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._timer_at = float("inf")
         now = self.now()
         self.broker.tick(now)
         self.broker.flush(now)

@@ -48,7 +48,7 @@ class Listener:
         return Endpoint(endpoint.host, self._sock.getsockname()[1])
 
     def start(self) -> None:
-        self._server.loop.add_reader(self._sock.fileno(), self._on_acceptable)
+        self._server.turns.add(self._sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
         server = self._server
@@ -70,7 +70,7 @@ class Listener:
     def _pause(self, error: OSError) -> None:
         """Try again in a moment: the kernel keeps those who wait in its own queue."""
         self._server.log(f"{self.endpoint}: cannot accept, {error.strerror}; trying again")
-        self._server.loop.remove_reader(self._sock.fileno())
+        self._server.turns.remove(self._sock.fileno())
         self._server.loop.call_later(_PAUSE_S, self._resume)
 
     def _resume(self) -> None:
@@ -80,7 +80,7 @@ class Listener:
     def close(self) -> None:
         if self._sock.fileno() < 0:
             return
-        self._server.loop.remove_reader(self._sock.fileno())
+        self._server.turns.remove(self._sock.fileno())
         self._sock.close()
         if self.endpoint.path:
             pathlib.Path(self.endpoint.path).unlink(missing_ok=True)

@@ -1,0 +1,64 @@
+# Everything a contributor runs. `make` alone lists the targets.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench fuzz clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+FUZZ_SECONDS ?= 60
+HOST ?= 127.0.0.1
+PORT ?= 1883
+
+help:  ## list the targets
+	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready  ## make .venv and install FleetMQ with its tools into it
+
+# Runs again only when pyproject.toml has changed.
+$(VENV)/.ready: pyproject.toml
+	@set -e; \
+	right='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; \
+	for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+		if $$python -c "$$right" >/dev/null 2>&1; then \
+			echo "setup: $$($$python --version) in $(VENV)"; \
+			$$python -m venv --clear $(VENV); \
+			exec $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+		fi; \
+	done; \
+	echo "setup: FleetMQ needs Python 3.11 or newer with venv; found: $$(python3 --version 2>&1)." \
+		"Install one and say which: make setup PYTHON=/path/to/python3.11" >&2; \
+	exit 1
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.ready
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	@touch $@
+
+run: setup  ## run a broker on 127.0.0.1:1883 (HOST= and PORT= change that)
+	@exec $(BIN)/fleetmq broker --host $(HOST) --port $(PORT)
+
+test: setup  ## run the fast tests on all cores
+	@$(BIN)/python -m pytest -q -n auto -m 'not slow'
+
+check: setup  ## format, lint, types and the rules of the house
+	@$(BIN)/ruff format --check --quiet . || \
+		{ $(BIN)/ruff format --diff . 2>&1 | tail -n 60; exit 1; }
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/house
+
+bench: setup  ## measure the broker beside others on this machine
+	@$(BIN)/python tests/bench/run.py
+
+fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60)
+	@set -e; shopt -s nullglob; targets=(tests/fuzz/fuzz_*.py); \
+	[ $${#targets[@]} -gt 0 ] || { echo "fuzz: no tests/fuzz/fuzz_*.py" >&2; exit 1; }; \
+	for target in "$${targets[@]}"; do \
+		echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
+		PYTHONPATH=. $(BIN)/python "$$target" -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+clean:  ## remove .venv and what tools left behind
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,90 @@
+"""`fleetmq broker`: run the broker until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+
+from mqtt_broker import __version__
+from mqtt_broker.server.app import Server
+from mqtt_broker.server.config import Config, ConfigError, load
+from mqtt_broker.server.memory import keep_large_buffers
+from mqtt_broker.server.turns import TurnLoop
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="F.toml", help="configuration file")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 1883; 0: a free one)")
+    parser.add_argument("--unix-socket", metavar="PATH", help="also listen on a unix socket")
+    parser.add_argument("--data-dir", metavar="DIR", help="where state is kept")
+    parser.add_argument("--database-url", metavar="URL", help="where state is kept in SQL")
+    parser.add_argument(
+        "--durability", help="commit, relaxed or memory; what an acknowledgement promises"
+    )
+    parser.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        default=None,
+        help="let clients in without a login on addresses others can reach",
+    )
+    parser.add_argument("--max-keepalive", type=int, metavar="S", help="longest keep alive")
+    parser.add_argument("--log-level", help="debug, info, warning or error (default info)")
+    parser.add_argument(
+        "--check", action="store_true", help="check the configuration, say so, and end"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    names = (
+        "host port unix_socket data_dir database_url durability allow_anonymous max_keepalive "
+        "log_level"
+    ).split()
+    try:
+        config = load(args.config, os.environ, {name: getattr(args, name) for name in names})
+        if args.check:
+            print(f"configuration ok: {', '.join(map(str, config.endpoints))}")
+            return 0
+        logging.basicConfig(
+            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
+        )
+        _raise_descriptor_limit()
+        keep_large_buffers()
+        with asyncio.Runner(loop_factory=TurnLoop) as runner:
+            runner.run(_serve(config))
+    except ConfigError as error:
+        print(f"fleetmq broker: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _serve(config: Config) -> None:
+    loop = asyncio.get_running_loop()
+    server = Server(config)
+    endpoints = server.start()
+    where = ", ".join(map(str, endpoints))
+    print(f"FleetMQ {__version__} listens on {where} (durability {config.durability})", flush=True)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    # What exists now stays: take it out of the collector's way, and let it look less often
+    # at the many small objects of a busy broker, hardly any of which are ever in a cycle.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    await stop.wait()
+    print("FleetMQ stops", flush=True)
+    await server.stop()
+
+
+def _raise_descriptor_limit() -> None:
+    """As many connections as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,331 @@
+"""The options `pub` and `sub` share: where the broker is, who connects, and properties.
+
+Names and meanings are those of mosquitto's clients, so that people's scripts keep working.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+from collections.abc import Iterable
+from typing import Final, cast
+from urllib.parse import unquote, urlsplit
+
+from mqtt_broker.cli.client import Target
+from mqtt_broker.cli.errors import UsageError
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.constants import (
+    CONNECT,
+    NEVER_EXPIRES,
+    PACKET_NAMES,
+    PUBLISH,
+    REMAINING_LENGTH_MAX,
+    STRING_BYTES_MAX,
+    V5,
+    V31,
+    V311,
+    WILL,
+)
+from mqtt_broker.codec.packets import Connect, Will
+from mqtt_broker.codec.properties import Kind, Properties, Property
+
+VERSIONS: Final = {
+    "5": V5, "311": V311, "31": V31, "mqttv5": V5, "mqttv311": V311, "mqttv31": V31,
+}  # fmt: skip
+PORT_DEFAULT: Final = 1883
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("connection")
+    group.add_argument("-h", "--host", help="host of the broker (localhost)")
+    group.add_argument("-p", "--port", type=_port, help=f"its port ({PORT_DEFAULT})")
+    group.add_argument("--unix", metavar="PATH", help="connect to this Unix socket instead")
+    group.add_argument(
+        "-L", "--url", help="mqtt://[user[:password]@]host[:port]/topic, all of it at once"
+    )
+    group.add_argument("-u", "--username", metavar="USER")
+    group.add_argument("-P", "--pw", metavar="PASSWORD")
+    group.add_argument("-i", "--id", help="client id (MQTT 5: the broker assigns one)")
+    group.add_argument(
+        "-I", "--id-prefix", metavar="PREFIX", help="client id from PREFIX and the process id"
+    )
+    group.add_argument(
+        "-V",
+        "--protocol-version",
+        choices=VERSIONS,
+        default="5",
+        metavar="{5,311,31}",
+        help="MQTT version (5)",
+    )
+    group.add_argument(
+        "-k", "--keepalive", type=_keep_alive, default=60, metavar="SECONDS", help="keep alive (60)"
+    )
+    group.add_argument(
+        "-c",
+        "--disable-clean-session",
+        action="store_true",
+        help="resume the session of the client id, and keep it afterwards",
+    )
+    group.add_argument(
+        "-x",
+        "--session-expiry-interval",
+        type=_session_expiry,
+        metavar="SECONDS",
+        help="how long the broker keeps the session, -1 for ever (with -c: for ever, else 0)",
+    )
+    group.add_argument(
+        "-W", dest="timeout_s", type=_seconds, metavar="SECONDS", help="end with 27 after this time"
+    )
+    group.add_argument("-d", "--debug", action="store_true", help="name every packet on stderr")
+    will = parser.add_argument_group("will")
+    will.add_argument("--will-topic", metavar="TOPIC")
+    will.add_argument("--will-payload", metavar="TEXT")
+    will.add_argument("--will-qos", type=int, choices=(0, 1, 2), metavar="QOS")
+    will.add_argument("--will-retain", action="store_true")
+    parser.add_argument(
+        "-D",
+        "--property",
+        dest="properties",
+        action="append",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="an MQTT 5 property: PACKET NAME VALUE, or PACKET user-property KEY VALUE",
+    )
+
+
+def target(args: argparse.Namespace) -> Target:
+    url = _split_url(args.url)
+    if args.unix is not None and (args.host or args.url):
+        raise UsageError("--unix stands in place of --host and --url")
+    return Target(
+        args.host or url.host or "localhost", args.port or url.port or PORT_DEFAULT, args.unix
+    )
+
+
+def url_topic(args: argparse.Namespace) -> str | None:
+    """The topic in -L, which counts as one more -t."""
+    return _split_url(args.url).topic
+
+
+def connect_packet(args: argparse.Namespace, properties: dict[int, Properties]) -> Connect:
+    url = _split_url(args.url)
+    version = VERSIONS[args.protocol_version]
+    username = args.username if args.username is not None else url.username
+    password = args.pw if args.pw is not None else url.password
+    if password is not None and username is None and version < V5:
+        raise UsageError("-P without -u needs MQTT 5")
+    asked = properties.get(CONNECT, Properties())
+    _put_session_expiry(args, version, asked)
+    return Connect(
+        version,
+        _client_id(args, version),
+        not args.disable_clean_session,
+        args.keepalive,
+        asked,
+        _will(args, properties),
+        username,
+        None if password is None else password.encode(),
+    )
+
+
+def _put_session_expiry(args: argparse.Namespace, version: int, asked: Properties) -> None:
+    expiry = args.session_expiry_interval
+    if expiry is not None and version < V5:
+        raise UsageError("-x needs MQTT 5")
+    if expiry is not None and prop.SESSION_EXPIRY_INTERVAL in asked:
+        raise UsageError("-x and -D connect session-expiry-interval say the same thing")
+    if expiry is None and args.disable_clean_session and version == V5:
+        asked.setdefault(prop.SESSION_EXPIRY_INTERVAL, NEVER_EXPIRES)
+    elif expiry is not None:
+        asked[prop.SESSION_EXPIRY_INTERVAL] = expiry
+
+
+def _client_id(args: argparse.Namespace, version: int) -> str:
+    if args.id is not None and args.id_prefix is not None:
+        raise UsageError("-i and -I exclude each other")
+    if args.disable_clean_session and not args.id:
+        raise UsageError("-c needs -i: a session is found again by its client id")
+    if args.id is not None:
+        return cast(str, args.id)
+    if args.id_prefix is not None:
+        return f"{args.id_prefix}{os.getpid()}"
+    # 3.1 demands 1 to 23 characters, and 3.1.1 brokers may demand some.
+    return "" if version == V5 else f"fleetmq-{secrets.token_hex(6)}"
+
+
+def _will(args: argparse.Namespace, properties: dict[int, Properties]) -> Will | None:
+    if args.will_topic is None:
+        given = args.will_payload is not None or args.will_qos is not None or args.will_retain
+        if given or WILL in properties:
+            raise UsageError("a Will needs --will-topic")
+        return None
+    payload = (args.will_payload or "").encode()
+    if len(payload) > STRING_BYTES_MAX:
+        raise UsageError("--will-payload may have 65,535 bytes")
+    return Will(
+        check_topic_name(args.will_topic, "--will-topic"),
+        payload,
+        args.will_qos or 0,
+        args.will_retain,
+        properties.get(WILL, Properties()),
+    )
+
+
+def check_topic_name(topic: str, option: str) -> str:
+    """The topic, if a message can be published to it. [MQTT-3.3.2-2], [MQTT-4.7.3-1]"""
+    if not topic:
+        raise UsageError(f"{option} is empty")
+    if "+" in topic or "#" in topic:
+        raise UsageError(f"{option} {topic!r}: messages are not published to a wildcard")
+    check_text(topic, option)
+    return topic
+
+
+def check_text(text: str, option: str) -> None:
+    """Whether the text can stand in a packet."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{option} is not UTF-8") from None
+    if size > STRING_BYTES_MAX:
+        raise UsageError(f"{option} has {size} bytes, MQTT allows {STRING_BYTES_MAX}")
+    if "\x00" in text:
+        raise UsageError(f"{option} contains a null character")  # [MQTT-1.5.4-2]
+
+
+# Properties.
+
+
+def parse_properties(
+    rows: Iterable[list[str]], version: int, allowed: Iterable[int]
+) -> dict[int, Properties]:
+    """What -D says, by packet."""
+    found: dict[int, Properties] = {}
+    packets = {PACKET_NAMES.get(packet, "will"): packet for packet in allowed}
+    for words in rows:
+        if version < V5:
+            raise UsageError("-D needs MQTT 5")
+        where = "-D " + " ".join(words)
+        if len(words) < 3:
+            raise UsageError(f"{where}: it takes PACKET NAME VALUE")
+        packet = packets.get(words[0].lower())
+        if packet is None:
+            raise UsageError(f"{where}: {words[0]!r} is none of {', '.join(packets)}")
+        _parse_property(words[1], words[2:], packet, where, found.setdefault(packet, Properties()))
+    return found
+
+
+def _parse_property(
+    name: str, values: list[str], packet: int, where: str, into: Properties
+) -> None:
+    key = prop.NAMES.get(name)
+    if key is None:
+        raise UsageError(f"{where}: no property {name!r}")
+    if key in (prop.AUTHENTICATION_METHOD, prop.AUTHENTICATION_DATA):
+        raise UsageError(f"{where}: this client does not speak enhanced authentication")
+    row = prop.TABLE[key]
+    if packet not in row.packets or (packet, key) == (PUBLISH, prop.SUBSCRIPTION_IDENTIFIER):
+        raise UsageError(f"{where}: a client sends no {name} there")
+    if len(values) != (2 if row.kind is Kind.PAIR else 1):
+        raise UsageError(
+            f"{where}: {name} takes {'KEY VALUE' if row.kind is Kind.PAIR else 'one VALUE'}"
+        )
+    for value in values:
+        check_text(value, where)
+    if row.kind is Kind.PAIR:
+        into[key] = [*into.user, (values[0], values[1])]
+    elif key in into:
+        raise UsageError(f"{where}: {name} stands there twice")
+    elif row.kind is Kind.STRING:
+        into[key] = values[0]
+    elif row.kind is Kind.BINARY:
+        into[key] = values[0].encode()
+    else:
+        number = _integer(values[0], row, where)
+        into[key] = [number] if row.kind is Kind.VARINT else number
+
+
+def _integer(text: str, row: Property, where: str) -> int:
+    low, high = row.low, min(row.high, 256**row.kind.value - 1)
+    if row.kind is Kind.VARINT:
+        low, high = 1, REMAINING_LENGTH_MAX
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not low <= number <= high:
+        raise UsageError(f"{where}: {row.name} is a number from {low} to {high}")
+    return number
+
+
+# Values of single options.
+
+
+class _Url:
+    __slots__ = ("host", "password", "port", "topic", "username")
+
+    def __init__(self) -> None:
+        self.host: str | None = None
+        self.port: int | None = None
+        self.username: str | None = None
+        self.password: str | None = None
+        self.topic: str | None = None
+
+
+def _split_url(url: str | None) -> _Url:
+    found = _Url()
+    if url is None:
+        return found
+    scheme = url.partition("://")[0]
+    if scheme == "mqtts":
+        raise UsageError("--url mqtts://: this client does not speak TLS")
+    # Not urlsplit's path: a topic may contain ? and #, which mean nothing here.
+    place, _, topic = url.removeprefix("mqtt://").partition("/")
+    try:
+        parts = urlsplit(f"//{place}")
+        found.port = parts.port
+    except ValueError:
+        parts = None
+    if scheme != "mqtt" or parts is None or not parts.hostname:
+        raise UsageError(f"--url {url}: it is mqtt://[user[:password]@]host[:port]/topic")
+    found.host = parts.hostname
+    found.username = None if parts.username is None else unquote(parts.username)
+    found.password = None if parts.password is None else unquote(parts.password)
+    found.topic = topic or None
+    return found
+
+
+def _port(text: str) -> int:
+    return _ranged(text, 1, 65_535, "a port")
+
+
+def _keep_alive(text: str) -> int:
+    return _ranged(text, 0, 65_535, "seconds")
+
+
+def _session_expiry(text: str) -> int:
+    if text in ("-1", "∞"):
+        return NEVER_EXPIRES
+    return _ranged(text, 0, NEVER_EXPIRES, "seconds, or -1")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
+def _ranged(text: str, low: int, high: int, what: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = low - 1
+    if not low <= number <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {low} to {high}")
+    return number

@@ -1,0 +1,449 @@
+"""An MQTT client as a state machine: bytes and time in, events and bytes out.
+
+    connecting --CONNACK--> connected --DISCONNECT, Violation, no PINGRESP--> closed
+
+Rules of this module: no socket and no clock; `client` brings both. `receive` and `tick`
+return events, `take_output` what has to be written. A message counts as taken only when
+the caller says `accept`: what it never accepts, at QoS 1 or 2, stays with the broker.
+The client's Session State lives as long as the object: when the broker resumes a session of
+an earlier run, its PUBREL for an id nobody knows here still gets a PUBCOMP, so that both
+sides come to an end.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import (
+    PACKET_NAMES,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    RECEIVE_MAXIMUM_DEFAULT,
+    REMAINING_LENGTH_MAX,
+    V5,
+)
+from mqtt_broker.codec.decode import Decoder
+from mqtt_broker.codec.encode import encode_ack, encode_from_client, encode_publish
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, encode_properties
+from mqtt_broker.codec.strings import encode_varint
+from mqtt_broker.topics.aliases import InboundAliases
+from qos import Receiver, Sender, WrongAck
+from qos.packet_ids import allocate
+
+FIXED_HEADER_BYTES_MAX: Final = 5
+
+# CONNACK return codes of 3.1 and 3.1.1, in the specification's words.
+_RETURN_CODES: Final = {
+    1: "unacceptable protocol version",
+    2: "identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
+
+
+@dataclass(slots=True)
+class Connected:
+    """CONNACK said yes."""
+
+    session_present: bool
+    client_id: str
+    properties: Properties
+
+
+@dataclass(slots=True)
+class Message:
+    """A PUBLISH that arrived. It is acknowledged by `ClientProtocol.accept`."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+    packet_id: int = 0
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(slots=True)
+class Published:
+    """The broker took a QoS 1 or 2 message, or refused it with `reason`."""
+
+    topic: str
+    reason: int = 0
+
+
+@dataclass(slots=True)
+class Answered:
+    """SUBACK or UNSUBACK: a reason code for each Topic Filter (none in 3.1.1's UNSUBACK)."""
+
+    request: Subscribe | Unsubscribe
+    reasons: list[int]
+
+
+@dataclass(slots=True)
+class Closed:
+    """The connection is over, and why."""
+
+    text: str
+
+
+Event = Connected | Message | Published | Answered | Closed
+
+
+class Unsendable(Exception):
+    """The broker said in CONNACK that it would not take such a message."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    properties: Properties
+
+
+class ClientProtocol:
+    """One connection of one client. Making it queues the CONNECT."""
+
+    def __init__(self, connect: Connect, trace: Callable[[str], None] | None = None) -> None:
+        self.version = connect.version
+        self.client_id = connect.client_id
+        self.connected = False
+        self.closed = False
+        self.output_bytes = 0  # what `take_output` would give
+        self._trace = trace
+
+        # Towards us. What CONNECT does not limit is unlimited. [MQTT-3.1.2.11.3]
+        asked = connect.properties
+        self._decoder = Decoder(
+            from_server=True,
+            version=connect.version,
+            packet_bytes_max=asked.number(
+                prop.MAXIMUM_PACKET_SIZE, REMAINING_LENGTH_MAX + FIXED_HEADER_BYTES_MAX
+            ),
+        )
+        self._receiver = Receiver(asked.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM_DEFAULT))
+        self._aliases = InboundAliases(asked.number(prop.TOPIC_ALIAS_MAXIMUM))
+
+        # Towards the broker. CONNACK narrows it.
+        self._sender: Sender[_Outgoing] = Sender()
+        self._backlog: deque[_Outgoing] = deque()
+        self._requests: dict[int, Subscribe | Unsubscribe] = {}
+        self._last_request_id = 0
+        self._allowed = NO_PROPERTIES
+        self._out: list[bytes] = []
+
+        # Keep alive. [MQTT-3.1.2-20]
+        self._keep_alive_s = connect.keep_alive
+        self._sent_at = 0.0
+        self._ping_at: float | None = None
+
+        self._send(encode_from_client(self.version, connect))
+
+    # What the caller wants.
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+    ) -> None:
+        """Send now, or when Receive Maximum lets it. Raises Unsendable."""
+        message = _Outgoing(topic, payload, qos, retain, properties)
+        self._check_sendable(message)
+        self._backlog.append(message)
+        self._pump()
+
+    def subscribe(
+        self, requests: list[SubscriptionRequest], properties: Properties = NO_PROPERTIES
+    ) -> None:
+        packet_id = self._request_id()
+        self._request(packet_id, Subscribe(packet_id, requests, properties))
+
+    def unsubscribe(self, filters: list[str], properties: Properties = NO_PROPERTIES) -> None:
+        packet_id = self._request_id()
+        self._request(packet_id, Unsubscribe(packet_id, filters, properties))
+
+    def accept(self, message: Message) -> None:
+        """Acknowledge: the message is the caller's from here on."""
+        if self.closed:
+            return
+        if message.qos == 1:
+            self._receiver.held -= 1
+            self._send(encode_ack(PUBACK, message.packet_id))
+        elif message.qos == 2:
+            self._send(encode_ack(PUBREC, message.packet_id))
+
+    def disconnect(self, reason: int = 0, properties: Properties = NO_PROPERTIES) -> None:
+        """Queue DISCONNECT; what arrives afterwards is not looked at."""
+        if not self.closed:
+            self._send(encode_from_client(self.version, Disconnect(reason, properties)))
+            self.closed = True
+
+    # What the caller asks.
+
+    @property
+    def unfinished(self) -> int:
+        """Messages the broker has not taken yet, QoS 2 up to its PUBCOMP."""
+        return len(self._backlog) + len(self._sender)
+
+    @property
+    def next_tick(self) -> float | None:
+        """When `tick` has something to do, if nothing happens before."""
+        if not self.connected or self.closed or not self._keep_alive_s:
+            return None
+        return (self._sent_at if self._ping_at is None else self._ping_at) + self._keep_alive_s
+
+    # What happens.
+
+    def take_output(self, now: float) -> bytes:
+        """What has to be written, once."""
+        if not self._out:
+            return b""
+        self._sent_at = now
+        out = b"".join(self._out)
+        self._out.clear()
+        self.output_bytes = 0
+        return out
+
+    def tick(self, now: float) -> list[Event]:
+        due = self.next_tick
+        if due is None or now < due:
+            return []
+        if self._ping_at is None:
+            self._ping_at = now
+            self._send(encode_from_client(self.version, Pingreq()))
+            return []
+        self.closed = True
+        return [Closed("the broker does not answer PINGREQ")]
+
+    def receive(self, data: bytes) -> list[Event]:
+        events: list[Event] = []
+        for packet in self._decoder.feed(data):
+            if self.closed:
+                break
+            try:
+                if isinstance(packet, Violation):
+                    raise packet
+                self._on_packet(packet, events)
+            except Violation as violation:
+                if self.connected and self.version == V5:
+                    self.disconnect(violation.reason)
+                self.closed = True
+                events.append(Closed(f"the broker broke the protocol: {violation}"))
+        if not self.closed:
+            self._pump()
+        return events
+
+    def _on_packet(self, packet: Packet, events: list[Event]) -> None:
+        if isinstance(packet, Ack):
+            self._traced("received", PACKET_NAMES[packet.packet_type])
+        else:
+            self._traced("received", type(packet).__name__)
+        if isinstance(packet, Connack):
+            self._on_connack(packet, events)
+        elif not self.connected:
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.2.0-1", "no CONNACK first")
+        elif isinstance(packet, Publish):
+            self._on_publish(packet, events)
+        elif isinstance(packet, Ack):
+            self._on_ack(packet, events)
+        elif isinstance(packet, Suback | Unsuback):
+            self._on_request_ack(packet, events)
+        elif isinstance(packet, Pingresp):
+            self._ping_at = None
+        elif isinstance(packet, Disconnect):
+            self.closed = True
+            events.append(Closed(f"the broker disconnected: {_why(packet)}"))
+        else:
+            # AUTH: we named no Authentication Method, so there is none. [MQTT-4.12.0-6]
+            raise Violation(
+                reasons.PROTOCOL_ERROR, "MQTT-4.12.0-6", f"unasked {type(packet).__name__.upper()}"
+            )
+
+    def _on_connack(self, packet: Connack, events: list[Event]) -> None:
+        if self.connected:
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.2.0-2", "a second CONNACK")
+        if packet.reason:
+            self.closed = True
+            if self.version == V5:
+                why = _named(packet.reason, packet.properties)
+            else:
+                why = f"{_RETURN_CODES.get(packet.reason, 'unknown')} ({packet.reason})"
+            events.append(Closed(f"the broker refused the connection: {why}"))
+            return
+        self.connected = True
+        self._allowed = told = packet.properties
+        self._sender.limit = told.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM_DEFAULT)
+        self._keep_alive_s = told.number(prop.SERVER_KEEP_ALIVE, self._keep_alive_s)
+        self.client_id = told.text(prop.ASSIGNED_CLIENT_IDENTIFIER) or self.client_id
+        events.append(Connected(packet.session_present, self.client_id, told))
+
+    def _on_publish(self, run: Publish, events: list[Event]) -> None:
+        topic = self._topic(run)
+        ids = run.packet_ids() if run.qos else [0] * run.count
+        for packet_id, payload in zip(ids, run.payloads(), strict=True):
+            if run.qos == 2 and not self._receiver.on_publish(packet_id):
+                self._send(encode_ack(PUBREC, packet_id))  # repeated: [MQTT-4.3.3-10]
+                continue
+            if run.qos == 1:
+                self._receiver.held += 1
+            if self._receiver.over_quota():
+                raise Violation(
+                    reasons.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.1.2.11.3", "too many at once"
+                )
+            events.append(
+                Message(topic, payload, run.qos, run.retain, run.dup, packet_id, run.properties)
+            )
+
+    def _topic(self, run: Publish) -> str:
+        alias = run.properties.number(prop.TOPIC_ALIAS)
+        if not alias:
+            return run.topic
+        if alias > self._aliases.limit:
+            raise Violation(reasons.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-10", f"alias {alias}")
+        if run.topic:
+            self._aliases.put(alias, run.topic)
+            return run.topic
+        topic = self._aliases.get(alias)
+        if topic is None:
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.3.2-7", f"unknown alias {alias}")
+        return topic
+
+    def _on_ack(self, packet: Ack, events: list[Event]) -> None:
+        if packet.packet_type == PUBREL:
+            for packet_id in packet.packet_ids:
+                known = self._receiver.on_pubrel(packet_id)
+                said = 0 if known or self.version < V5 else reasons.PACKET_IDENTIFIER_NOT_FOUND
+                self._send(encode_ack(PUBCOMP, packet_id, said))
+            return
+        try:
+            done = self._finish(packet)
+        except WrongAck as wrong:
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.3.2-2", str(wrong)) from None
+        events.extend(Published(message.topic, packet.reason) for message in done)
+
+    def _finish(self, packet: Ack) -> list[_Outgoing]:
+        """The messages whose fate PUBACK, PUBREC or PUBCOMP decides."""
+        ids = packet.packet_ids
+        if packet.packet_type == PUBACK:
+            return self._sender.on_puback(ids)
+        if packet.packet_type == PUBCOMP:
+            self._sender.on_pubcomp(ids)
+            return []
+        if packet.reason >= reasons.UNSPECIFIED_ERROR:  # [MQTT-4.3.3-4]
+            refused = [self._sender.on_pubrec_error(packet_id) for packet_id in ids]
+            return [message for message in refused if message is not None]
+        done, unknown = self._sender.on_pubrec(ids)
+        for packet_id in ids:
+            said = reasons.PACKET_IDENTIFIER_NOT_FOUND if packet_id in unknown else 0
+            self._send(encode_ack(PUBREL, packet_id, said if self.version == V5 else 0))
+        return done
+
+    def _on_request_ack(self, packet: Suback | Unsuback, events: list[Event]) -> None:
+        request = self._requests.get(packet.packet_id)
+        right = Subscribe if isinstance(packet, Suback) else Unsubscribe
+        if not isinstance(request, right):
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.8.4-2", "an answer nobody asked for")
+        del self._requests[packet.packet_id]
+        events.append(Answered(request, packet.reasons))
+
+    # What goes out.
+
+    def _check_sendable(self, message: _Outgoing) -> None:
+        allowed = self._allowed
+        if message.qos > allowed.number(prop.MAXIMUM_QOS, 2):  # [MQTT-3.2.2-11]
+            raise Unsendable(f"the broker takes no QoS {message.qos}")
+        if message.retain and not allowed.number(prop.RETAIN_AVAILABLE, 1):  # [MQTT-3.2.2-14]
+            raise Unsendable("the broker retains no messages")
+        length = 2 + len(message.topic.encode()) + len(message.payload) + (2 if message.qos else 0)
+        if self.version == V5:
+            length += len(encode_properties(message.properties))
+        if length > REMAINING_LENGTH_MAX:
+            raise Unsendable(f"{length} bytes are more than an MQTT packet can hold")
+        size = 1 + len(encode_varint(length)) + length
+        limit = allowed.number(prop.MAXIMUM_PACKET_SIZE, size)
+        if size > limit:  # [MQTT-3.2.2-15]
+            raise Unsendable(f"a packet of {size} bytes, the broker takes {limit}")
+
+    def _pump(self) -> None:
+        """Send from the backlog what the window has room for. [MQTT-3.3.4-7]"""
+        while self._backlog:
+            message = self._backlog[0]
+            packet_id = 0
+            if message.qos:
+                # SUBSCRIBE and UNSUBSCRIBE number from the same space, and the window does
+                # not know of theirs: it waits for their answer. [MQTT-2.2.1-3]
+                if self._requests or self._sender.room < 1:
+                    return
+                [packet_id] = self._sender.admit([message], message.qos)
+            self._backlog.popleft()
+            self._send(
+                encode_publish(
+                    self.version,
+                    message.topic,
+                    message.payload,
+                    qos=message.qos,
+                    retain=message.retain,
+                    packet_id=packet_id,
+                    properties=message.properties,
+                )
+            )
+
+    def _request_id(self) -> int:
+        sender = self._sender
+        busy = ChainMap[int, object](dict(sender.releasing), dict(self._requests))
+        [packet_id] = allocate(self._last_request_id, 1, sender.unacked, busy)
+        self._last_request_id = packet_id
+        return packet_id
+
+    def _request(self, packet_id: int, request: Subscribe | Unsubscribe) -> None:
+        self._requests[packet_id] = request
+        self._send(encode_from_client(self.version, request))
+
+    def _send(self, data: bytes) -> None:
+        self._traced("sending", PACKET_NAMES[data[0] >> 4])
+        self._out.append(data)
+        self.output_bytes += len(data)
+
+    def _traced(self, verb: str, name: str) -> None:
+        if self._trace is not None:
+            self._trace(f"{verb} {name.upper()}")
+
+
+def _named(code: int, properties: Properties) -> str:
+    """A reason code in the specification's words, and what the broker says beside it."""
+    said = properties.text(prop.REASON_STRING)
+    return f"{reasons.name(code)} (0x{code:02X})" + (f": {said}" if said else "")
+
+
+def _why(packet: Disconnect) -> str:
+    if packet.reason == reasons.NORMAL_DISCONNECTION:
+        return "Normal disconnection (0x00)"
+    return _named(packet.reason, packet.properties)

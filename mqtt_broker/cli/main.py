@@ -1,0 +1,77 @@
+"""The entry point: finds the subcommand, imports it alone, turns errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from mqtt_broker import __version__
+from mqtt_broker.cli.errors import INTERRUPTED, WRONG_USAGE, Failure, UsageError
+
+
+class Command(NamedTuple):
+    module: str
+    summary: str
+    # `pub` and `sub` keep -h for the host, as mosquitto's clients do.
+    help_flags: tuple[str, ...] = ("-h", "--help")
+
+
+COMMANDS: Final = {
+    "broker": Command("mqtt_broker.cli.broker", "run a broker"),
+    "pub": Command("mqtt_broker.cli.pub", "publish messages", ("--help",)),
+    "sub": Command("mqtt_broker.cli.sub", "subscribe and print what arrives", ("--help",)),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of printing the usage in front of it."""
+
+    def error(self, message: str) -> NoReturn:
+        hint = f" (see {self.prog} --help)"
+        self.exit(WRONG_USAGE, f"{self.prog}: {message}{hint}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in COMMANDS:
+        return _without_command(arguments)
+    name = arguments[0]
+    command = COMMANDS[name]
+    module = importlib.import_module(command.module)
+    parser = Parser(
+        prog=f"fleetmq {name}", description=f"{command.summary.capitalize()}.", add_help=False
+    )
+    parser.add_argument(*command.help_flags, action="help", help="show this help and exit")
+    module.add_arguments(parser)
+    args = parser.parse_args(arguments[1:])
+    try:
+        code: int = module.run(args)
+    except UsageError as error:
+        parser.error(str(error))
+    except Failure as failure:
+        print(f"{parser.prog}: {failure}", file=sys.stderr)
+        return failure.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
+
+
+def _without_command(arguments: list[str]) -> int:
+    """`fleetmq`, `fleetmq --help`, `fleetmq --version`, or a subcommand nobody knows."""
+    width = max(map(len, COMMANDS))
+    parser = Parser(
+        prog="fleetmq",
+        description="An MQTT 5 broker for IoT fleets.",
+        epilog="commands:\n"
+        + "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+        + "\n\nfleetmq COMMAND --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [-h] [--version] COMMAND ...",
+    )
+    parser.add_argument("--version", action="version", version=f"fleetmq {__version__}")
+    parser.add_argument("command", help=argparse.SUPPRESS)
+    args, _ = parser.parse_known_args(arguments)
+    parser.error(f"no command {args.command!r}: there are {', '.join(COMMANDS)}")

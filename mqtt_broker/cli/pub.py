@@ -1,0 +1,195 @@
+"""`fleetmq pub`: publish messages, and end when the broker has taken them.
+
+At QoS 0 that means written to the socket, at QoS 1 acknowledged, at QoS 2 completed. A
+message the broker refuses is named on stderr, the others are still sent, and the exit code
+is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from mqtt_broker.cli import client_options as options
+from mqtt_broker.cli.client import Client, Deadline
+from mqtt_broker.cli.client_protocol import Closed, Event, Published, Unsendable
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import CONNECT, DISCONNECT, PUBLISH, WILL
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+
+# How far reading runs ahead of the broker.
+UNFINISHED_MAX: Final = 1_000
+UNSENT_BYTES_MAX: Final = 1_048_576
+READ_BYTES: Final = 65_536
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_connection_arguments(parser)
+    message = parser.add_argument_group("message")
+    message.add_argument("-t", "--topic", help="the topic to publish to")
+    what = message.add_mutually_exclusive_group(required=True)
+    what.add_argument("-m", "--message", metavar="TEXT", help="(-m=TEXT when it begins with -)")
+    what.add_argument("-f", "--file", metavar="PATH", help="send a file as one message")
+    what.add_argument("-l", "--stdin-line", action="store_true", help="send each line of stdin")
+    what.add_argument("-s", "--stdin-file", action="store_true", help="send stdin as one message")
+    what.add_argument("-n", "--null-message", action="store_true", help="send an empty message")
+    message.add_argument(
+        "-q", "--qos", type=int, choices=(0, 1, 2), default=0, metavar="QOS", help="0, 1 or 2 (0)"
+    )
+    message.add_argument("-r", "--retain", action="store_true", help="retain the message")
+    message.add_argument("--repeat", type=int, default=1, metavar="N", help="send it N times (1)")
+    message.add_argument(
+        "--repeat-delay", type=float, default=0.0, metavar="SECONDS", help="pause in between (0)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    topic = args.topic if args.topic is not None else options.url_topic(args)
+    if topic is None:
+        raise UsageError("no topic: give -t or -L mqtt://host/topic")
+    options.check_topic_name(topic, "-t")
+    if args.repeat < 1 or args.repeat_delay < 0:
+        raise UsageError("--repeat is at least 1 and --repeat-delay at least 0")
+    if args.stdin_line and args.repeat != 1:
+        raise UsageError("--repeat repeats one message, and -l sends many")
+    properties = options.parse_properties(
+        args.properties,
+        options.VERSIONS[args.protocol_version],
+        (CONNECT, PUBLISH, DISCONNECT, WILL),
+    )
+    connect = options.connect_packet(args, properties)
+    target = options.target(args)
+    payload = b"" if args.stdin_line else _payload(args)
+    deadline = Deadline(args.timeout_s)
+    with Client(target, connect, debug=args.debug) as client:
+        client.parting_properties = properties.get(DISCONNECT, NO_PROPERTIES)
+        publication = _Publication(
+            client, deadline, topic, args.qos, args.retain, properties.get(PUBLISH, NO_PROPERTIES)
+        )
+        publication.wait(lambda: client.protocol.connected)
+        if args.stdin_line:
+            publication.send_lines(sys.stdin.fileno())
+        else:
+            publication.send_repeatedly(payload, args.repeat, args.repeat_delay)
+        publication.wait(lambda: not client.protocol.unfinished and not client.unsent_bytes)
+    return FAILED if publication.refused else DONE
+
+
+class _Publication:
+    """The messages of one run on their way."""
+
+    def __init__(
+        self,
+        client: Client,
+        deadline: Deadline,
+        topic: str,
+        qos: int,
+        retain: bool,
+        properties: Properties,
+    ) -> None:
+        self.refused = 0
+        self._client = client
+        self._deadline = deadline
+        self._topic = topic
+        self._qos = qos
+        self._retain = retain
+        self._properties = properties
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        self._client.flush()
+        while not done():
+            self._step(None)
+            self._client.flush()
+
+    def send_repeatedly(self, payload: bytes, count: int, delay_s: float) -> None:
+        for number in range(count):
+            if number and delay_s:
+                self._pause(delay_s)
+            self._send(payload)
+            self._wait_for_room()
+
+    def send_lines(self, descriptor: int) -> None:
+        """A message a line, as the lines come; between them the connection is kept alive."""
+        for lines in self._chunks_of_lines(descriptor):
+            for line in lines:
+                self._send(line)
+                self._wait_for_room()
+
+    def _chunks_of_lines(self, source: int) -> Iterator[list[bytes]]:
+        rest = b""
+        self._client.watch(source)
+        while True:
+            if not self._step(None):
+                continue
+            data = os.read(source, READ_BYTES)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            # While lines wait for room, more input must not keep `step` from waiting.
+            self._client.unwatch(source)
+            yield lines
+            self._client.watch(source)
+        self._client.unwatch(source)
+        if rest:
+            yield [rest]
+
+    def _send(self, payload: bytes) -> None:
+        try:
+            self._client.protocol.publish(
+                self._topic, payload, self._qos, self._retain, self._properties
+            )
+        except Unsendable as error:
+            self._on_refused(str(error))
+
+    def _wait_for_room(self) -> None:
+        if not self._has_room():  # small messages leave together, up to what is allowed
+            self.wait(self._has_room)
+
+    def _has_room(self) -> bool:
+        client = self._client
+        return (
+            client.protocol.unfinished < UNFINISHED_MAX and client.unsent_bytes < UNSENT_BYTES_MAX
+        )
+
+    def _pause(self, delay_s: float) -> None:
+        until = time.monotonic() + delay_s
+        while (left := until - time.monotonic()) > 0:
+            self._step(left)
+
+    def _step(self, timeout_s: float | None) -> bool:
+        """One step of the client; whether standard input has something."""
+        self._deadline.check()
+        waits = [wait for wait in (timeout_s, self._deadline.left_s) if wait is not None]
+        events, readable = self._client.step(min(waits, default=None))
+        for event in events:
+            self._on_event(event)
+        return readable
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Closed):
+            raise Failure(event.text)
+        # A resumed session may bring messages, too. They stay unacknowledged, for whoever
+        # subscribes under this client id: this command prints nothing.
+        if isinstance(event, Published) and event.reason >= reasons.UNSPECIFIED_ERROR:
+            self._on_refused(f"{reasons.name(event.reason)} (0x{event.reason:02X})")
+
+    def _on_refused(self, why: str) -> None:
+        self.refused += 1
+        print(f"fleetmq pub: not published to {self._topic}: {why}", file=sys.stderr)
+
+
+def _payload(args: argparse.Namespace) -> bytes:
+    if args.message is not None:
+        return os.fsencode(args.message)  # the bytes the shell gave, UTF-8 or not
+    if args.file is not None:
+        try:
+            return Path(args.file).read_bytes()
+        except OSError as error:
+            raise UsageError(f"-f {args.file}: {error.strerror}") from None
+    return sys.stdin.buffer.read() if args.stdin_file else b""
