@@ -46,7 +46,10 @@ class Receiver:
         return len(self.ids) + self.held + more > self.limit
 
     def on_pubrel(self, packet_id: int) -> bool:
-        """True when the id was open. Either way the exchange is over."""
+        """True when the id was open. Either way the exchange is over.
+
+        An id stays open until then, though its message has expired. [MQTT-4.3.3-13]
+        """
         self._repeated.discard(packet_id)
         return self.ids.pop(packet_id, None) is not None
 

@@ -31,6 +31,7 @@ class Sender(Generic[Item]):
     def __init__(self, limit: int = PACKET_ID_MAX) -> None:
         self.limit = limit
         self._last_id = 0
+        # Unacknowledged until PUBACK [MQTT-4.3.2-3] or PUBREC [MQTT-4.3.3-3].
         self.unacked: dict[int, Item] = {}  # in the order sent; awaits PUBACK or PUBREC
         self.qos2: set[int] = set()  # those of `unacked` that are QoS 2
         self.releasing: dict[int, None] = {}  # PUBREL sent, awaits PUBCOMP
@@ -110,13 +111,13 @@ class Sender(Generic[Item]):
             if packet_id in self.qos2:
                 done.append(unacked.pop(packet_id))
                 self.qos2.remove(packet_id)
-                releasing[packet_id] = None
+                releasing[packet_id] = None  # not PUBLISHed again. [MQTT-4.3.3-6]
             elif packet_id not in releasing:
                 unknown.append(packet_id)
         return done, unknown
 
     def on_pubrec_error(self, packet_id: int) -> Item | None:
-        """PUBREC with a code of 0x80 or more ends the exchange. [MQTT-4.3.3-4]"""
+        """PUBREC with a code of 0x80 or more ends the exchange. [MQTT-4.3.3-4], [MQTT-4.4.0-2]"""
         if packet_id in self.unacked and packet_id not in self.qos2:
             raise WrongAck("PUBREC for a QoS 1 PUBLISH")
         self.qos2.discard(packet_id)

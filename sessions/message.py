@@ -107,7 +107,10 @@ class Envelope:
         return self.expiry_interval >= 0 and now >= self.expires_at
 
     def layout(self, v5: bool, grant: Grant, now: float) -> tuple[bytes, bytes]:
-        """(head up to the topic, property section), with the packet id between them."""
+        """(head up to the topic, property section), with the packet id between them.
+
+        What is sent the first time goes without DUP. [MQTT-4.3.3-2]
+        """
         key: object = grant.qos << 2 | grant.retain << 1 | v5
         if grant.subscription_ids or self.expires_at:
             key = (key, grant.subscription_ids, int(now - self.received_at))
@@ -130,7 +133,7 @@ class Envelope:
         return publish_head(topic, grant.qos, grant.retain, dup, behind), section
 
     def whole(self, v5: bool, grant: Grant, payloads: list[bytes], now: float) -> bytes:
-        """Every message of the burst as QoS 0, back to back."""
+        """Every message of the burst as QoS 0 without DUP, back to back. [MQTT-4.3.1-1]"""
         head, section = self.layout(v5, grant, now)
         head += section
         if len(payloads) == 1:
@@ -144,7 +147,11 @@ class Envelope:
         return self._topic_bytes
 
     def _write_section(self, subscription_ids: Ids, now: float, alias: int) -> bytes:
-        """The property section: what the publisher said, in its order, and what is ours."""
+        """The property section: what the publisher said, in its order, and what is ours.
+
+        Response Topic [MQTT-3.3.2-15], Correlation Data [MQTT-3.3.2-16], User Properties
+        [MQTT-3.3.2-17] and Content Type [MQTT-3.3.2-20] go on as they came.
+        """
         travels = self._travels
         if travels is None:
             travels = without(self._section, _HOP) if self.properties else b""

@@ -77,7 +77,10 @@ class Outbox:
         self.plain = not packet_bytes_max and aliases is None
 
     def put(self, data: bytes) -> None:
-        """Write this at the end of the turn, whatever the state of the peer."""
+        """Write this at the end of the turn, whatever the state of the peer.
+
+        Only PUBLISH waits for a window. [MQTT-3.3.4-10], [MQTT-4.9.0-3]
+        """
         self.pieces.append(data)
         if not self.state & DIRTY:
             self.state |= DIRTY

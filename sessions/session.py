@@ -112,14 +112,17 @@ class Session:
     # Messages to the client.
 
     def deliver(self, messages: list[Message], grant: Grant, now: float) -> None:
-        """Messages of one envelope at QoS 1 or 2: sent as far as the window goes, else queued."""
+        """Messages of one envelope at QoS 1 or 2: sent as far as the window goes, else queued.
+
+        Nothing overtakes what waits, on any topic. [MQTT-4.6.0-6]
+        """
         box = self.outbox
         window = self.window
         if box.state >= CONGESTED or self.queue or self._repeats:
             self._enqueue(messages, grant)
             return
         room = window.limit - len(window.unacked) - len(window.releasing)
-        if room < len(messages):
+        if room < len(messages):  # the send quota is used up. [MQTT-4.9.0-2]
             self._enqueue(messages[room:] if room > 0 else messages, grant)
             if room <= 0:
                 return
@@ -164,9 +167,10 @@ class Session:
             packet_id = self._repeats.pop(0)
             entry = window.unacked.get(packet_id)
             if entry is not None:
+                # What was sent once does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
                 self._send_one(packet_id, *entry, now, dup=True)
         queue = self.queue
-        while queue and window.room > 0 and self.outbox.state < CONGESTED:
+        while queue and window.room > 0 and self.outbox.state < CONGESTED:  # [MQTT-4.9.0-2]
             message, grant = self._dequeue()
             if message.envelope.is_expired(now):  # [MQTT-3.3.2-5]
                 window.burn()
@@ -282,6 +286,7 @@ class Session:
     # Connections.
 
     def attach(self, box: Outbox, receive_maximum: int) -> None:
+        """The send quota begins at the peer's Receive Maximum, or at our own. [MQTT-4.9.0-1]"""
         self.outbox = box
         self.version = box.version
         self.is_plain = box.plain

@@ -62,7 +62,8 @@ from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_prope
 from mqtt_broker.codec.reasons import MALFORMED_PACKET, PROTOCOL_ERROR
 from mqtt_broker.codec.strings import decode_binary, decode_string, decode_utf8
 
-# The flags a packet's first byte must have. [MQTT-2.1.3-1]
+# The flags a packet's first byte must have, 0 where none stand here. [MQTT-2.1.3-1]
+# PUBREL [MQTT-3.6.1-1], SUBSCRIBE [MQTT-3.8.1-1], UNSUBSCRIBE [MQTT-3.10.1-1]
 _FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
 _FROM_CLIENT: Final = frozenset(
     {
@@ -213,7 +214,7 @@ class Decoder:
         if first & 0x0F != _FLAGS.get(packet_type, 0):
             if packet_type == AUTH:
                 raise Violation(PROTOCOL_ERROR, "MQTT-3.15.1-1", "wrong flags in AUTH")
-            if not self._is_v31_flag(first, data, at):
+            if not self._is_v31_flag(first, data, at):  # DISCONNECT too. [MQTT-3.14.1-1]
                 raise Violation(MALFORMED_PACKET, "MQTT-2.1.3-1", "wrong flags in the first byte")
         if packet_type in (PINGREQ, PINGRESP) and at != end:
             raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "a ping has no body", silent=True)
@@ -332,7 +333,7 @@ def _bad_type(version: int) -> Violation:
 
 def _decode_topic(raw: bytes) -> str:
     topic = decode_utf8(raw)
-    if "+" in topic or "#" in topic:
+    if "+" in topic or "#" in topic:  # they are for filters. [MQTT-4.7.0-1]
         raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-2", "a wildcard in a Topic Name")
     if len(raw) <= _TOPIC_BYTES_CACHED_MAX:
         if len(_topics) >= _TOPICS_CACHED_MAX:
@@ -398,7 +399,7 @@ def _decode_connect(decoder: Decoder, first: int, data: bytes, at: int, end: int
             reasons.CLIENT_IDENTIFIER_NOT_VALID, "MQTT-3.1.3-4", violation.text
         ) from None
     will = None
-    if has_will:
+    if has_will:  # all its fields must be there. [MQTT-3.1.2-9]
         will, at = _decode_will(data, at, end, version, will_qos, bool(flags & 0x20))
     username = password = None
     if has_username:
@@ -456,6 +457,7 @@ def _decode_ack(decoder: Decoder, first: int, data: bytes, at: int, end: int) ->
             raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "an acknowledgement that is too long")
         reason = data[at]
         at += 1
+        # [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1]
         if not reasons.may_carry(packet_type, reason):
             raise Violation(PROTOCOL_ERROR, "MQTT-2.4", f"reason code 0x{reason:02X}")
         if at < end:
@@ -472,7 +474,7 @@ def _decode_subscribe(decoder: Decoder, first: int, data: bytes, at: int, end: i
         if found.subscription_ids == [0]:
             raise Violation(MALFORMED_PACKET, "MQTT-3.8.2.1.2", "Subscription Identifier 0")
     requests: list[SubscriptionRequest] = []
-    reserved = 0xC0 if decoder.version == V5 else 0xFC
+    reserved = 0xC0 if decoder.version == V5 else 0xFC  # [MQTT3-3.8.3-4]
     while at < end:
         text, at = decode_string(data, at, end)  # [MQTT-3.8.3-1]
         if at >= end:

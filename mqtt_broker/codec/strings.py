@@ -9,12 +9,16 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.reasons import MALFORMED_PACKET
 
 # Control characters and non-characters: a receiver may treat them as malformed, and so we
-# do, because they break logs, terminals and file names further on. [MQTT-1.5.4-2]
+# do, because they break logs, terminals and file names further on. U+0000 must not be.
+# [MQTT-1.5.4-2], [MQTT-4.7.3-2]
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 
 
 def decode_utf8(raw: bytes) -> str:
-    """Text from its bytes; ill-formed UTF-8, surrogates and control characters are refused."""
+    """Text from its bytes; ill-formed UTF-8, surrogates and control characters are refused.
+
+    U+FEFF is a character like any other and stays where it is. [MQTT-1.5.4-3]
+    """
     try:
         text = raw.decode()  # strict: no surrogates, no over-long forms. [MQTT-1.5.4-1]
     except UnicodeDecodeError as error:
@@ -36,7 +40,12 @@ def decode_binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 
 
 def decode_string(data: bytes, at: int, end: int) -> tuple[str, int]:
-    raw, at = decode_binary(data, at, end)
+    start = at + 2
+    if start <= end:
+        stop = start + (data[at] << 8 | data[at + 1])
+        if stop <= end:
+            return decode_utf8(data[start:stop]), stop
+    raw, at = decode_binary(data, at, end)  # which says what is wrong
     return decode_utf8(raw), at
 
 

@@ -36,7 +36,8 @@ def _act_singly(connection: Connection, packet: Ack, now: float) -> None:
 def _act(connection: Connection, packet: Ack, now: float) -> None:
     packet_type = packet.packet_type
     if packet_type == PUBACK:
-        # Whatever its reason code, the exchange is over. [MQTT-4.3.2-1]
+        # Whatever its reason code, the exchange is over [MQTT-4.3.2-1]: the message is neither
+        # repeated [MQTT-4.4.0-2] nor given to another member of a share. [MQTT-4.8.2-6]
         session = connection.session
         session.window.on_puback(packet.packet_ids)
         if session.has_waiting:
@@ -56,7 +57,7 @@ def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
     An id that nobody knows is released too: after a lost session that ends the peer's wait.
     """
     session = connection.session
-    if packet.reason >= 0x80:  # [MQTT-4.3.3-4]
+    if packet.reason >= 0x80:  # [MQTT-4.3.3-4], [MQTT-4.4.0-2], [MQTT-4.8.2-6]
         for packet_id in packet.packet_ids:
             session.window.on_pubrec_error(packet_id)
         session.pump(now)

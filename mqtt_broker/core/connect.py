@@ -24,6 +24,7 @@ from mqtt_broker.codec.packets import Auth, Connect, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core import states, sys_topics, wills
 from mqtt_broker.core.access import PENDING, Allow, Challenge, ConnectRequest, Refuse, Verdict
+from mqtt_broker.core.publish import is_ours
 from mqtt_broker.core.subscribe import end_subscriptions
 from mqtt_broker.topics.aliases import OutboundAliases
 from mqtt_broker.topics.names import level_count
@@ -39,6 +40,7 @@ _CONNACK_BYTES_MIN = 5
 
 
 def on_connect(connection: Connection, packet: Connect, now: float) -> None:
+    """What fails here, or at the access door, is refused and closed. [MQTT-3.1.4-2]"""
     broker = connection.broker
     settings = broker.settings
     broker.stats.packets_received[CONNECT] += 1
@@ -76,16 +78,16 @@ def on_connect(connection: Connection, packet: Connect, now: float) -> None:
 
 def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
     """Assign an identifier to a client that brings none; False when it was refused."""
-    if packet.client_id:
+    if packet.client_id:  # of any length and any characters. [MQTT-3.1.3-5]
         return True
     settings = connection.broker.settings
     if packet.version == V31 or (packet.version < V5 and not packet.clean_start):
         connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT3-3.1.3-8]
         return False
-    if not settings.allow_zero_length_clientid:
+    if not settings.allow_zero_length_clientid:  # [MQTT-3.1.3-8]
         connection.refuse(now, reasons.UNSPECIFIED_ERROR, v3_code=2)
         return False
-    number = connection.broker.rng.getrandbits(128)
+    number = connection.broker.rng.getrandbits(128)  # its own, by chance. [MQTT-3.1.3-6]
     packet.client_id = settings.auto_id_prefix + str(uuid.UUID(int=number, version=4))
     connection.aliases.limit = settings.topic_alias_maximum
     packet.properties = Properties(packet.properties)
@@ -99,6 +101,8 @@ def _check_will(broker: Broker, will: Will) -> None:
         raise Violation(reasons.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", "will QoS")
     if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
         raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "retained will")
+    if is_ours(will.topic):
+        raise Violation(reasons.NOT_AUTHORIZED, "MQTT-4.7.2", "a will under the broker's own topics")
     if level_count(will.topic) > settings.topic_levels_max:
         raise Violation(reasons.TOPIC_NAME_INVALID, "MQTT-4.7.3-3", "a will topic too deep")
     if will.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
@@ -120,7 +124,7 @@ def settle(connection: Connection, verdict: Verdict, now: float) -> None:
     elif isinstance(verdict, Allow):
         admit(connection, connection.connect, verdict, now)
     elif isinstance(verdict, Refuse):
-        connection.refuse(now, verdict.reason)
+        connection.refuse(now, verdict.reason)  # a failed exchange too. [MQTT-4.12.0-4]
     else:
         assert isinstance(verdict, Challenge)
         connection.state = states.WAITING
@@ -193,7 +197,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     connection.username = verdict.username
     session.username = verdict.username
     session.expiry_interval, clipped = _expiry_interval(broker, packet)
-    session.will = packet.will
+    session.will = packet.will  # [MQTT-3.1.2-7]
     session.will_at = session.expires_at = 0.0
     session.receiver.limit = broker.settings.receive_maximum if version == V5 else RECEIVE_MAXIMUM
     session.receiver.on_reconnect()
@@ -205,7 +209,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
         connection.link.write,
         broker.dirty,
         packet_bytes_max=found.number(prop.MAXIMUM_PACKET_SIZE),
-        aliases=OutboundAliases(alias_maximum) if alias_maximum else None,
+        aliases=OutboundAliases(alias_maximum) if alias_maximum else None,  # [MQTT-3.1.2-27]
     )
     keep_alive = _keep_alive(broker, packet)
     connection.state = states.ACTIVE
@@ -215,7 +219,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     session.overflow = lambda: _on_overflow(connection, now)
     broker.stats.packets_sent[CONNACK] += 1
     properties = _connack_properties(broker, packet, keep_alive, clipped, verdict)
-    data = encode_connack(version, present and version != V31, 0, properties)
+    data = encode_connack(version, present and version != V31, 0, properties)  # [MQTT-3.1.4-5]
     if not connection.outbox.fits(len(data)):
         connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
         return
@@ -233,13 +237,13 @@ def _open_session(broker: Broker, packet: Connect, now: float) -> tuple[Session,
     old = broker.connections.get(packet.client_id)
     if old is not None:
         old.end(now, reasons.SESSION_TAKEN_OVER)
-    session = broker.sessions.get(packet.client_id)
-    if session is not None and packet.clean_start:  # [MQTT-3.1.2-4]
+    session = broker.sessions.get(packet.client_id)  # [MQTT-3.1.3-2]
+    if session is not None and packet.clean_start:  # [MQTT-3.1.2-4], [MQTT-3.1.4-4]
         broker.end_session(session, now)
         session = None
-    if session is not None:  # [MQTT-3.1.2-5]
+    if session is not None:  # [MQTT-3.1.2-5], [MQTT-3.2.2-3]
         return session, True
-    return broker.sessions.create(packet.client_id, now), False
+    return broker.sessions.create(packet.client_id, now), False  # [MQTT-3.1.2-6], [MQTT-3.2.2-2]
 
 
 def _expiry_interval(broker: Broker, packet: Connect) -> tuple[int, bool]:
@@ -256,7 +260,7 @@ def _keep_alive(broker: Broker, packet: Connect) -> int:
     limit = broker.settings.max_keepalive
     if packet.version == V5 and limit < KEEPALIVE_ANY:
         return min(packet.keep_alive or limit, limit)
-    return packet.keep_alive
+    return packet.keep_alive  # the client's own. [MQTT-3.2.2-22]
 
 
 def _connack_properties(
@@ -317,9 +321,9 @@ def close_session(connection: Connection, now: float) -> None:
 
 
 def _expire(broker: Broker, session: Session, now: float) -> None:
-    # It may have come back, and gone again with another deadline.
+    # It may have come back, and gone again with another deadline. [MQTT-4.1.0-1]
     if not session.is_online and broker.sessions.get(session.client_id) is session:
-        if session.expires_at <= now:
+        if session.expires_at <= now:  # [MQTT-4.1.0-2]
             broker.stats.clients_expired += 1
             broker.end_session(session, now)
 

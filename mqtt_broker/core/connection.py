@@ -165,7 +165,7 @@ class Connection:
                     publish.on_publish(self, packet, now)
                 else:
                     self._dispatch(packet, now)
-            elif self.state == CLOSED:
+            elif self.state == CLOSED:  # what follows a refused CONNECT too. [MQTT-3.1.4-6]
                 return
             elif self.state == WAITING and self.proceed is None:
                 self.kept.extend(packets[index:])
@@ -254,7 +254,7 @@ class Connection:
                 )
             session.expiry_interval = min(interval, self.broker.settings.session_expiry_s_max)
         if packet.reason == reasons.NORMAL_DISCONNECTION:
-            session.will = None
+            session.will = None  # [MQTT-3.1.2-10]
         self.end(now, say=False, why="disconnected")
 
     # The end.
@@ -271,7 +271,10 @@ class Connection:
             self.end(now, violation.reason, why=violation.text)
 
     def end(self, now: float, reason: int = 0, *, say: bool = True, why: str = "") -> None:
-        """Close, with the reason in the packet that fits the moment. [MQTT-4.13.1-1]"""
+        """Close, with the reason in the packet that fits the moment. [MQTT-4.13.1-1]
+
+        Whether the reason was said or not, the link is closed. [MQTT-4.13.2-1]
+        """
         if self.state == CLOSED:
             return
         state, self.state = self.state, CLOSED
@@ -281,7 +284,7 @@ class Connection:
         if say:
             self._say_goodbye(state, reason)
         self.broker.write_out(self.outbox, now)
-        self.link.close()
+        self.link.close()  # DISCONNECT was the last packet. [MQTT-3.14.4-1], [MQTT-3.14.4-2]
         self.broker.on_closed(self, why or reasons.name(reason), now)
         # Let go of what could keep this object in a cycle: a fleet that reconnects all day
         # then leaves nothing for the garbage collector.
@@ -289,10 +292,15 @@ class Connection:
         self.proceed = None
 
     def _say_goodbye(self, state: int, reason: int) -> None:
-        if state == ACTIVE:
-            if self.version == V5:
+        """A code that is the packet's to carry [MQTT-3.2.2-8], [MQTT-3.14.2-1], and no text.
+
+        We send no Reason String and no User Property of our own, here or elsewhere, whatever
+        Request Problem Information says. [MQTT-3.1.2-29]
+        """
+        if state == ACTIVE:  # CONNACK 0x00 was sent. [MQTT-3.14.0-1]
+            if self.version == V5:  # 3.1.1 gets the close alone. [MQTT3-4.8.0-1]
                 self.broker.stats.packets_sent[DISCONNECT] += 1
-                self.send(encode_disconnect(V5, reason))
+                self.send(encode_disconnect(V5, reason))  # no properties. [MQTT-3.14.2-2]
         elif reason == reasons.UNSUPPORTED_PROTOCOL_VERSION:
             # Whatever it speaks, MQTT 5's form is the one that names the reason. [MQTT-3.1.2-2]
             self.send(encode_connack(V5, False, reason))
@@ -307,8 +315,8 @@ class Connection:
         """CONNACK with a reason, and close. [MQTT-3.2.2-7]"""
         version = self.version
         code = reason if version == V5 else v3_code or reasons.connack_v3(reason)
-        if code is not None:
-            self.send(encode_connack(version, False, code))
+        if code is not None:  # else the close says it. [MQTT3-3.2.2-6]
+            self.send(encode_connack(version, False, code))  # no session. [MQTT-3.2.2-6]
         self.broker.log(f"{self.name}: refused, {reasons.name(reason)}")
         self.end(now, reason, say=False, why=f"refused: {reasons.name(reason)}")
 

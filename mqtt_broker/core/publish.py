@@ -53,7 +53,7 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
         if broker.waiting_bytes > broker.waiting_bytes_max:
             broker.hold_back(connection)
         return
-    if packet.qos == 2:
+    if packet.qos == 2:  # each QoS has its own answer. [MQTT-3.3.4-1]
         _take_qos2(connection, packet, topic, route, refusal, now)
     else:
         v5 = session.version == V5
@@ -62,7 +62,7 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
         if packet.retain and not refusal and not broker.retain(messages[-1], now):
             refusal = reasons.QUOTA_EXCEEDED
         # The acknowledgement stands in front of what comes back to the publisher itself.
-        if packet.qos:
+        if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
             _acknowledge(connection, packet, refusal, route)
         if refusal:
             broker.budget.drop(_drop_name(refusal), packet.count)
@@ -77,12 +77,12 @@ def find_route(broker: Broker, topic: str) -> Route:
     if level_count(topic) > broker.settings.topic_levels_max:
         raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "a Topic Name of too many levels")
     refusal = 0
-    if topic[0] == "$" and _is_ours(topic):
+    if topic[0] == "$" and is_ours(topic):
         refusal = reasons.NOT_AUTHORIZED
     return broker.routes.find(topic, refusal)
 
 
-def _is_ours(topic: str) -> bool:
+def is_ours(topic: str) -> bool:
     """`$SYS` is the broker's to publish, except for the state that bridges report."""
     if topic.startswith("$SYS/broker/connection/") and topic.endswith("/state"):
         return False
@@ -173,6 +173,7 @@ def _envelope(packet: Publish, topic: str, publisher: str, v5: bool, now: float)
     envelope = Envelope(
         topic, qos, packet.retain, properties, section, packet.size - size, publisher, now
     )
+    # The DUP that came in is not the one that goes out. [MQTT-3.3.1-3]
     if qos and not (packet.dup or packet.retain or properties):
         raw = packet.raw
         envelope.adopt(v5, qos, raw[:at], raw[at + 2 : size])
@@ -195,7 +196,7 @@ def route_messages(
     publisher: Session | None,
     now: float,
 ) -> None:
-    """Deliver messages of one envelope to everybody the route names."""
+    """Deliver messages of one envelope to everybody the route names. [MQTT-4.5.0-1]"""
     envelope = messages[0].envelope
     qos = envelope.qos
     sent = 0
@@ -289,7 +290,7 @@ def _take_qos2(
 
 
 def _acknowledge(connection: Connection, packet: Publish, refusal: int, route: Route) -> None:
-    """PUBACK for every message of the burst. [MQTT-4.3.2-4]
+    """PUBACK for every message of the burst, with its id. [MQTT-4.3.2-4], [MQTT-2.2.1-5]
 
     MQTT 3.1.1 has no word for a refusal: there the message is acknowledged and dropped.
     """

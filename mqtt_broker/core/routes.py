@@ -40,6 +40,7 @@ class Target:
 
 
 def _grants(qos: int, retain: bool, identifiers: tuple[int, ...]) -> Grants:
+    # The smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
     first, second, third = (Grant(min(q, qos), retain, identifiers) for q in range(3))
     return first, second, third
 

@@ -33,7 +33,7 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     identifier = identifiers[0] if identifiers else 0
     codes: list[int] = []
     fresh: list[tuple[Subscription, bool]] = []
-    for request in packet.requests:
+    for request in packet.requests:  # as if each came alone. [MQTT-3.8.4-5]
         code = _refusal(connection, request)
         if not code:
             subscription = Subscription(
@@ -47,10 +47,11 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
             )
             is_new = subscribe(broker, subscription, now)
             fresh.append((subscription, is_new))
-            code = request.qos  # [MQTT-3.8.4-7]
-        codes.append(code)
+            code = request.qos  # whatever our Maximum QoS. [MQTT-3.8.4-7], [MQTT-3.2.2-10]
+        codes.append(code)  # one for each, in order. [MQTT-3.8.4-6], [MQTT-3.9.3-1]
     if connection.version != V5:  # 3.1.1 knows one refusal. [MQTT3-3.9.3-2]
         codes = [code if code < 0x80 else 0x80 for code in codes]
+    # The answer, under the id of the request. [MQTT-3.8.4-1], [MQTT-2.2.1-6]
     broker.stats.packets_sent[SUBACK] += 1
     connection.send(encode_suback(connection.version, packet.packet_id, codes))
     for subscription, is_new in fresh:
@@ -59,11 +60,12 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
 
 
 def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> None:
+    """However many filters, one UNSUBACK. [MQTT-3.10.4-4], [MQTT-3.10.4-6]"""
     broker = connection.broker
     broker.stats.packets_received[UNSUBSCRIBE] += 1
     session = connection.session
     codes: list[int] = []
-    for text in packet.filters:
+    for text in packet.filters:  # a code for each, in order. [MQTT-3.11.3-1]
         if filter_problem(text):
             raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.1-1", "a malformed Topic Filter")
         subscription = session.subscriptions.get(text)  # [MQTT-3.10.4-1]
@@ -71,7 +73,7 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> N
             codes.append(reasons.NO_SUBSCRIPTION_EXISTED)  # [MQTT-3.10.4-5]
         else:
             unsubscribe(broker, subscription, now)
-            codes.append(reasons.SUCCESS)
+            codes.append(reasons.SUCCESS)  # or the other of its codes. [MQTT-3.11.3-2]
     broker.stats.packets_sent[UNSUBACK] += 1
     connection.send(encode_unsuback(connection.version, packet.packet_id, codes))
     _tell(connection, "unsubscribed", packet.filters, now)
@@ -99,6 +101,7 @@ def check_request(request: SubscriptionRequest, levels_max: int) -> None:
 
 
 def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
+    """0, or the code of SUBACK that says why not. [MQTT-3.9.3-2]"""
     broker = connection.broker
     session = connection.session
     if (
@@ -129,6 +132,7 @@ def subscribe(broker: Broker, subscription: Subscription, now: float) -> bool:
 
 
 def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
+    """Nothing new comes by the filter from now on. [MQTT-3.10.4-2]"""
     session = subscription.session
     text = subscription.filter
     del session.subscriptions[text]
@@ -145,7 +149,10 @@ def end_subscriptions(broker: Broker, session: Session, now: float) -> None:
 
 
 def _send_retained(broker: Broker, subscription: Subscription, is_new: bool, now: float) -> None:
-    """Retained messages a subscription brings. [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]"""
+    """Retained messages a subscription brings. [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+
+    With handling 0 a subscription that replaces one brings them again. [MQTT-3.8.4-4]
+    """
     handling = subscription.retain_handling
     if handling == 2 or (handling == 1 and not is_new) or split_share(subscription.filter):
         return

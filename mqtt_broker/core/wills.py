@@ -42,14 +42,14 @@ def send(broker: Broker, session: Session, now: float) -> None:
     will = session.will
     if will is None:
         return
-    cancel(session)
+    cancel(session)  # published once. [MQTT-3.1.2-10]
     message = single(
         will.topic,
         will.payload,
         qos=will.qos,
-        retain=will.retain,
+        retain=will.retain,  # [MQTT-3.1.2-14], [MQTT-3.1.2-15]
         properties=will.properties,
-        section=will.section,
+        section=will.section,  # user properties in their order. [MQTT-3.1.3-10]
         publisher=session.client_id,
         now=now,
     )

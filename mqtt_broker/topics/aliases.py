@@ -33,7 +33,10 @@ class OutboundAliases:
         self._aliases: dict[str, int] = {}
 
     def get(self, topic: str) -> tuple[int, bool]:
-        """(alias, whether the peer knows it already); alias 0 when none is left."""
+        """(alias, whether the peer knows it already); alias 0 when none is left.
+
+        Never above what the peer allows. [MQTT-3.1.2-26], [MQTT-3.3.2-11]
+        """
         alias = self._aliases.get(topic)
         if alias is not None:
             return alias, True

@@ -61,9 +61,9 @@ class Trie(Generic[Key, Value]):
         return value
 
     def match(self, topic: str) -> list[Value]:
-        """The values of every filter that matches the Topic Name."""
+        """The values of every filter that matches the Topic Name, and no other. [MQTT-3.3.2-3]"""
         found: list[Value] = []
-        exact = self._exact.get(topic)
+        exact = self._exact.get(topic)  # as it is, nothing normalised. [MQTT-4.7.3-4]
         if exact is not None:
             found.extend(exact.values())
         if self._root.is_empty():
