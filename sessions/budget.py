@@ -26,7 +26,16 @@ class Budget:
     inflight_max: int = 65_535
     queued_messages: int = 0
     queued_bytes: int = 0
+    published: int = 0  # PUBLISH packets that sessions have written
     dropped: dict[str, int] = field(default_factory=dict)
+
+    def allows(self, messages: int, waiting_bytes: int, size: int) -> bool:
+        """Whether one more of `size` bytes may join a queue, and all that waits anywhere."""
+        return (
+            messages < self.queue_messages_max
+            and waiting_bytes + size <= self.queue_bytes_max
+            and self.queued_bytes + size <= self.queue_total_bytes_max
+        )
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count

@@ -31,6 +31,7 @@ _HOP: Final = frozenset(
     }
 )
 Ids = tuple[int, ...]
+_LAYOUTS_MAX: Final = 32  # kept by one envelope: a retained one meets every identifier there is
 MESSAGE_OVERHEAD_BYTES: Final = 120  # a queued message's objects, beside topic and payload
 
 
@@ -49,6 +50,21 @@ class Grant:
         self.retain = retain
         self.subscription_ids = subscription_ids
         self.group = group
+
+
+Grants = tuple[Grant, Grant, Grant]  # by the QoS of the message
+
+
+def grants(qos: int, retain: bool, subscription_ids: Ids, group: object = None) -> Grants:
+    """What a subscription at `qos` makes of messages at QoS 0, 1 and 2.
+
+    The smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
+    """
+    return (
+        Grant(0, retain, subscription_ids, group),
+        Grant(min(1, qos), retain, subscription_ids, group),
+        Grant(min(2, qos), retain, subscription_ids, group),
+    )
 
 
 class Envelope:
@@ -101,7 +117,7 @@ class Envelope:
     @property
     def size(self) -> int:
         """What one waiting message of this burst counts against the memory limits."""
-        return MESSAGE_OVERHEAD_BYTES + len(self.topic) + self.payload_bytes
+        return MESSAGE_OVERHEAD_BYTES + len(self.topic) + len(self._section) + self.payload_bytes
 
     def is_expired(self, now: float) -> bool:
         return self.expiry_interval >= 0 and now >= self.expires_at
@@ -116,6 +132,8 @@ class Envelope:
             key = (key, grant.subscription_ids, int(now - self.received_at))
         found = self._layouts.get(key)
         if found is None:
+            if len(self._layouts) >= _LAYOUTS_MAX:
+                self._layouts.clear()
             found = self._layouts[key] = self.write(v5, grant, now, alias=0, known=False, dup=False)
         return found
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from mqtt_broker.codec.constants import NEVER_EXPIRES, PUBREL
 from mqtt_broker.codec.encode import ID_BYTES, encode_ack
@@ -23,6 +24,12 @@ from sessions.message import Grant, Ids, Message
 from sessions.outbox import CONGESTED, NOBODY, Outbox
 
 Waiting = tuple[Message, Grant]
+
+
+class Cancellable(Protocol):
+    """A deadline that somebody keeps for the session."""
+
+    def cancel(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -52,6 +59,7 @@ class Session:
         "created_at",
         "expires_at",
         "expiry_interval",
+        "expiry_timer",
         "is_plain",
         "outbox",
         "overflow",
@@ -63,6 +71,7 @@ class Session:
         "version",
         "will",
         "will_at",
+        "will_timer",
         "window",
     )
 
@@ -82,6 +91,8 @@ class Session:
         self.queue_bytes = 0
         self.will: Will | None = None
         self.will_at = 0.0  # when away: when the will is due
+        self.expiry_timer: Cancellable | None = None
+        self.will_timer: Cancellable | None = None
         self.outbox = NOBODY
         self.overflow: Callable[[], None] | None = None  # the queue is full and says disconnect
         self._repeats: list[int] = []  # ids of a resumed window that the peer has no room for yet
@@ -133,26 +144,40 @@ class Session:
             packet_id = window.admit_one((message, grant), grant.qos)
             box.pieces += (head, ID_BYTES[packet_id], section, message.payload)
             box.mark()
+            self.budget.published += 1
             return
         ids = window.admit([(message, grant) for message in messages], grant.qos)
         if not box.plain:
             for packet_id, message in zip(ids, messages, strict=True):
                 self._send_one(packet_id, message, grant, now, dup=False)
+            if self.queue:  # what was too large for the peer left room in the window
+                self.pump(now)
             return
         head, section = messages[0].envelope.layout(box.v5, grant, now)
         pieces = box.pieces
         for packet_id, message in zip(ids, messages, strict=True):
             pieces += (head, ID_BYTES[packet_id], section, message.payload)
         box.mark()
+        self.budget.published += len(messages)
 
-    def deliver_qos0(self, messages: list[Message], grant: Grant, now: float) -> bool:
-        """The long way for a receiver that is not plain; False when it is dropped."""
+    def deliver_qos0(
+        self, messages: list[Message], grant: Grant, now: float, *, may_wait: bool = False
+    ) -> bool:
+        """The long way for a receiver that is not plain; False when it is not sent now.
+
+        `may_wait`: what a subscription brings from the retained messages is not dropped
+        only because there is more of it than a peer can read at once.
+        """
         box = self.outbox
+        if self.budget.queue_qos0 and (self.queue or not self.is_online):
+            self._enqueue(messages, grant)  # behind what waits already. [MQTT-4.6.0-5]
+            return False
+        if may_wait and self.is_online and (self.queue or box.state >= CONGESTED):
+            self._enqueue(messages, grant)
+            return False
         if box.state >= CONGESTED:
             if self.is_online:
                 self.budget.drop("slow_reader", len(messages))
-            elif self.budget.queue_qos0:
-                self._enqueue(messages, grant)
             return False
         for message in messages:
             self._send_one(0, message, grant, now, dup=False)
@@ -204,6 +229,13 @@ class Session:
         else:
             alias, known = 0, False
             head, section = envelope.layout(box.v5, grant, now)
+        if (
+            alias
+            and not known
+            and not box.fits(len(head) + 2 + len(section) + len(message.payload))
+        ):
+            alias = 0  # the introduction of the alias alone makes it too large
+            head, section = envelope.layout(box.v5, grant, now)
         packet = b"".join((head, ID_BYTES[packet_id] if packet_id else b"", section))
         if not box.fits(len(packet) + len(message.payload)):
             # As if it had been sent and acknowledged. [MQTT-3.1.2-25]
@@ -214,6 +246,7 @@ class Session:
             box.aliases.learn(envelope.topic, alias)
         box.pieces += (packet, message.payload)
         box.mark()
+        self.budget.published += 1
 
     # The queue.
 
@@ -225,11 +258,10 @@ class Session:
         budget = self.budget
         for message in messages:
             size = message.envelope.size
-            while (
-                len(queue) >= budget.queue_messages_max
-                or self.queue_bytes + size > budget.queue_bytes_max
-                or budget.queued_bytes + size > budget.queue_total_bytes_max
-            ):
+            if size > budget.queue_bytes_max:  # nothing would be left of the queue
+                budget.drop("queue_full")
+                continue
+            while not budget.allows(len(queue), self.queue_bytes, size):
                 if budget.queue_full is QueueFull.DROP_OLDEST and queue:
                     self._dequeue()
                     budget.drop("queue_full")
@@ -253,21 +285,21 @@ class Session:
         self.budget.queued_messages += messages
         self.budget.queued_bytes += size
 
-    def take_shared(self) -> list[Waiting]:
-        """Hand back what came from shared subscriptions and may go to another member.
+    def take_shared(self, groups: list[object]) -> list[Waiting]:
+        """Hand back what came from these shared subscriptions and may go to another member.
 
         Everything that waits, and QoS 1 messages under way; a QoS 2 exchange that began is
         finished with this client or not at all. [MQTT-4.8.2-4], [MQTT-4.8.2-5]
         """
         taken: list[Waiting] = []
         for packet_id, entry in list(self.window.unacked.items()):
-            if entry[1].group is not None and packet_id not in self.window.qos2:
+            if entry[1].group in groups and packet_id not in self.window.qos2:
                 self.window.forget(packet_id)
                 taken.append(entry)
         if self.queue:
             kept: deque[Waiting] = deque()
             for waiting in self.queue:
-                if waiting[1].group is None:
+                if waiting[1].group not in groups:
                     kept.append(waiting)
                 else:
                     taken.append(waiting)
@@ -289,8 +321,15 @@ class Session:
         """The send quota begins at the peer's Receive Maximum, or at our own. [MQTT-4.9.0-1]"""
         self.outbox = box
         self.version = box.version
-        self.is_plain = box.plain
+        self.is_plain = box.plain and not self.budget.queue_qos0
         self.window.limit = min(receive_maximum, self.budget.inflight_max, PACKET_ID_MAX - 1)
+
+    def cancel_timers(self) -> None:
+        """The client is back, or the session is over."""
+        for timer in (self.expiry_timer, self.will_timer):
+            if timer is not None:
+                timer.cancel()
+        self.expiry_timer = self.will_timer = None
 
     def detach(self) -> None:
         self.outbox = NOBODY

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 def on_ack(connection: Connection, packet: Ack, now: float) -> None:
     packet_type = packet.packet_type
     connection.broker.stats.packets_received[packet_type] += len(packet.packet_ids)
+    if not connection.has_published:
+        connection.only_acknowledges = True
     try:
         _act(connection, packet, now)
     except WrongAck:

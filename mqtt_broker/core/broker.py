@@ -16,7 +16,8 @@ import random
 from collections.abc import Callable
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.constants import DISCONNECT, PUBLISH
+from mqtt_broker.codec.reasons import may_carry
 from mqtt_broker.core import connect, states, sys_topics
 from mqtt_broker.core.access import Access, OpenAccess, Verdict
 from mqtt_broker.core.connection import Connection, Link
@@ -29,7 +30,7 @@ from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.budget import Budget, QueueFull
 from sessions.message import Message
-from sessions.outbox import DIRTY, Outbox
+from sessions.outbox import CONGESTED, DIRTY, Outbox
 from sessions.registry import Registry
 from sessions.session import Session
 
@@ -128,7 +129,7 @@ class Broker:
 
     def resume(self, connection: Connection, verdict: Verdict, now: float) -> None:
         """The answer to a CONNECT that waited. Too late, or a second one: ignored."""
-        if connection.state == states.WAITING and connection.proceed is None:
+        if connection.is_undecided and connection.state != states.CLOSED:
             connection.link.resume_reading()
             connection.resume(verdict, now)
 
@@ -139,6 +140,10 @@ class Broker:
             connection.end(now, reasons.SERVER_SHUTTING_DOWN, say=connection.has_session)
 
     # Connections come and go.
+
+    @property
+    def publishes_sent(self) -> int:
+        return self.stats.packets_sent[PUBLISH] + self.budget.published
 
     @property
     def clients_connected(self) -> int:
@@ -162,8 +167,10 @@ class Broker:
         self._held_back.discard(connection)
         self.waiting_bytes -= connection.outbox.waiting_bytes
         connection.outbox.waiting_bytes = 0
+        self.release_held_back()
         if connection.has_session and connection.session.outbox is connection.outbox:
             session = connection.session
+            session.detach()
             del self.connections[session.client_id]
             if self.settings.client_events:
                 body = json.dumps({"reason": why, "at": round(now, 3)})
@@ -201,7 +208,8 @@ class Broker:
     def move_shared(self, session: Session, now: float) -> None:
         """What the session held for its groups goes to other members. [MQTT-4.8.2-3]"""
         self.refresh_groups(session, now)
-        for message, grant in session.take_shared():
+        mine: list[object] = [self.groups[t] for t in session.subscriptions if t in self.groups]
+        for message, grant in session.take_shared(mine) if mine else ():
             assert isinstance(grant.group, Group)
             if not grant.group.deliver(message, now):
                 self.budget.drop("no_member")
@@ -239,18 +247,32 @@ class Broker:
 
     # Back-pressure.
 
-    def hold_back(self, connection: Connection) -> None:
+    def hold_back(self, connection: Connection, now: float) -> None:
         """Too much waits for slow readers: stop reading from who adds to it."""
         if not connection.is_held_back and connection.state == states.ACTIVE:
+            if not self._held_back:
+                self._watch_readers(now)
             connection.is_held_back = True
             connection.link.pause_reading()
             self._held_back.add(connection)
+
+    def _watch_readers(self, now: float) -> None:
+        self.timers.at(now + self.settings.stalled_reader_s, self._on_readers_check)
+
+    def _on_readers_check(self, now: float) -> None:
+        """Readers that stand still, each below its own limit, may not stop everybody."""
+        if self._held_back:
+            for connection in list(self.links):
+                connection.close_if_stalled(now)
+        if self._held_back:
+            self._watch_readers(now)
 
     def release_held_back(self) -> None:
         if self._held_back and self.waiting_bytes < self.waiting_bytes_max * 0.8:
             for connection in self._held_back:
                 connection.is_held_back = False
-                connection.link.resume_reading()
+                if not connection.outbox.state & CONGESTED:
+                    connection.link.resume_reading()
             self._held_back.clear()
 
     # What operators may do.
@@ -260,5 +282,6 @@ class Broker:
         connection = self.connections.get(client_id)
         if connection is None:
             return False
-        connection.end(now, reason if connection.version == V5 else 0, why="kicked")
+        assert may_carry(DISCONNECT, reason)
+        connection.end(now, reason, why="kicked")
         return True

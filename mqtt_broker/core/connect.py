@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import AUTH, CONNACK, CONNECT, NEVER_EXPIRES, V5, V31
+from mqtt_broker.codec.constants import AUTH, CONNACK, CONNECT, DISCONNECT, NEVER_EXPIRES, V5, V31
 from mqtt_broker.codec.constants import RECEIVE_MAXIMUM_DEFAULT as RECEIVE_MAXIMUM
 from mqtt_broker.codec.encode import encode_auth, encode_connack
 from mqtt_broker.codec.errors import Violation
@@ -53,10 +53,10 @@ def on_connect(connection: Connection, packet: Connect, now: float) -> None:
     if broker.is_shutting_down:
         connection.refuse(now, reasons.SERVER_UNAVAILABLE)
         return
-    if broker.clients_connected >= settings.connections_max:
-        connection.refuse(now, reasons.SERVER_BUSY)
-        return
     if not _name_client(connection, packet, now):
+        return
+    if _is_full(broker, packet.client_id):
+        connection.refuse(now, reasons.SERVER_BUSY)
         return
     if packet.version < V5 and packet.keep_alive > settings.max_keepalive:
         # 3.1.1 cannot be told a shorter keep alive, only refused.
@@ -76,6 +76,16 @@ def on_connect(connection: Connection, packet: Connect, now: float) -> None:
     settle(connection, broker.access.connect(request), now)
 
 
+def _is_full(broker: Broker, client_id: str) -> bool:
+    """Whether one client more would be too many; one that takes itself over is none more."""
+    settings = broker.settings
+    if client_id in broker.connections:
+        return False
+    if broker.clients_connected >= settings.connections_max:
+        return True
+    return broker.sessions.get(client_id) is None and len(broker.sessions) >= settings.sessions_max
+
+
 def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
     """Assign an identifier to a client that brings none; False when it was refused."""
     if packet.client_id:  # of any length and any characters. [MQTT-3.1.3-5]
@@ -85,7 +95,7 @@ def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
         connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT3-3.1.3-8]
         return False
     if not settings.allow_zero_length_clientid:  # [MQTT-3.1.3-8]
-        connection.refuse(now, reasons.UNSPECIFIED_ERROR, v3_code=2)
+        connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID, v3_code=2)
         return False
     number = connection.broker.rng.getrandbits(128)  # its own, by chance. [MQTT-3.1.3-6]
     packet.client_id = settings.auto_id_prefix + str(uuid.UUID(int=number, version=4))
@@ -102,7 +112,9 @@ def _check_will(broker: Broker, will: Will) -> None:
     if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
         raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "retained will")
     if is_ours(will.topic):
-        raise Violation(reasons.NOT_AUTHORIZED, "MQTT-4.7.2", "a will under the broker's own topics")
+        raise Violation(
+            reasons.NOT_AUTHORIZED, "MQTT-4.7.2", "a will under the broker's own topics"
+        )
     if level_count(will.topic) > settings.topic_levels_max:
         raise Violation(reasons.TOPIC_NAME_INVALID, "MQTT-4.7.3-3", "a will topic too deep")
     if will.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
@@ -119,6 +131,7 @@ def settle(connection: Connection, verdict: Verdict, now: float) -> None:
     assert connection.connect is not None
     connection.proceed = None
     if verdict is PENDING:
+        connection.is_undecided = True
         connection.state = states.WAITING
         connection.link.pause_reading()
     elif isinstance(verdict, Allow):
@@ -178,11 +191,14 @@ def on_auth(connection: Connection, packet: Auth, now: float) -> None:
 def settle_again(connection: Connection, verdict: Verdict, now: float) -> None:
     """The answer to a re-authentication; the client goes on as it was meanwhile."""
     connection.proceed = None
-    if isinstance(verdict, Allow):
+    if verdict is PENDING:
+        connection.is_undecided = True
+    elif isinstance(verdict, Allow):
         connection.username = verdict.username
         _send_auth(connection, reasons.SUCCESS, verdict.auth_data)
     elif isinstance(verdict, Refuse):  # [MQTT-4.12.1-2]
-        connection.end(now, verdict.reason)
+        fits = reasons.may_carry(DISCONNECT, verdict.reason)
+        connection.end(now, verdict.reason if fits else reasons.NOT_AUTHORIZED)
     elif isinstance(verdict, Challenge):
         connection.proceed = verdict.proceed
         _send_auth(connection, reasons.CONTINUE_AUTHENTICATION, verdict.data)
@@ -192,11 +208,16 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     """The client is in: its session, CONNACK, and what it missed."""
     broker = connection.broker
     version = packet.version
+    if packet.will is not None and broker.guarded:
+        if not broker.access.may_publish(packet.client_id, verdict.username, packet.will.topic):
+            connection.refuse(now, reasons.NOT_AUTHORIZED)
+            return
     session, present = _open_session(broker, packet, now)
     connection.session = session
     connection.username = verdict.username
     session.username = verdict.username
     session.expiry_interval, clipped = _expiry_interval(broker, packet)
+    session.cancel_timers()
     session.will = packet.will  # [MQTT-3.1.2-7]
     session.will_at = session.expires_at = 0.0
     session.receiver.limit = broker.settings.receive_maximum if version == V5 else RECEIVE_MAXIMUM
@@ -308,28 +329,28 @@ def close_session(connection: Connection, now: float) -> None:
     """The connection is gone; what becomes of its session and its will."""
     broker = connection.broker
     session = connection.session
-    session.detach()
+    broker.move_shared(session, now)  # first: its own will may be for a group it was in
     wills.schedule(broker, session, now)
-    broker.move_shared(session, now)
     if not session.expiry_interval:  # [MQTT-3.1.2-23]
         broker.end_session(session, now)
     elif session.never_expires:
         session.expires_at = float("inf")
     else:
         session.expires_at = now + session.expiry_interval
-        broker.timers.at(session.expires_at, lambda then: _expire(broker, session, then))
+        session.expiry_timer = broker.timers.at(
+            session.expires_at, lambda then: _expire(broker, session, then)
+        )
 
 
 def _expire(broker: Broker, session: Session, now: float) -> None:
-    # It may have come back, and gone again with another deadline. [MQTT-4.1.0-1]
-    if not session.is_online and broker.sessions.get(session.client_id) is session:
-        if session.expires_at <= now:  # [MQTT-4.1.0-2]
-            broker.stats.clients_expired += 1
-            broker.end_session(session, now)
+    """It was kept while it had to be, and no longer. [MQTT-4.1.0-1], [MQTT-4.1.0-2]"""
+    broker.stats.clients_expired += 1
+    broker.end_session(session, now)
 
 
 def forget_session(broker: Broker, session: Session, now: float) -> None:
     """The session ends: its will is due now, its subscriptions and messages go."""
+    session.cancel_timers()
     if session.will_at:
         wills.send(broker, session, now)
     wills.cancel(session)

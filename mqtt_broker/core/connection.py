@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import DISCONNECT, PINGREQ, PINGRESP, V5
+from mqtt_broker.codec.constants import CONNACK, DISCONNECT, PINGREQ, PINGRESP, V5
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.encode import PINGRESP_BYTES, encode_connack, encode_disconnect
 from mqtt_broker.codec.errors import Violation
@@ -69,11 +69,14 @@ class Connection:
         "connect",
         "connected_at",
         "decoder",
+        "has_published",
         "is_held_back",
+        "is_undecided",
         "kept",
         "last_heard_at",
         "last_read_at",
         "link",
+        "only_acknowledges",
         "outbox",
         "proceed",
         "server_keep_alive",
@@ -100,6 +103,10 @@ class Connection:
         self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
         self.is_held_back = False
+        self.is_undecided = False  # the access door owes an answer
+        # It has sent acknowledgements and never a PUBLISH: a pure subscriber, for the link.
+        self.only_acknowledges = False
+        self.has_published = False
         self.timer: Timer | None = broker.timers.at(
             now + settings.connect_timeout_s, self._on_connect_timeout
         )
@@ -116,6 +123,15 @@ class Connection:
     @property
     def has_session(self) -> bool:
         return self._session is not None
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether an acknowledgement would let something go on that waits."""
+        session = self._session
+        if session is None:
+            return True
+        window = session.window
+        return session.has_waiting or window.room < window.limit // 2
 
     @property
     def version(self) -> int:
@@ -144,8 +160,12 @@ class Connection:
 
     def resume(self, verdict: Verdict, now: float) -> None:
         """The access door's late answer to the CONNECT that waits here."""
+        self.is_undecided = False
         try:
-            connect.settle(self, verdict, now)
+            if self.state == ACTIVE:
+                connect.settle_again(self, verdict, now)
+            else:
+                connect.settle(self, verdict, now)
         except Exception as error:
             self._on_error(error, b"", now)
 
@@ -193,6 +213,16 @@ class Connection:
     def send(self, data: bytes) -> None:
         self.outbox.put(data)
 
+    def answer(self, data: bytes) -> None:
+        """Send a packet that grows with what the peer asked for. [MQTT-3.1.2-24]"""
+        if not self.outbox.fits(len(data)):
+            raise Violation(
+                reasons.PACKET_TOO_LARGE,
+                "MQTT-3.1.2-24",
+                "an answer larger than it takes",
+            )
+        self.send(data)
+
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
         box = self.outbox
@@ -222,14 +252,19 @@ class Connection:
         self.broker.timers.at(now + limit, self._on_stalled_check)
 
     def _on_stalled_check(self, now: float) -> None:
-        if self.state == CLOSED or not self.outbox.state & CONGESTED:
-            return
-        if now - self.last_read_at >= self.broker.settings.stalled_reader_s:
-            self.broker.log(f"{self.name}: reads nothing, closed")
-            self.link.abort()
-            self.end(now, say=False, why="reads nothing")
-        else:
-            self._watch_stalled(now)
+        if self.state != CLOSED and self.outbox.state & CONGESTED:
+            if not self.close_if_stalled(now):
+                self._watch_stalled(now)
+
+    def close_if_stalled(self, now: float) -> bool:
+        """Give up on a peer that has bytes to read and takes none of them."""
+        limit = self.broker.settings.stalled_reader_s
+        if not self.outbox.waiting_bytes or now - self.last_read_at < limit:
+            return False
+        self.broker.log(f"{self.name}: reads nothing, closed")
+        self.link.abort()
+        self.end(now, say=False, why="reads nothing")
+        return True
 
     # Packets that mean little more than themselves.
 
@@ -248,7 +283,9 @@ class Connection:
         session = self._session
         if prop.SESSION_EXPIRY_INTERVAL in packet.properties:
             interval = packet.properties.number(prop.SESSION_EXPIRY_INTERVAL)
-            if interval and not session.expiry_interval:
+            connect = self.connect
+            assert connect is not None
+            if interval and not connect.properties.number(prop.SESSION_EXPIRY_INTERVAL):
                 raise Violation(
                     reasons.PROTOCOL_ERROR, "MQTT-3.1.2-23", "Session Expiry raised from 0"
                 )
@@ -316,6 +353,7 @@ class Connection:
         version = self.version
         code = reason if version == V5 else v3_code or reasons.connack_v3(reason)
         if code is not None:  # else the close says it. [MQTT3-3.2.2-6]
+            self.broker.stats.packets_sent[CONNACK] += 1
             self.send(encode_connack(version, False, code))  # no session. [MQTT-3.2.2-6]
         self.broker.log(f"{self.name}: refused, {reasons.name(reason)}")
         self.end(now, reason, say=False, why=f"refused: {reasons.name(reason)}")
@@ -336,6 +374,8 @@ class Connection:
             self.timer = self.broker.timers.at(now + seconds * 1.5, self._on_keep_alive)
 
     def _on_keep_alive(self, now: float) -> None:
+        if self.is_held_back or self.outbox.state & CONGESTED:
+            self.last_heard_at = now  # we are not reading: its silence is ours
         deadline = self.last_heard_at + self.server_keep_alive * 1.5
         if now < deadline:
             self.timer = self.broker.timers.at(deadline, self._on_keep_alive)

@@ -11,15 +11,16 @@ from collections import deque
 from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
-from sessions.budget import Budget
-from sessions.message import Grant, Message
+from sessions.budget import Budget, QueueFull
+from sessions.message import Grants, Message, grants
 from sessions.session import Session, Subscription
 
 
 @dataclass(slots=True)
 class GroupMember:
     subscription: Subscription
-    grants: tuple[Grant, Grant, Grant]  # by the QoS of the message
+    live: Grants
+    retained: Grants  # for messages that were published with RETAIN
 
     @property
     def client_id(self) -> str:
@@ -33,7 +34,15 @@ class GroupMember:
 class Group:
     """The subscribers of one `$share/<name>/<filter>`."""
 
-    __slots__ = ("_budget", "_online", "_strategy", "_waiting", "filter", "members")
+    __slots__ = (
+        "_budget",
+        "_online",
+        "_strategy",
+        "_waiting",
+        "_waiting_bytes",
+        "filter",
+        "members",
+    )
 
     def __init__(self, text: str, strategy: Strategy, budget: Budget) -> None:
         self.filter = text
@@ -42,15 +51,20 @@ class Group:
         self.members: dict[str, GroupMember] = {}
         self._online: list[GroupMember] | None = None  # worked out when asked
         self._waiting: deque[Message] = deque()
+        self._waiting_bytes = 0
 
     def join(self, subscription: Subscription, now: float) -> None:
-        identifiers = subscription.identifiers
-        grants = tuple(
-            Grant(min(qos, subscription.qos), False, identifiers, self) for qos in range(3)
+        as_published = subscription.retain_as_published  # [MQTT-3.3.1-13]
+        member = GroupMember(
+            subscription,
+            self._grants(subscription, False),
+            self._grants(subscription, as_published),
         )
-        member = GroupMember(subscription, (grants[0], grants[1], grants[2]))
         self.members[member.client_id] = member
         self.refresh(now)
+
+    def _grants(self, subscription: Subscription, retain: bool) -> Grants:
+        return grants(subscription.qos, retain, subscription.identifiers, self)
 
     def leave(self, session: Session) -> None:
         self.members.pop(session.client_id, None)
@@ -75,7 +89,7 @@ class Group:
         if not online:
             return self._wait(message)
         member = online[self._strategy.choose(online, envelope.topic, envelope.publisher)]
-        grant = member.grants[envelope.qos]
+        grant = (member.retained if envelope.retain else member.live)[envelope.qos]
         session = member.subscription.session
         if grant.qos:
             session.deliver([message], grant, now)
@@ -85,14 +99,22 @@ class Group:
     def _wait(self, message: Message) -> bool:
         if not message.envelope.qos or not self.members:
             return False
-        if len(self._waiting) >= self._budget.queue_messages_max:
+        budget = self._budget
+        size = message.envelope.size
+        while self._waiting and not budget.allows(len(self._waiting), self._waiting_bytes, size):
+            if budget.queue_full is not QueueFull.DROP_OLDEST:
+                break
             self._count(-1, self._waiting.popleft())
-            self._budget.drop("queue_full")
+            budget.drop("queue_full")
+        if not budget.allows(len(self._waiting), self._waiting_bytes, size):
+            budget.drop("queue_full")
+            return True
         self._waiting.append(message)
         self._count(1, message)
         return True
 
     def _count(self, sign: int, message: Message) -> None:
+        self._waiting_bytes += sign * message.envelope.size
         self._budget.queued_messages += sign
         self._budget.queued_bytes += sign * message.envelope.size
 

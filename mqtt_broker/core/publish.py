@@ -38,6 +38,8 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     stats = broker.stats
     stats.packets_received[PUBLISH] += packet.count
     stats.publish_bytes_received += len(packet.raw)
+    connection.has_published = True
+    connection.only_acknowledges = False
     session = connection.session
     topic = packet.topic
     if packet.properties and prop.TOPIC_ALIAS in packet.properties:
@@ -51,7 +53,7 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     elif not packet.qos:
         _forward_qos0(broker, packet, topic, route, session, now)
         if broker.waiting_bytes > broker.waiting_bytes_max:
-            broker.hold_back(connection)
+            broker.hold_back(connection, now)
         return
     if packet.qos == 2:  # each QoS has its own answer. [MQTT-3.3.4-1]
         _take_qos2(connection, packet, topic, route, refusal, now)
@@ -69,7 +71,7 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
         else:
             route_messages(broker, messages, route, session, now)
     if broker.waiting_bytes > broker.waiting_bytes_max:
-        broker.hold_back(connection)
+        broker.hold_back(connection, now)
 
 
 def find_route(broker: Broker, topic: str) -> Route:
@@ -211,8 +213,7 @@ def route_messages(
         box = session.outbox
         if grant.qos:
             session.deliver(messages, grant, now)
-            sent += len(messages)
-        elif box.state <= DIRTY and box.plain and not grant.subscription_ids:
+        elif box.state <= DIRTY and session.is_plain and not grant.subscription_ids:
             key = (box.v5, grant.retain)
             if whole is None:
                 whole = {}
@@ -223,11 +224,11 @@ def route_messages(
             box.put(data)
             broker.turn_bytes += len(data)
             sent += len(messages)
-        elif session.deliver_qos0(messages, grant, now):
-            sent += len(messages)
+        else:
+            session.deliver_qos0(messages, grant, now)
     for group in route.groups:
         for message in messages:
-            sent += group.deliver(message, now)
+            group.deliver(message, now)
     broker.stats.packets_sent[PUBLISH] += sent
     broker.stats.publish_bytes_sent += sent * (len(envelope.topic) + envelope.payload_bytes)
 
@@ -256,6 +257,8 @@ def _take_qos2(
                     reasons.PROTOCOL_ERROR, "MQTT-2.2.1-4", f"packet id {packet_id} is in use"
                 )
                 break
+            if refusal:  # [MQTT-4.3.3-9]
+                receiver.refuse(packet_id)
         else:
             if receiver.over_quota(1):  # [MQTT-3.3.4-8]
                 violation = Violation(
@@ -318,6 +321,6 @@ def publish(broker: Broker, message: Message, publisher: Session | None, now: fl
     """Publish a message of the broker's own or a will: no checks, no acknowledgement."""
     topic = message.envelope.topic
     route = broker.routes.cache.results.get(topic) or find_route(broker, topic)
-    if message.envelope.retain:
-        broker.retain(message, now)
+    if message.envelope.retain and not broker.retain(message, now):
+        broker.budget.drop("quota_exceeded")  # it is still delivered to who is subscribed
     route_messages(broker, [message], route, publisher, now)

@@ -7,13 +7,15 @@ are most of them, stand in lists by version, so that QoS 0 fan-out is one loop.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqtt_broker.core.groups import Group
 from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.trie import Trie
-from sessions.message import Grant
+from sessions.message import Grants, grants
 from sessions.session import Session, Subscription
 
-Grants = tuple[Grant, Grant, Grant]  # by the QoS of the message
+_TOPIC_CHARS_CACHED_MAX: Final = 512  # a topic of 64 KB is not worth keeping
 
 
 class Target:
@@ -26,9 +28,9 @@ class Target:
         qos = max(s.qos for s in subscriptions)
         identifiers = tuple(i for s in subscriptions for i in s.identifiers)
         as_published = any(s.retain_as_published for s in subscriptions)
-        self.live: Grants = _grants(qos, False, identifiers)
+        self.live: Grants = grants(qos, False, identifiers)
         # What is published with RETAIN keeps it only for those who asked. [MQTT-3.3.1-12]
-        self.retained: Grants = _grants(qos, as_published, identifiers)
+        self.retained: Grants = grants(qos, as_published, identifiers)
         self.own: Target | None = self
         if any(s.no_local for s in subscriptions):  # [MQTT-3.8.3-3]
             others = [s for s in subscriptions if not s.no_local]
@@ -37,12 +39,6 @@ class Target:
 
     def for_publisher(self, publisher: Session | None) -> Target | None:
         return self.own if publisher is self.session else self
-
-
-def _grants(qos: int, retain: bool, identifiers: tuple[int, ...]) -> Grants:
-    # The smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
-    first, second, third = (Grant(min(q, qos), retain, identifiers) for q in range(3))
-    return first, second, third
 
 
 class Route:
@@ -109,5 +105,6 @@ class Routes:
             by_session.setdefault(id(subscription.session), []).append(subscription)
         targets = [Target(found[0].session, found) for found in by_session.values()]
         route = Route(targets, self._groups.match(topic), refusal)
-        self.cache.put(topic, route)
+        if len(topic) <= _TOPIC_CHARS_CACHED_MAX:
+            self.cache.put(topic, route)
         return route

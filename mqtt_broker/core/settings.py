@@ -44,7 +44,7 @@ class Settings:
     )
 
     # How much of everything.
-    connections_max: int = _option(100_000, "open connections", 1)
+    connections_max: int = _option(100_000, "clients connected at once", 1)
     sessions_max: int = _option(1_000_000, "sessions, connected or not", 1)
     subscriptions_max: int = _option(10_000, "subscriptions of one client", 1)
     inflight_max: int = _option(65_535, "QoS 1 and 2 messages under way to one client", 1, 65_535)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import PUBLISH, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, V5
+from mqtt_broker.codec.constants import SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, V5
 from mqtt_broker.codec.encode import encode_suback, encode_unsuback
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
@@ -14,6 +14,8 @@ from mqtt_broker.core import sys_topics
 from mqtt_broker.topics.names import filter_problem, level_count, split_share
 from sessions.message import Grant
 from sessions.session import Session, Subscription
+
+_RETAINED_BYTES_AT_ONCE: Final = 256 << 10
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
@@ -53,7 +55,7 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
         codes = [code if code < 0x80 else 0x80 for code in codes]
     # The answer, under the id of the request. [MQTT-3.8.4-1], [MQTT-2.2.1-6]
     broker.stats.packets_sent[SUBACK] += 1
-    connection.send(encode_suback(connection.version, packet.packet_id, codes))
+    connection.answer(encode_suback(connection.version, packet.packet_id, codes))
     for subscription, is_new in fresh:
         _send_retained(broker, subscription, is_new, now)
     _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
@@ -75,7 +77,7 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> N
             unsubscribe(broker, subscription, now)
             codes.append(reasons.SUCCESS)  # or the other of its codes. [MQTT-3.11.3-2]
     broker.stats.packets_sent[UNSUBACK] += 1
-    connection.send(encode_unsuback(connection.version, packet.packet_id, codes))
+    connection.answer(encode_unsuback(connection.version, packet.packet_id, codes))
     _tell(connection, "unsubscribed", packet.filters, now)
 
 
@@ -132,7 +134,10 @@ def subscribe(broker: Broker, subscription: Subscription, now: float) -> bool:
 
 
 def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
-    """Nothing new comes by the filter from now on. [MQTT-3.10.4-2]"""
+    """Nothing new comes by the filter from now on. [MQTT-3.10.4-2]
+
+    What is under way to the client stays in its window and is finished. [MQTT-3.10.4-3]
+    """
     session = subscription.session
     text = subscription.filter
     del session.subscriptions[text]
@@ -157,6 +162,7 @@ def _send_retained(broker: Broker, subscription: Subscription, is_new: bool, now
     if handling == 2 or (handling == 1 and not is_new) or split_share(subscription.filter):
         return
     session = subscription.session
+    waiting_bytes = 0
     for message in broker.retained.match(subscription.filter):
         envelope = message.envelope
         if envelope.is_expired(now):
@@ -169,8 +175,13 @@ def _send_retained(broker: Broker, subscription: Subscription, is_new: bool, now
         if qos:
             session.deliver([message], grant, now)
         else:
-            session.deliver_qos0([message], grant, now)
-        broker.stats.packets_sent[PUBLISH] += 1
+            session.deliver_qos0([message], grant, now, may_wait=True)
+        waiting_bytes += envelope.size
+        if waiting_bytes > _RETAINED_BYTES_AT_ONCE:  # see whether the peer can take more
+            waiting_bytes = 0
+            broker.write_out(session.outbox, now)
+    if waiting_bytes > broker.settings.outbox_bytes_max // 4:
+        broker.write_out(session.outbox, now)
 
 
 def _tell(connection: Connection, what: str, filters: list[str], now: float) -> None:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from mqtt_broker import __version__
-from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
+from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH, STRING_BYTES_MAX
 from mqtt_broker.core.publish import publish
 from sessions.message import single
 
@@ -71,14 +71,14 @@ def _gauges(broker: Broker, now: float) -> dict[str, str]:
         "clients/maximum": stats.clients_maximum,
         "clients/expired": stats.clients_expired,
         "messages/received": sum(stats.packets_received),
-        "messages/sent": sum(stats.packets_sent),
+        "messages/sent": sum(stats.packets_sent) + broker.budget.published,
         "messages/stored": len(broker.retained) + budget.queued_messages,
         "store/messages/count": len(broker.retained) + budget.queued_messages,
         "store/messages/bytes": broker.retained_bytes + budget.queued_bytes,
         "bytes/received": stats.bytes_received,
         "bytes/sent": stats.bytes_sent,
         "publish/messages/received": stats.packets_received[PUBLISH],
-        "publish/messages/sent": stats.packets_sent[PUBLISH],
+        "publish/messages/sent": broker.publishes_sent,
         "publish/messages/dropped": sum(budget.dropped.values()),
         "publish/bytes/received": stats.publish_bytes_received,
         "publish/bytes/sent": stats.publish_bytes_sent,
@@ -90,6 +90,7 @@ def _gauges(broker: Broker, now: float) -> dict[str, str]:
     for packet_type, name in PACKET_NAMES.items():
         numbers[f"mqtt/{name}/received"] = stats.packets_received[packet_type]
         numbers[f"mqtt/{name}/sent"] = stats.packets_sent[packet_type]
+    numbers["mqtt/publish/sent"] = broker.publishes_sent
     for reason, count in budget.dropped.items():
         numbers[f"publish/messages/dropped/{reason}"] = count
     values = {name: str(number) for name, number in numbers.items()}
@@ -102,9 +103,9 @@ def _rates(broker: Broker) -> dict[str, int]:
     stats = broker.stats
     return {
         "messages/received": sum(stats.packets_received),
-        "messages/sent": sum(stats.packets_sent),
+        "messages/sent": sum(stats.packets_sent) + broker.budget.published,
         "publish/received": stats.packets_received[PUBLISH],
-        "publish/sent": stats.packets_sent[PUBLISH],
+        "publish/sent": broker.publishes_sent,
         "publish/dropped": sum(broker.budget.dropped.values()),
         "bytes/received": stats.bytes_received,
         "bytes/sent": stats.bytes_sent,
@@ -134,4 +135,6 @@ def publish_event(broker: Broker, client_id: str, what: str, body: str, now: flo
     """One event of one client. A client id may hold what a topic level may not: it is quoted."""
     quoted = client_id.replace("%", "%25").replace("/", "%2F").replace("+", "%2B")
     topic = f"{ROOT}clients/{quoted.replace('#', '%23')}/{what}"
+    if len(topic.encode()) > STRING_BYTES_MAX:
+        return  # a name so long that no topic can hold it
     publish(broker, single(topic, body.encode(), publisher="$broker", now=now), None, now)

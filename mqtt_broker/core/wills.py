@@ -29,13 +29,7 @@ def schedule(broker: Broker, session: Session, now: float) -> None:
         send(broker, session, now)
         return
     session.will_at = now + delay
-    broker.timers.at(session.will_at, lambda then: _fire(broker, session, then))
-
-
-def _fire(broker: Broker, session: Session, now: float) -> None:
-    # The client may have come back, or come back and gone again with a later deadline.
-    if session.will is not None and session.will_at and session.will_at <= now:
-        send(broker, session, now)
+    session.will_timer = broker.timers.at(session.will_at, lambda then: send(broker, session, then))
 
 
 def send(broker: Broker, session: Session, now: float) -> None:

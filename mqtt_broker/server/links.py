@@ -32,6 +32,7 @@ class SocketLink:
         "_backlog",
         "_backlog_bytes",
         "_is_closing",
+        "_is_lazy",
         "_is_reading",
         "_linger",
         "_loop",
@@ -51,6 +52,7 @@ class SocketLink:
         self._backlog_bytes = 0
         self._is_closing = False
         self._is_reading = True
+        self._is_lazy = False
         self._linger: asyncio.TimerHandle | None = None
         self.connection: Connection | None = None
 
@@ -80,11 +82,18 @@ class SocketLink:
         now = server.turn_at = server.now()
         if size:
             connection.receive(server.read_view[:size].tobytes(), now)
+            if connection.only_acknowledges is not self._is_lazy and self._backlog is None:
+                self._set_lazy(connection.only_acknowledges)
         else:
             self._release()
             connection.lost(now)
         if server.broker.turn_bytes > TURN_BYTES_MAX:
             server.broker.flush(now)
+
+    def _set_lazy(self, is_lazy: bool) -> None:
+        if self._is_reading and not self._is_closing:
+            self._is_lazy = is_lazy
+            self._turns.set_lazy(self._sock.fileno(), is_lazy)
 
     def pause_reading(self) -> None:
         if self._is_reading and not self._is_closing:
@@ -111,6 +120,10 @@ class SocketLink:
     def write(self, data: bytes) -> int:
         if self._is_closing:
             return 0
+        if self._is_lazy:
+            self._turns.expects = True
+            if self.connection is not None and self.connection.is_pressed:
+                self._turns.is_pressed = True
         if self._backlog is not None:
             self._backlog.append(memoryview(data))
             self._backlog_bytes += len(data)
