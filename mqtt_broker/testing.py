@@ -3,23 +3,25 @@
     async with Broker() as broker:            # in async code, on the running loop
         await connect(broker.host, broker.port)
 
-    def test_it(fleetmq_broker):              # a pytest fixture, in a thread of its own
+    with ThreadedBroker() as broker:          # in a thread of its own, for code that is not
+        client.connect(broker.host, broker.port)
+
+    def test_it(fleetmq_broker):              # the same as a pytest fixture
         client.connect(fleetmq_broker.host, fleetmq_broker.port)
 
 It listens on a free port of 127.0.0.1, keeps everything in memory, and is gone afterwards.
-Keyword arguments are the settings of `mqtt_broker.core.settings.Settings`.
+Keyword arguments are the settings of `mqtt_broker.core.settings.Settings`, and `access` for a
+door of your own (`mqtt_broker.core.access.Access`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-import pytest
-
+from mqtt_broker.core.access import Access
 from mqtt_broker.core.settings import Settings
 from mqtt_broker.server.app import Server
 from mqtt_broker.server.config import Config
@@ -29,9 +31,17 @@ from mqtt_broker.server.listeners import Endpoint
 class Broker:
     """A broker on the running event loop."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        access: Access | None = None,
+        **settings: Any,
+    ) -> None:
         self.host = host
         self.port = port
+        self._access = access
         self._settings = Settings(**settings)
         self._server: Server | None = None
 
@@ -46,7 +56,7 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         config = Config(self._settings, (Endpoint(self.host, self.port),))
-        self._server = Server(config)
+        self._server = Server(config, self._access)
         self.port = self._server.start()[0].port
         return self
 
@@ -62,7 +72,8 @@ class Broker:
 class ThreadedBroker:
     """A broker in a thread, for tests that are not async."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, access: Access | None = None, **settings: Any) -> None:
+        self._access = access
         self._settings = settings
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fleetmq", daemon=True)
@@ -76,7 +87,18 @@ class ThreadedBroker:
     def url(self) -> str:
         return f"mqtt://{self.host}:{self.port}"
 
-    def start(self) -> ThreadedBroker:
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
@@ -84,9 +106,10 @@ class ThreadedBroker:
         return self
 
     def stop(self) -> None:
-        assert self._loop is not None and self._stop is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        """Stop it; a second time does nothing."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -98,17 +121,7 @@ class ThreadedBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        async with Broker(**self._settings) as broker:
+        async with Broker(access=self._access, **self._settings) as broker:
             self.port = broker.port
             self._ready.set()
             await self._stop.wait()
-
-
-@pytest.fixture
-def fleetmq_broker() -> Iterator[ThreadedBroker]:
-    """A broker with default settings, for one test."""
-    broker = ThreadedBroker().start()
-    try:
-        yield broker
-    finally:
-        broker.stop()

@@ -36,6 +36,9 @@ class Owner(Protocol):
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """Bytes were handed to the link; so many still wait for the peer."""
 
+    def on_error(self, error: Exception, data: bytes, now: float) -> None:
+        """Something of ours went wrong while it was written to."""
+
 
 class Outbox:
     """The way out to one peer. `write` takes the bytes and returns how many still wait."""
@@ -100,6 +103,9 @@ class Outbox:
 class _Nobody:
     def on_written(self, waiting_bytes: int, now: float) -> None:
         raise AssertionError("nobody writes to a client that is away")
+
+    def on_error(self, error: Exception, data: bytes, now: float) -> None:
+        raise error
 
     def write(self, data: bytes) -> int:
         raise AssertionError("nobody writes to a client that is away")

@@ -95,7 +95,9 @@ class Session:
         self.will_timer: Cancellable | None = None
         self.outbox = NOBODY
         self.overflow: Callable[[], None] | None = None  # the queue is full and says disconnect
-        self._repeats: list[int] = []  # ids of a resumed window that the peer has no room for yet
+        self._repeats: deque[int] = (
+            deque()
+        )  # ids of a resumed window that the peer has no room for yet
 
     # What others ask.
 
@@ -189,7 +191,7 @@ class Session:
         while self._repeats and self.outbox.state < CONGESTED:
             if len(window.unacked) - len(self._repeats) + len(window.releasing) >= window.limit:
                 return
-            packet_id = self._repeats.pop(0)
+            packet_id = self._repeats.popleft()
             entry = window.unacked.get(packet_id)
             if entry is not None:
                 # What was sent once does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
@@ -212,7 +214,7 @@ class Session:
         """A new connection carries on: repeat with DUP and the same ids. [MQTT-4.4.0-1]"""
         for packet_id in self.window.releasing:
             self.outbox.put(encode_ack(PUBREL, packet_id))
-        self._repeats = list(self.window.unacked)
+        self._repeats = deque(self.window.unacked)
         self.pump(now)
 
     def _send_one(
@@ -313,7 +315,7 @@ class Session:
             self._dequeue()
         self.queue = None
         self.window = Sender()
-        self._repeats = []
+        self._repeats = deque()
 
     # Connections.
 

@@ -12,21 +12,23 @@ import signal
 import sys
 
 from mqtt_broker import __version__
-from mqtt_broker.server.app import Server
+from mqtt_broker.server.app import Server, load_strategy
 from mqtt_broker.server.config import Config, ConfigError, load
+from mqtt_broker.server.loop import TurnLoop
 from mqtt_broker.server.memory import keep_large_buffers
-from mqtt_broker.server.turns import TurnLoop
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="F.toml", help="configuration file")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 1883; 0: a free one)")
-    parser.add_argument("--unix-socket", metavar="PATH", help="also listen on a unix socket")
-    parser.add_argument("--data-dir", metavar="DIR", help="where state is kept")
-    parser.add_argument("--database-url", metavar="URL", help="where state is kept in SQL")
+    parser.add_argument("--unix-socket", metavar="PATH", help="listen on a unix socket")
     parser.add_argument(
-        "--durability", help="commit, relaxed or memory; what an acknowledgement promises"
+        "--data-dir", metavar="DIR", help="where state is kept, once durability asks for it"
+    )
+    parser.add_argument("--database-url", metavar="URL", help="the same, as a database")
+    parser.add_argument(
+        "--durability", help="what an acknowledgement promises; memory: nothing beyond this process"
     )
     parser.add_argument(
         "--allow-anonymous",
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     ).split()
     try:
         config = load(args.config, os.environ, {name: getattr(args, name) for name in names})
+        load_strategy(config.settings.shared_strategy)
         if args.check:
             print(f"configuration ok: {', '.join(map(str, config.endpoints))}")
             return 0

@@ -37,15 +37,13 @@ from mqtt_broker.codec.constants import (
     UNSUBSCRIBE,
     V5,
     V31,
-    V311,
-    WILL,
 )
+from mqtt_broker.codec.decode_connect import decode_connect, decode_version
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import (
     Ack,
     Auth,
     Connack,
-    Connect,
     Disconnect,
     Packet,
     Pingreq,
@@ -56,11 +54,11 @@ from mqtt_broker.codec.packets import (
     SubscriptionRequest,
     Unsuback,
     Unsubscribe,
-    Will,
 )
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from mqtt_broker.codec.reasons import MALFORMED_PACKET, PROTOCOL_ERROR
-from mqtt_broker.codec.strings import decode_binary, decode_string, decode_utf8
+from mqtt_broker.codec.strings import decode_string
+from mqtt_broker.codec.topic_names import check_response_topic, decode_topic, known_topics
 
 # The flags a packet's first byte must have, 0 where none stand here. [MQTT-2.1.3-1]
 # PUBREL [MQTT-3.6.1-1], SUBSCRIBE [MQTT-3.8.1-1], UNSUBSCRIBE [MQTT-3.10.1-1]
@@ -84,9 +82,7 @@ _ACK_RUNS: Final = {
     for first in (0x40, 0x50, 0x62, 0x70)
 }
 
-_TOPICS_CACHED_MAX: Final = 65_536
-_TOPIC_BYTES_CACHED_MAX: Final = 256
-_topics: dict[bytes, str] = {}  # checked Topic Names by their bytes; emptied when full
+_CHUNKS_MAX: Final = 512
 
 
 class Decoder:
@@ -119,6 +115,8 @@ class Decoder:
             self._chunks.append(data)
             if len(data) < self._missing:  # a large packet in many chunks is joined once
                 self._missing -= len(data)
+                if len(self._chunks) > _CHUNKS_MAX:  # crumbs cost more than they hold
+                    self._chunks = [b"".join(self._chunks)]
                 return []
             data = b"".join(self._chunks)
             self._chunks = []
@@ -214,7 +212,9 @@ class Decoder:
         if first & 0x0F != _FLAGS.get(packet_type, 0):
             if packet_type == AUTH:
                 raise Violation(PROTOCOL_ERROR, "MQTT-3.15.1-1", "wrong flags in AUTH")
-            if not self._is_v31_flag(first, data, at):  # DISCONNECT too. [MQTT-3.14.1-1]
+            if not self._is_v31_flag(
+                first, data[at : min(at + 8, end)]
+            ):  # DISCONNECT too. [MQTT-3.14.1-1]
                 raise Violation(MALFORMED_PACKET, "MQTT-2.1.3-1", "wrong flags in the first byte")
         if packet_type in (PINGREQ, PINGRESP) and at != end:
             raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "a ping has no body", silent=True)
@@ -222,10 +222,10 @@ class Decoder:
             raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "a packet of the wrong direction")
         return _DECODERS[packet_type](self, first, data, at, end)
 
-    def _is_v31_flag(self, first: int, data: bytes, at: int) -> bool:
+    def _is_v31_flag(self, first: int, head: bytes) -> bool:
         """MQTT 3.1 allows any flags in CONNECT, and DUP in what it repeats."""
         if first >> 4 == CONNECT:
-            return data[at : at + 8] == b"\x00\x06MQIsdp"
+            return head == b"\x00\x06MQIsdp"
         return self.version == V31 and first & 0xF7 in (0x62, 0x82, 0xA2)
 
     # PUBLISH, and its runs.
@@ -251,9 +251,9 @@ class Decoder:
         if place > end:
             raise Violation(MALFORMED_PACKET, "MQTT-1.5.6", "the topic is cut short")
         raw_topic = data[topic_at:topic_end]
-        topic = _topics.get(raw_topic)
+        topic = known_topics.get(raw_topic)
         if topic is None:
-            topic = _decode_topic(raw_topic)
+            topic = decode_topic(raw_topic)
         if qos:
             place += 2
             if place > end:
@@ -331,120 +331,19 @@ def _bad_type(version: int) -> Violation:
     return Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "packet type 0", silent=version == 0)
 
 
-def _decode_topic(raw: bytes) -> str:
-    topic = decode_utf8(raw)
-    if "+" in topic or "#" in topic:  # they are for filters. [MQTT-4.7.0-1]
-        raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-2", "a wildcard in a Topic Name")
-    if len(raw) <= _TOPIC_BYTES_CACHED_MAX:
-        if len(_topics) >= _TOPICS_CACHED_MAX:
-            _topics.clear()
-        _topics[raw] = topic
-    return topic
-
-
 def _check_publish_properties(found: Properties, *, client: bool) -> None:
     if client and prop.SUBSCRIPTION_IDENTIFIER in found:
         raise Violation(PROTOCOL_ERROR, "MQTT-3.3.4-6", "a Subscription Identifier from a client")
     if found.get(prop.TOPIC_ALIAS) == 0:
         raise Violation(reasons.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-8", "Topic Alias 0")
-    _check_response_topic(found)
-
-
-def _check_response_topic(found: Properties) -> None:
-    response = found.text(prop.RESPONSE_TOPIC)
-    if response is not None and (not response or "+" in response or "#" in response):
-        raise Violation(PROTOCOL_ERROR, "MQTT-3.3.2-14", "a Response Topic that is no Topic Name")
+    check_response_topic(found)
 
 
 def _decode_connect(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
     if decoder.version:
         raise Violation(PROTOCOL_ERROR, "MQTT-3.1.0-2", "a second CONNECT")
-    try:
-        name, at = decode_binary(data, at, end)
-    except Violation:
-        name = b""
-    known = (V311, V5) if name == b"MQTT" else (V31,) if name == b"MQIsdp" else ()
-    if not known or at + 4 > end:  # [MQTT-3.1.2-1]
-        raise Violation(PROTOCOL_ERROR, "MQTT-3.1.2-1", "not MQTT", silent=True)
-    version, flags = data[at], data[at + 1]
-    if version not in known:
-        raise Violation(
-            reasons.UNSUPPORTED_PROTOCOL_VERSION,
-            "MQTT-3.1.2-2",
-            f"protocol {name.decode()} version {version}",
-        )
-    decoder.version = version
-    keep_alive = data[at + 2] << 8 | data[at + 3]
-    at += 4
-    will_qos = flags >> 3 & 3
-    has_will, has_username, has_password = flags & 4, flags & 0x80, flags & 0x40
-    if flags & 1 and version != V31:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-3", "the reserved connect flag is set")
-    if not has_will and flags & 0x38:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-11", "will QoS or retain without a will")
-    if will_qos == 3:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-12", "will QoS 3")
-    if has_password and not has_username and version < V5:
-        raise Violation(MALFORMED_PACKET, "MQTT3-3.1.2-22", "a password without a user name")
-    found = NO_PROPERTIES
-    if version == V5:
-        found, at = decode_properties(data, at, end, CONNECT)
-        if prop.AUTHENTICATION_DATA in found and prop.AUTHENTICATION_METHOD not in found:
-            raise Violation(PROTOCOL_ERROR, "MQTT-3.1.2.11.10", "authentication data, no method")
-    raw_id, at = _connect_binary(data, at, end)  # [MQTT-3.1.3-3]
-    try:
-        client_id = decode_utf8(raw_id)
-    except Violation as violation:
-        raise Violation(
-            reasons.CLIENT_IDENTIFIER_NOT_VALID, "MQTT-3.1.3-4", violation.text
-        ) from None
-    will = None
-    if has_will:  # all its fields must be there. [MQTT-3.1.2-9]
-        will, at = _decode_will(data, at, end, version, will_qos, bool(flags & 0x20))
-    username = password = None
-    if has_username:
-        raw, at = _connect_binary(data, at, end)
-        try:
-            username = decode_utf8(raw)
-        except Violation as violation:
-            raise Violation(
-                MALFORMED_PACKET, "MQTT-3.1.3-12", violation.text, silent=True
-            ) from None
-    if has_password:
-        password, at = _connect_binary(data, at, end)
-    if at != end:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-1", "more in CONNECT than its flags say")
-    return Connect(version, client_id, bool(flags & 2), keep_alive, found, will, username, password)
-
-
-def _connect_binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """A field of CONNECT's payload. One that is missing is answered by the close alone."""
-    try:
-        return decode_binary(data, at, end)
-    except Violation as violation:
-        raise Violation(
-            MALFORMED_PACKET, "MQTT-3.1.3-1", f"CONNECT: {violation.text}", silent=True
-        ) from None
-
-
-def _decode_will(
-    data: bytes, at: int, end: int, version: int, qos: int, retain: bool
-) -> tuple[Will, int]:
-    found = NO_PROPERTIES
-    start = at
-    if version == V5:
-        found, at = decode_properties(data, at, end, WILL)
-        _check_response_topic(found)
-    section = data[start:at]
-    raw_topic, at = _connect_binary(data, at, end)
-    try:
-        topic = _decode_topic(raw_topic)
-    except Violation as violation:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", violation.text, silent=True) from None
-    if not topic:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "an empty will topic", silent=True)
-    payload, at = _connect_binary(data, at, end)
-    return Will(topic, payload, qos, retain, found, section), at
+    decoder.version, at = decode_version(data, at, end)
+    return decode_connect(decoder.version, data, at, end)
 
 
 def _decode_ack(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:

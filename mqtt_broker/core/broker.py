@@ -35,7 +35,7 @@ from sessions.registry import Registry
 from sessions.session import Session
 
 
-def _raise(connection: Connection, data: bytes, error: Exception) -> None:
+def _raise(connection: Connection | None, data: bytes, error: Exception) -> None:
     raise error
 
 
@@ -50,7 +50,7 @@ class Broker:
         rng: random.Random,
         access: Access | None = None,
         log: Callable[[str], None] = lambda line: None,
-        on_bug: Callable[[Connection, bytes, Exception], None] = _raise,
+        on_bug: Callable[[Connection | None, bytes, Exception], None] = _raise,
         heap_bytes: Callable[[], int] = lambda: 0,
         strategy: StrategyFactory | None = None,
     ) -> None:
@@ -108,7 +108,10 @@ class Broker:
             batch = dirty[:]
             dirty.clear()
             for box in batch:
-                self.write_out(box, now)
+                try:
+                    self.write_out(box, now)
+                except Exception as error:
+                    box.owner.on_error(error, b"", now)
         self.turn_bytes = 0
 
     def write_out(self, box: Outbox, now: float) -> None:
@@ -124,7 +127,11 @@ class Broker:
             box.owner.on_written(waiting, now)
 
     def tick(self, now: float) -> float:
-        self.timers.run(now)
+        while self.timers.next() <= now:
+            try:
+                self.timers.run(now)
+            except Exception as error:  # ours; the other deadlines stand all the same
+                self.on_bug(None, b"", error)
         return self.timers.next()
 
     def resume(self, connection: Connection, verdict: Verdict, now: float) -> None:

@@ -212,38 +212,41 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
         if not broker.access.may_publish(packet.client_id, verdict.username, packet.will.topic):
             connection.refuse(now, reasons.NOT_AUTHORIZED)
             return
+    keep_alive = _keep_alive(broker, packet)
+    properties = _connack_properties(broker, packet, keep_alive, verdict)
+    limit = packet.properties.number(prop.MAXIMUM_PACKET_SIZE)
+    if limit and len(encode_connack(version, False, 0, properties)) > limit:
+        connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
+        return
     session, present = _open_session(broker, packet, now)
     connection.session = session
     connection.username = verdict.username
     session.username = verdict.username
-    session.expiry_interval, clipped = _expiry_interval(broker, packet)
+    session.expiry_interval = _expiry_interval(broker, packet)
     session.cancel_timers()
     session.will = packet.will  # [MQTT-3.1.2-7]
     session.will_at = session.expires_at = 0.0
     session.receiver.limit = broker.settings.receive_maximum if version == V5 else RECEIVE_MAXIMUM
     session.receiver.on_reconnect()
     found = packet.properties
-    alias_maximum = found.number(prop.TOPIC_ALIAS_MAXIMUM)
+    alias_maximum = min(
+        found.number(prop.TOPIC_ALIAS_MAXIMUM), broker.settings.topic_alias_outbound_max
+    )
     connection.outbox = Outbox(
         version,
         connection,
         connection.link.write,
         broker.dirty,
-        packet_bytes_max=found.number(prop.MAXIMUM_PACKET_SIZE),
+        packet_bytes_max=limit,
         aliases=OutboundAliases(alias_maximum) if alias_maximum else None,  # [MQTT-3.1.2-27]
     )
-    keep_alive = _keep_alive(broker, packet)
     connection.state = states.ACTIVE
     connection.connected_at = now
     connection.watch_keep_alive(keep_alive, now)
     broker.attach(connection, found.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM))
     session.overflow = lambda: _on_overflow(connection, now)
     broker.stats.packets_sent[CONNACK] += 1
-    properties = _connack_properties(broker, packet, keep_alive, clipped, verdict)
     data = encode_connack(version, present and version != V31, 0, properties)  # [MQTT-3.1.4-5]
-    if not connection.outbox.fits(len(data)):
-        connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
-        return
     connection.send(data)
     session.resume(now)
     broker.refresh_groups(session, now)
@@ -267,14 +270,14 @@ def _open_session(broker: Broker, packet: Connect, now: float) -> tuple[Session,
     return broker.sessions.create(packet.client_id, now), False  # [MQTT-3.1.2-6], [MQTT-3.2.2-2]
 
 
-def _expiry_interval(broker: Broker, packet: Connect) -> tuple[int, bool]:
-    """(interval, whether we shortened it)."""
+def _asked_expiry(packet: Connect) -> int:
     if packet.version < V5:
-        asked = 0 if packet.clean_start else NEVER_EXPIRES
-    else:
-        asked = packet.properties.number(prop.SESSION_EXPIRY_INTERVAL)
-    granted = min(asked, broker.settings.session_expiry_s_max)
-    return granted, granted != asked
+        return 0 if packet.clean_start else NEVER_EXPIRES
+    return packet.properties.number(prop.SESSION_EXPIRY_INTERVAL)
+
+
+def _expiry_interval(broker: Broker, packet: Connect) -> int:
+    return min(_asked_expiry(packet), broker.settings.session_expiry_s_max)
 
 
 def _keep_alive(broker: Broker, packet: Connect) -> int:
@@ -285,7 +288,7 @@ def _keep_alive(broker: Broker, packet: Connect) -> int:
 
 
 def _connack_properties(
-    broker: Broker, packet: Connect, keep_alive: int, clipped: bool, verdict: Allow
+    broker: Broker, packet: Connect, keep_alive: int, verdict: Allow
 ) -> Properties:
     """What an MQTT 5 client is told; in an order that older test suites compare by bytes."""
     found = Properties()
@@ -293,7 +296,7 @@ def _connack_properties(
         return found
     settings = broker.settings
     asked = packet.properties
-    if clipped:  # [MQTT-3.2.2.3.2]
+    if _asked_expiry(packet) > settings.session_expiry_s_max:  # [MQTT-3.2.2.3.2]
         found[prop.SESSION_EXPIRY_INTERVAL] = settings.session_expiry_s_max
     if keep_alive != packet.keep_alive:  # [MQTT-3.2.2-21]
         found[prop.SERVER_KEEP_ALIVE] = keep_alive

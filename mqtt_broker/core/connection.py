@@ -156,7 +156,7 @@ class Connection:
                 self.last_heard_at = now
                 self.take(packets, now)
         except Exception as error:
-            self._on_error(error, data, now)
+            self.on_error(error, data, now)
 
     def resume(self, verdict: Verdict, now: float) -> None:
         """The access door's late answer to the CONNECT that waits here."""
@@ -167,9 +167,9 @@ class Connection:
             else:
                 connect.settle(self, verdict, now)
         except Exception as error:
-            self._on_error(error, b"", now)
+            self.on_error(error, b"", now)
 
-    def _on_error(self, error: Exception, data: bytes, now: float) -> None:
+    def on_error(self, error: Exception, data: bytes, now: float) -> None:
         """The one place where errors end: the peer's, and our own."""
         if isinstance(error, Violation):
             self._on_violation(error, now)
@@ -225,6 +225,12 @@ class Connection:
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
+        try:
+            self._settle_outbox(waiting_bytes, now)
+        except Exception as error:
+            self.on_error(error, b"", now)
+
+    def _settle_outbox(self, waiting_bytes: int, now: float) -> None:
         box = self.outbox
         broker = self.broker
         if waiting_bytes < box.waiting_bytes or not waiting_bytes:

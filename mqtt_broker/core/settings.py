@@ -31,6 +31,9 @@ class Settings:
         2_000_000, "largest packet a client may send", 20, REMAINING_LENGTH_MAX + 5
     )
     topic_alias_maximum: int = _option(10, "Topic Aliases a client may use", 0, 65_535)
+    topic_alias_outbound_max: int = _option(
+        100, "Topic Aliases used towards a client that allows them", 0, 65_535
+    )
     topic_levels_max: int = _option(201, "levels of a Topic Name or Topic Filter", 1, 65_535)
     maximum_qos: int = _option(2, "highest QoS a client may publish with", 0, 2)
     retain_available: bool = _option(True, "whether messages may be retained")

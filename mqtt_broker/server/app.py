@@ -14,12 +14,13 @@ import random
 import time
 from typing import Final
 
+from mqtt_broker.core.access import Access
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.connection import Connection
 from mqtt_broker.server.config import Config, ConfigError
 from mqtt_broker.server.links import READ_BYTES, SocketLink
 from mqtt_broker.server.listeners import Endpoint, Listener
-from mqtt_broker.server.turns import attach
+from mqtt_broker.server.loop import attach
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 
 _STOP_S: Final = 1.0  # how long clients have to read their last packet
@@ -30,10 +31,11 @@ _log = logging.getLogger("fleetmq")
 class Server:
     """One broker on one event loop, from `start` to `stop`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, access: Access | None = None) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.turns, self._detach = attach(self.loop, self._end_turn)
+        self.turns.on_error = self._on_error
         # Deadlines count in wall-clock seconds, so that they mean something after a restart,
         # and never jump: the clock is read once and monotonic time is added.
         self._epoch = time.time() - time.monotonic()
@@ -42,10 +44,11 @@ class Server:
             config.settings,
             now=self.now(),
             rng=random.Random(),
+            access=access,
             log=self.log,
             on_bug=self._on_bug,
             heap_bytes=_resident_bytes,
-            strategy=_load_strategy(config.settings.shared_strategy),
+            strategy=load_strategy(config.settings.shared_strategy),
         )
         self.read_buffer = bytearray(READ_BYTES)
         self.read_view = memoryview(self.read_buffer)
@@ -69,6 +72,7 @@ class Server:
                 self._listeners.append(Listener(self, endpoint))
         except OSError as error:
             self._close_listeners()
+            self._detach()
             raise ConfigError(f"cannot listen on {endpoint}: {error.strerror or error}") from None
         for listener in self._listeners:
             listener.start()
@@ -126,18 +130,26 @@ class Server:
     def _on_timer(self) -> None:
         self._timer = None
         now = self.now()
-        self.broker.tick(now)
-        self.broker.flush(now)
-        self._arm()
+        try:
+            self.broker.tick(now)
+            self.broker.flush(now)
+        finally:
+            self._arm()
 
-    def _on_bug(self, connection: Connection, data: bytes, error: Exception) -> None:
+    def _on_bug(self, connection: Connection | None, data: bytes, error: Exception) -> None:
         """Our mistake. The bytes that brought it out are logged, so that it can be replayed."""
+        if connection is None:
+            self._on_error(error)
+            return
         _log.error(
             "%s: internal error, connection closed; its last bytes: %s",
             connection.name,
             data[:4096].hex(),
             exc_info=error,
         )
+
+    def _on_error(self, error: Exception) -> None:
+        _log.error("internal error", exc_info=error)
 
 
 def _resident_bytes() -> int:
@@ -148,13 +160,13 @@ def _resident_bytes() -> int:
         return 0
 
 
-def _load_strategy(name: str) -> StrategyFactory:
+def load_strategy(name: str) -> StrategyFactory:
     """A ready strategy, or the user's own class by `package.module:Class`."""
     if name in STRATEGIES:
         return STRATEGIES[name]
     module_name, _, class_name = name.partition(":")
     try:
         found: StrategyFactory = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"shared_strategy {name}: {error}") from None
+    except Exception as error:  # a user's module may fail in any way when it is imported
+        raise ConfigError(f"shared_strategy {name}: {error}") from error
     return found

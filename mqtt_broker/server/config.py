@@ -90,6 +90,8 @@ def _kind(key: str, where: str) -> type[Any]:
         return _OWN_KEYS[key]
     if key in _fields():
         return type(_fields()[key].default)
+    if key == "listeners":
+        raise ConfigError(f"{where}: listeners are written in the file, as [[listeners]]")
     near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), "listeners"], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(f"{where}: unknown key {key}{hint}")
@@ -122,16 +124,18 @@ def _checked(key: str, value: Any, where: str) -> Any:
         if key == "durability" and value in ("commit", "relaxed"):
             raise ConfigError(f"{where}: durability {value} needs a store; this version has memory")
         raise ConfigError(f"{where}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
-    if key == "port" and not 0 <= value <= 65_535:
-        raise ConfigError(f"{where}: port is 0 to 65535, not {value}")
+    if key == "port":
+        _check_port(value, where)
     if key == "shared_strategy" and value not in STRATEGIES and ":" not in value:
         raise ConfigError(
             f"{where}: shared_strategy is one of {', '.join(STRATEGIES)} or package.module:Class"
         )
     if key in _fields() and kind in (int, float):
         meta = _fields()[key].metadata
-        if not meta["low"] <= value <= meta["high"]:
-            raise ConfigError(f"{where}: {key} is {meta['low']} to {meta['high']}, not {value}")
+        low, high = meta["low"], meta["high"]
+        if not low <= value <= high:
+            limits = f"{low} or more" if high == float("inf") else f"{low} to {high}"
+            raise ConfigError(f"{where}: {key} is {limits}, not {value}")
     return value
 
 
@@ -170,15 +174,24 @@ def _endpoints(own: dict[str, Any], listeners: Any, path: str) -> list[Endpoint]
         if unknown := set(row) - {"host", "port", "path"}:
             raise ConfigError(f"{where}: unknown key {min(unknown)}; it has host, port or path")
         if "path" in row:
-            found.append(Endpoint(path=_typed(row, "path", str, "", where)))
+            if not _typed(row, "path", str, "", where):
+                raise ConfigError(f"{where}: path is empty")
+            found.append(Endpoint(path=row["path"]))
         else:
             host = _typed(row, "host", str, "127.0.0.1", where)
-            found.append(Endpoint(host, _typed(row, "port", int, DEFAULT_PORT, where)))
+            port = _typed(row, "port", int, DEFAULT_PORT, where)
+            _check_port(port, where)
+            found.append(Endpoint(host, port))
     if own.get("unix_socket"):
         found.append(Endpoint(path=own["unix_socket"]))
     if not found or "host" in own or "port" in own:
         found.insert(0, Endpoint(own.get("host", "127.0.0.1"), own.get("port", DEFAULT_PORT)))
     return found
+
+
+def _check_port(port: int, where: str) -> None:
+    if not 0 <= port <= 65_535:
+        raise ConfigError(f"{where}: port is 0 to 65535, not {port}")
 
 
 def _typed(row: dict[str, Any], key: str, kind: type, default: Any, where: str) -> Any:

@@ -21,6 +21,9 @@ class _Node:
         self.children: dict[str, _Node] = {}
         self.topic: str | None = None
 
+    def is_empty(self) -> bool:
+        return not self.children and self.topic is None
+
 
 class RetainedTree(Generic[Value]):
     __slots__ = ("_root", "_values")
@@ -60,7 +63,7 @@ class RetainedTree(Generic[Value]):
             node = node.children[level]
         node.topic = None
         for parent, level in reversed(path):
-            if node.children or node.topic is not None:
+            if not node.is_empty():
                 break
             del parent.children[level]
             node = parent

@@ -40,6 +40,7 @@ ROOMS: Final = {
     "mqtt_broker.admin": "admin",
     "mqtt_broker.cli": "cli",
     "mqtt_broker.testing": "testing",
+    "mqtt_broker.pytest_plugin": "testing",
     "sessions": "sessions",
     "sessions.schema": "store",
     "sessions.store": "store",

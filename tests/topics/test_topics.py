@@ -77,7 +77,9 @@ def test_good_filters(text: str) -> None:
     assert filter_problem(text) is None
 
 
-@pytest.mark.parametrize("text", ["", "a#", "#/a", "a/#/b", "a+", "+a", "a/+b/c", "##", "++", "a/b#"])
+@pytest.mark.parametrize(
+    "text", ["", "a#", "#/a", "a/#/b", "a+", "+a", "a/+b/c", "##", "++", "a/b#"]
+)
 def test_bad_filters(text: str) -> None:
     assert filter_problem(text)
 

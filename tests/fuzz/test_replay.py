@@ -1,0 +1,79 @@
+"""The fuzz targets without a fuzzer: what was found before, and some thousand new inputs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import grammar
+from tests.fuzz.targets import connection_once, decode_once, mutate_script, script
+
+CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=300)
+TARGETS = {"decode": decode_once, "connection": connection_once}
+
+
+def corpus() -> list[object]:
+    found: list[object] = []
+    for line in (Path(__file__).parent / "corpus.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            target, data, why = line.split(" ", 2)
+            found.append(pytest.param(target, bytes.fromhex(data), id=why))
+    return found
+
+
+@pytest.mark.parametrize(("target", "data"), corpus())
+def test_corpus(target: str, data: bytes) -> None:
+    TARGETS[target](data)
+
+
+@CHECK
+@given(st.binary(max_size=60))
+def test_decode_bytes(data: bytes) -> None:
+    decode_once(data)
+
+
+@CHECK
+@given(st.binary(max_size=80))
+def test_connection_bytes(data: bytes) -> None:
+    connection_once(data)
+
+
+@pytest.mark.parametrize("start", range(0, 4_000, 400))
+def test_decode_streams(start: int) -> None:
+    for seed in range(start, start + 400):
+        rng = random.Random(seed)
+        data = grammar.stream(rng)
+        if seed % 2:
+            data = grammar.mutate(data, rng)
+        try:
+            decode_once(bytes([rng.randrange(256) & 0xFC]) + data)
+            decode_once(bytes([rng.randrange(256)]) + data)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.parametrize("start", range(0, 1_000, 100))
+def test_connection_scripts(start: int) -> None:
+    for seed in range(start, start + 100):
+        rng = random.Random(seed)
+        data = script(rng)
+        if seed % 3 == 0:
+            data = mutate_script(data, rng)
+        try:
+            connection_once(data)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {data.hex()}") from error
+
+
+@pytest.mark.slow
+def test_many_scripts() -> None:
+    for seed in range(10_000, 30_000):
+        rng = random.Random(seed)
+        try:
+            connection_once(script(rng))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
