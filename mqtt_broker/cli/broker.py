@@ -71,11 +71,11 @@ async def _serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     server = Server(config)
     endpoints = server.start()
-    where = ", ".join(map(str, endpoints))
-    print(f"FleetMQ {__version__} listens on {where} (durability {config.durability})", flush=True)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    where = ", ".join(map(str, endpoints))
+    print(f"FleetMQ {__version__} listens on {where} (durability {config.durability})", flush=True)
     # What exists now stays: take it out of the collector's way, and let it look less often
     # at the many small objects of a busy broker, hardly any of which are ever in a cycle.
     gc.collect()

@@ -132,7 +132,6 @@ TABLE: Final[dict[int, Property]] = {
     0x2A: _row("shared-subscription-available", Kind.BYTE, CONNACK, high=1),
 }
 _WITH_USER_PROPERTIES: Final = TABLE[USER_PROPERTY].packets
-REPEATABLE: Final = frozenset({USER_PROPERTY, SUBSCRIPTION_IDENTIFIER})
 NAMES: Final = {row.name: number for number, row in TABLE.items()}
 
 

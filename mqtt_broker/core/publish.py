@@ -46,6 +46,8 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
         topic = _resolve_alias(connection, packet)
     route = broker.routes.cache.results.get(topic)
     if route is None:
+        if level_count(topic) > broker.settings.topic_levels_max:
+            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
         route = find_route(broker, topic)
     refusal = 0
     if packet.properties or packet.retain or broker.is_strict or route.refusal:
@@ -75,9 +77,7 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
 
 
 def find_route(broker: Broker, topic: str) -> Route:
-    """Work out a route, and whether the topic is one that clients may publish to at all."""
-    if level_count(topic) > broker.settings.topic_levels_max:
-        raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "a Topic Name of too many levels")
+    """Work out a route, and whether the topic is one that clients may publish to."""
     refusal = 0
     if topic[0] == "$" and is_ours(topic):
         refusal = reasons.NOT_AUTHORIZED

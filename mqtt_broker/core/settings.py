@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from mqtt_broker.codec.constants import NEVER_EXPIRES, REMAINING_LENGTH_MAX
 
+UNLIMITED: Final = 2**53  # the largest number that time and memory are still counted in exactly
 
-def _option(default: Any, help: str, low: float = 0, high: float = float("inf")) -> Any:
+
+def _option(default: Any, help: str, low: Any = 0, high: Any = UNLIMITED) -> Any:
     return field(default=default, metadata={"help": help, "low": low, "high": high})
 
 

@@ -70,10 +70,11 @@ class Server:
         try:
             for endpoint in self.config.endpoints:
                 self._listeners.append(Listener(self, endpoint))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that is none
             self._close_listeners()
             self._detach()
-            raise ConfigError(f"cannot listen on {endpoint}: {error.strerror or error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot listen on {endpoint}: {reason}") from None
         for listener in self._listeners:
             listener.start()
         self._arm()
@@ -169,4 +170,6 @@ def load_strategy(name: str) -> StrategyFactory:
         found: StrategyFactory = getattr(importlib.import_module(module_name), class_name)
     except Exception as error:  # a user's module may fail in any way when it is imported
         raise ConfigError(f"shared_strategy {name}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"shared_strategy {name}: not a class")
     return found

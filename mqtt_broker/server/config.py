@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.settings import UNLIMITED, Settings
 from mqtt_broker.server.listeners import Endpoint
 from mqtt_broker.topics.shared import STRATEGIES
 from sessions.budget import QueueFull
@@ -94,7 +94,8 @@ def _kind(key: str, where: str) -> type[Any]:
         raise ConfigError(f"{where}: listeners are written in the file, as [[listeners]]")
     near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), "listeners"], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"{where}: unknown key {key}{hint}")
+    shown = key if key.isprintable() else repr(key)
+    raise ConfigError(f"{where}: unknown key {shown}{hint}")
 
 
 def _parsed(key: str, text: str, where: str) -> Any:
@@ -134,7 +135,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
         meta = _fields()[key].metadata
         low, high = meta["low"], meta["high"]
         if not low <= value <= high:
-            limits = f"{low} or more" if high == float("inf") else f"{low} to {high}"
+            limits = f"{low} or more" if high == UNLIMITED and value < low else f"{low} to {high}"
             raise ConfigError(f"{where}: {key} is {limits}, not {value}")
     return value
 

@@ -1,0 +1,36 @@
+"""The documents say what the code says: every key with its default, every link to a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from mqtt_broker.core.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("key", [field.name for field in dataclasses.fields(Settings)])
+def test_every_key_has_its_row_with_its_default(key: str) -> None:
+    text = (ROOT / "docs" / "CONFIGURATION.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith(f"| `{key}` |")]
+    assert len(rows) == 1
+    default = getattr(Settings(), key)
+    shown = rows[0].split("|")[2].strip().strip("`").strip('"')
+    if isinstance(default, bool):
+        assert shown == str(default).lower()
+    elif isinstance(default, str):
+        assert shown == default
+    else:
+        assert float(shown) == default
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
