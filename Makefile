@@ -40,6 +40,7 @@ $(VENV)/.product: $(VENV)/.ready deploy/compile.py $(SOURCES)
 
 $(VENV)/.fuzz: $(VENV)/.ready
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	@rm -f $(VENV)/.product  # the working tree stands in its place now
 	@touch $@
 
 run: setup  ## run a broker on 127.0.0.1:1883 (HOST= and PORT= change that)
