@@ -25,7 +25,6 @@ from mqtt_broker.codec.constants import (
 )
 from mqtt_broker.codec.packets import (
     Auth,
-    Connack,
     Connect,
     Disconnect,
     Packet,
@@ -198,7 +197,3 @@ def encode_from_client(version: int, packet: Packet) -> bytes:
         return encode_auth(packet.reason, packet.properties)
     assert isinstance(packet, Pingreq), f"not a client's packet: {type(packet).__name__}"
     return PINGREQ_BYTES
-
-
-def encode_connack_packet(version: int, packet: Connack) -> bytes:
-    return encode_connack(version, packet.session_present, packet.reason, packet.properties)

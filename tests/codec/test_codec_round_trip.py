@@ -104,7 +104,7 @@ def test_auth(packet: Packet, server: bool) -> None:
 @CHECK
 def test_connack(version: int, data: st.DataObject) -> None:
     packet = data.draw(connacks(version))
-    wire = encode.encode_connack_packet(version, packet)
+    wire = encode.encode_connack(version, packet.session_present, packet.reason, packet.properties)
     assert decode(wire, version, from_server=True) == packet
 
 

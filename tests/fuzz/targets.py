@@ -17,7 +17,7 @@ from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.encode import (
     PINGREQ_BYTES,
     encode_ack,
-    encode_connack_packet,
+    encode_connack,
     encode_from_client,
 )
 from mqtt_broker.codec.errors import Violation
@@ -99,7 +99,7 @@ def _check_round_trip(packet: Packet | Violation, version: int, from_server: boo
             packet.packet_type, packet.packet_ids[0], packet.reason, packet.properties
         )
     elif isinstance(packet, Connack):
-        data = encode_connack_packet(version, packet)
+        data = encode_connack(version, packet.session_present, packet.reason, packet.properties)
     else:
         data = encode_from_client(version, packet)
     first = 0 if data[0] >> 4 == 1 else version
