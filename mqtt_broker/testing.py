@@ -9,9 +9,10 @@
     def test_it(fleetmq_broker):              # the same as a pytest fixture
         client.connect(fleetmq_broker.host, fleetmq_broker.port)
 
-It listens on a free port of 127.0.0.1, keeps everything in memory, and is gone afterwards.
-Keyword arguments are the settings of `mqtt_broker.core.settings.Settings`, and `access` for a
-door of your own (`mqtt_broker.core.access.Access`).
+It listens on a free port of 127.0.0.1, keeps everything in memory, and is gone afterwards;
+with `data_dir` it keeps its state there, and a second broker may carry on from it. Keyword
+arguments are the settings of `mqtt_broker.core.settings.Settings`, and `access` for a door of
+your own (`mqtt_broker.core.access.Access`).
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ class Broker:
         port: int = 0,
         *,
         access: Access | None = None,
+        data_dir: str = "",
         **settings: Any,
     ) -> None:
         self.host = host
         self.port = port
+        self._data_dir = data_dir
         self._access = access
         self._settings = Settings(**settings)
         self._server: Server | None = None
@@ -55,7 +58,12 @@ class Broker:
         return f"mqtt://{self.host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        config = Config(self._settings, (Endpoint(self.host, self.port),))
+        config = Config(
+            self._settings,
+            (Endpoint(self.host, self.port),),
+            durability="commit" if self._data_dir else "memory",
+            data_dir=self._data_dir,
+        )
         self._server = Server(config, self._access)
         self.port = self._server.start()[0].port
         return self
@@ -72,8 +80,11 @@ class Broker:
 class ThreadedBroker:
     """A broker in a thread, for tests that are not async."""
 
-    def __init__(self, *, access: Access | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *, access: Access | None = None, data_dir: str = "", **settings: Any
+    ) -> None:
         self._access = access
+        self._data_dir = data_dir
         self._settings = settings
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fleetmq", daemon=True)
@@ -121,7 +132,7 @@ class ThreadedBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        async with Broker(access=self._access, **self._settings) as broker:
+        async with Broker(access=self._access, data_dir=self._data_dir, **self._settings) as broker:
             self.port = broker.port
             self._ready.set()
             await self._stop.wait()

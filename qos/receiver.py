@@ -6,9 +6,9 @@ from __future__ import annotations
 class Receiver:
     """Remembers inbound QoS 2 ids so that a repeated PUBLISH is delivered once.
 
-    `held` counts QoS 1 messages whose PUBACK waits for the store; together with the open
-    QoS 2 exchanges it is what the peer has under way, which may not exceed `limit`, the
-    Receive Maximum we announced. [MQTT-3.3.4-7], [MQTT-4.3.3-10]
+    `held` counts QoS 1 messages that are not answered yet, where somebody keeps count; together
+    with the open QoS 2 exchanges it is what the peer has under way, which may not exceed
+    `limit`, the Receive Maximum we announced. [MQTT-3.3.4-7], [MQTT-4.3.3-10]
     """
 
     __slots__ = ("_repeated", "held", "ids", "limit")

@@ -25,7 +25,8 @@ class Budget:
     queue_qos0: bool = False
     inflight_max: int = 65_535
     queued_messages: int = 0
-    queued_bytes: int = 0
+    queued_bytes: int = 0  # of them, wherever they are
+    memory_bytes: int = 0  # of those, in memory
     published: int = 0  # PUBLISH packets that sessions have written
     dropped: dict[str, int] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ costs 211 ns, sharing 7.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.encode import NO_PROPERTIES_V5, publish_head
@@ -35,6 +35,12 @@ _LAYOUTS_MAX: Final = 32  # kept by one envelope: a retained one meets every ide
 MESSAGE_OVERHEAD_BYTES: Final = 120  # a queued message's objects, beside topic and payload
 
 
+class Share(Protocol):
+    """A shared subscription; `name` is its whole filter, `$share/<group>/<filter>`."""
+
+    name: str
+
+
 class Grant:
     """How one subscription wants a message: QoS, retain flag, identifiers, and whose it is.
 
@@ -44,7 +50,7 @@ class Grant:
     __slots__ = ("group", "qos", "retain", "subscription_ids")
 
     def __init__(
-        self, qos: int, retain: bool = False, subscription_ids: Ids = (), group: object = None
+        self, qos: int, retain: bool = False, subscription_ids: Ids = (), group: Share | None = None
     ) -> None:
         self.qos = qos
         self.retain = retain
@@ -55,7 +61,7 @@ class Grant:
 Grants = tuple[Grant, Grant, Grant]  # by the QoS of the message
 
 
-def grants(qos: int, retain: bool, subscription_ids: Ids, group: object = None) -> Grants:
+def grants(qos: int, retain: bool, subscription_ids: Ids, group: Share | None = None) -> Grants:
     """What a subscription at `qos` makes of messages at QoS 0, 1 and 2.
 
     The smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
@@ -72,7 +78,6 @@ class Envelope:
 
     __slots__ = (
         "_layouts",
-        "_section",
         "_topic_bytes",
         "_travels",
         "expires_at",
@@ -83,6 +88,7 @@ class Envelope:
         "qos",
         "received_at",
         "retain",
+        "section",
         "topic",
     )
 
@@ -109,7 +115,7 @@ class Envelope:
         if properties and prop.MESSAGE_EXPIRY_INTERVAL in properties:
             self.expiry_interval = properties.number(prop.MESSAGE_EXPIRY_INTERVAL)
             self.expires_at = now + self.expiry_interval
-        self._section = section  # the properties as they came
+        self.section = section  # the properties as they came
         self._topic_bytes = b""
         self._travels: bytes | None = None
         self._layouts: dict[object, tuple[bytes, bytes]] = {}
@@ -117,7 +123,7 @@ class Envelope:
     @property
     def size(self) -> int:
         """What one waiting message of this burst counts against the memory limits."""
-        return MESSAGE_OVERHEAD_BYTES + len(self.topic) + len(self._section) + self.payload_bytes
+        return MESSAGE_OVERHEAD_BYTES + len(self.topic) + len(self.section) + self.payload_bytes
 
     def is_expired(self, now: float) -> bool:
         return self.expiry_interval >= 0 and now >= self.expires_at
@@ -172,7 +178,7 @@ class Envelope:
         """
         travels = self._travels
         if travels is None:
-            travels = without(self._section, _HOP) if self.properties else b""
+            travels = without(self.section, _HOP) if self.properties else b""
             self._travels = travels
         if not (travels or subscription_ids or alias or self.expiry_interval >= 0):
             return NO_PROPERTIES_V5
@@ -191,11 +197,12 @@ class Envelope:
 class Message:
     """One application message at QoS 1 or 2, waiting or under way, or a retained one."""
 
-    __slots__ = ("envelope", "payload")
+    __slots__ = ("envelope", "mid", "payload")
 
     def __init__(self, envelope: Envelope, payload: bytes) -> None:
         self.envelope = envelope
         self.payload = payload
+        self.mid = 0  # its number in the store; 0: it is not there
 
 
 def single(

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sessions.budget import Budget
+from sessions.journal import Journal
 from sessions.session import Session
 
 
 class Registry:
-    __slots__ = ("_sessions", "budget", "receive_maximum")
+    __slots__ = ("_sessions", "budget", "journal", "receive_maximum")
 
-    def __init__(self, budget: Budget, receive_maximum: int) -> None:
+    def __init__(
+        self, budget: Budget, receive_maximum: int, journal: Journal | None = None
+    ) -> None:
         self.budget = budget
+        self.journal = journal
         self.receive_maximum = receive_maximum
         self._sessions: dict[str, Session] = {}
 
@@ -28,10 +32,11 @@ class Registry:
     def create(self, client_id: str, now: float) -> Session:
         assert client_id not in self._sessions
         session = Session(client_id, self.budget, receive_maximum=self.receive_maximum, now=now)
+        session.journal = self.journal
         self._sessions[client_id] = session
         return session
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: Session, now: float) -> None:
         """Forget the session; its subscriptions are the caller's to take out first."""
-        session.clear()
+        session.clear(now)
         del self._sessions[session.client_id]

@@ -4,8 +4,10 @@
     pump      the window has room, or the peer has caught up: send from the queue
     resume    a new connection: repeat what was under way, then pump
 
-A message waits in the queue as (message, grant) and in the window as the same pair: the
-grant says at which QoS and with which flags it goes to this client.
+A message waits in the queue as (message, grant, n, ticket) and in the window as the same
+item: the grant says at which QoS and with which flags it goes to this client, `n` and ticket
+what it is to the store. A session that outlives its connections has a number there, `sid`, and
+records what becomes of its deliveries in the journal.
 """
 
 from __future__ import annotations
@@ -13,17 +15,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from mqtt_broker.codec.constants import NEVER_EXPIRES, PUBREL
 from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.packets import Will
 from qos import PACKET_ID_MAX, Receiver, Sender
 from sessions.budget import Budget, QueueFull
+from sessions.holds import Parked, Resumption
+from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Ids, Message
 from sessions.outbox import CONGESTED, NOBODY, Outbox
+from sessions.queue import Queue
+from sessions.rows import SessionRow, WillRow
 
-Waiting = tuple[Message, Grant]
+_PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
 
 
 class Cancellable(Protocol):
@@ -60,12 +66,15 @@ class Session:
         "expires_at",
         "expiry_interval",
         "expiry_timer",
+        "is_gated",
         "is_plain",
+        "journal",
+        "order",
         "outbox",
         "overflow",
         "queue",
-        "queue_bytes",
         "receiver",
+        "sid",
         "subscriptions",
         "username",
         "version",
@@ -85,10 +94,13 @@ class Session:
         self.expiry_interval = 0
         self.expires_at = 0.0  # when away: the end of the session; inf: never
         self.subscriptions: dict[str, Subscription] = {}
-        self.window: Sender[Waiting] = Sender()
+        self.window: Sender[Item] = Sender()
         self.receiver = Receiver(receive_maximum)
-        self.queue: deque[Waiting] | None = None  # made when something waits: 600 bytes empty
-        self.queue_bytes = 0
+        self.queue: Queue | None = None  # made when something waits
+        self.journal: Journal | None = None
+        self.sid = 0  # its number in the store; 0: it is not there
+        self.order = 0  # the n of its newest stored delivery
+        self.is_gated = False  # nothing goes out before what is to be repeated
         self.will: Will | None = None
         self.will_at = 0.0  # when away: when the will is due
         self.expiry_timer: Cancellable | None = None
@@ -108,6 +120,10 @@ class Session:
     @property
     def queued(self) -> int:
         return len(self.queue) if self.queue is not None else 0
+
+    @property
+    def queue_bytes(self) -> int:
+        return self.queue.bytes if self.queue is not None else 0
 
     @property
     def load(self) -> int:
@@ -131,28 +147,61 @@ class Session:
         """
         box = self.outbox
         window = self.window
-        if box.state >= CONGESTED or self.queue or self._repeats:
-            self._enqueue(messages, grant)
+        ticket: Ticket | None = None
+        n = 0
+        if self.sid and self.journal is not None:
+            ticket = self.journal.current
+            if ticket is not None:
+                if ticket.covers(messages[0]):
+                    n = self.order + 1
+                    self.order += len(messages)
+                else:
+                    ticket = None
+        if box.state >= CONGESTED or self.queue is not None or self._repeats or self.is_gated:
+            self._enqueue(messages, grant, n, ticket, now)
             return
         room = window.limit - len(window.unacked) - len(window.releasing)
         if room < len(messages):  # the send quota is used up. [MQTT-4.9.0-2]
-            self._enqueue(messages[room:] if room > 0 else messages, grant)
-            if room <= 0:
+            room = max(room, 0)
+            behind = n + room if n else 0
+            self._enqueue(messages[room:], grant, behind, ticket, now)
+            if not room:
                 return
             messages = messages[:room]
+        if ticket is not None:
+            self._send_stored(messages, grant, n, ticket, now)
+            return
         if box.plain and len(messages) == 1:
             message = messages[0]
             head, section = message.envelope.layout(box.v5, grant, now)
-            packet_id = window.admit_one((message, grant), grant.qos)
+            packet_id = window.admit_one((message, grant, 0, None), grant.qos)
             box.pieces += (head, ID_BYTES[packet_id], section, message.payload)
             box.mark()
             self.budget.published += 1
             return
-        ids = window.admit([(message, grant) for message in messages], grant.qos)
+        ids = window.admit([(message, grant, 0, None) for message in messages], grant.qos)
+        self._send_run(ids, messages, grant, now)
+
+    def _send_stored(
+        self, messages: list[Message], grant: Grant, n: int, ticket: Ticket, now: float
+    ) -> None:
+        """Number and record them; QoS 2 waits until that is on disk, QoS 1 leaves at once."""
+        items: list[Item] = []
+        for place, message in enumerate(messages, n):
+            items.append((message, grant, place, ticket))
+        ids = self.window.admit(items, grant.qos)
+        ticket.deliver(self.sid, n, messages, grant, ids)
+        if grant.qos == 2 and ticket.holds:
+            ticket.park(Parked(self, list(zip(ids, items, strict=True))))
+        else:
+            self._send_run(ids, messages, grant, now)
+
+    def _send_run(self, ids: list[int], messages: list[Message], grant: Grant, now: float) -> None:
+        box = self.outbox
         if not box.plain:
             for packet_id, message in zip(ids, messages, strict=True):
                 self._send_one(packet_id, message, grant, now, dup=False)
-            if self.queue:  # what was too large for the peer left room in the window
+            if self.queue is not None:  # what was too large for the peer left room in the window
                 self.pump(now)
             return
         head, section = messages[0].envelope.layout(box.v5, grant, now)
@@ -161,6 +210,16 @@ class Session:
             pieces += (head, ID_BYTES[packet_id], section, message.payload)
         box.mark()
         self.budget.published += len(messages)
+
+    def send_parked(self, box: Outbox, sent: list[tuple[int, Item]], now: float) -> None:
+        """Their packet ids are on disk. On another connection than then, they are repeated."""
+        if self.outbox is not box:
+            return
+        unacked = self.window.unacked
+        for packet_id, item in sent:
+            entry = unacked.get(packet_id)
+            if entry is not None and entry[0] is item[0]:  # compiled, a tuple has no identity
+                self._send_one(packet_id, item[0], item[1], now, dup=False)
 
     def deliver_qos0(
         self, messages: list[Message], grant: Grant, now: float, *, may_wait: bool = False
@@ -171,11 +230,13 @@ class Session:
         only because there is more of it than a peer can read at once.
         """
         box = self.outbox
-        if self.budget.queue_qos0 and (self.queue or not self.is_online):
-            self._enqueue(messages, grant)  # behind what waits already. [MQTT-4.6.0-5]
+        if self.budget.queue_qos0 and (self.queue is not None or not self.is_online):
+            self._enqueue(
+                messages, grant, 0, None, now
+            )  # behind what waits already. [MQTT-4.6.0-5]
             return False
-        if may_wait and self.is_online and (self.queue or box.state >= CONGESTED):
-            self._enqueue(messages, grant)
+        if may_wait and self.is_online and (self.queue is not None or box.state >= CONGESTED):
+            self._enqueue(messages, grant, 0, None, now)
             return False
         if box.state >= CONGESTED:
             if self.is_online:
@@ -187,6 +248,8 @@ class Session:
 
     def pump(self, now: float) -> None:
         """Send what waits, as far as the window and the peer allow."""
+        if self.is_gated:
+            return
         window = self.window
         while self._repeats and self.outbox.state < CONGESTED:
             if len(window.unacked) - len(self._repeats) + len(window.releasing) >= window.limit:
@@ -195,23 +258,92 @@ class Session:
             entry = window.unacked.get(packet_id)
             if entry is not None:
                 # What was sent once does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
-                self._send_one(packet_id, *entry, now, dup=True)
-        queue = self.queue
-        while queue and window.room > 0 and self.outbox.state < CONGESTED:  # [MQTT-4.9.0-2]
-            message, grant = self._dequeue()
+                self._send_one(packet_id, entry[0], entry[1], now, dup=True)
+        if self.queue is not None and not self._repeats:
+            self._pump_queue(self.queue, now)
+
+    def _pump_queue(self, queue: Queue, now: float) -> None:
+        window = self.window
+        sent: list[tuple[int, Item]] = []
+        parked: list[tuple[int, Item]] = []
+        expired: list[Item] = []
+        may_park = self.journal is not None and self.journal.holds
+        while queue.head and window.room > 0 and self.outbox.state < CONGESTED:  # [MQTT-4.9.0-2]
+            item = self._dequeue(queue)
+            message, grant, n, _ = item
             if message.envelope.is_expired(now):  # [MQTT-3.3.2-5]
                 window.burn()
                 self.budget.drop("expired")
+                expired.append(item)
             elif grant.qos:
-                packet_id = window.admit_one((message, grant), grant.qos)
-                self._send_one(packet_id, message, grant, now, dup=False)
+                packet_id = window.admit_one(item, grant.qos)
+                if n:
+                    sent.append((packet_id, item))
+                if n and grant.qos == 2 and may_park:
+                    parked.append((packet_id, item))
+                else:
+                    self._send_one(packet_id, message, grant, now, dup=False)
             else:
                 self._send_one(0, message, grant, now, dup=False)
-        if queue is not None and not queue:
+        if self.queue is queue and not len(queue):
             self.queue = None
+        journal = self.journal
+        if journal is not None:
+            if sent:
+                journal.on_sent(self.sid, sent)
+            if parked:
+                journal.wait(Parked(self, parked))
+            self._forget(expired, now)
+            if queue.wants_page and len(queue.head) < _PAGE_BELOW and self.is_online:
+                self.want_page(queue)
+
+    def want_page(self, queue: Queue) -> None:
+        assert self.journal is not None
+        queue.is_loading = True
+        self.journal.wanted.append(self)
+
+    def on_page(self, items: list[Item], now: float) -> None:
+        """The store's answer: what comes behind the head."""
+        queue = self.queue
+        if queue is None or not queue.is_loading:
+            return  # the session ended meanwhile
+        before = queue.memory_bytes
+        messages, size = queue.load(items)
+        self.budget.memory_bytes += queue.memory_bytes - before
+        self.budget.queued_messages -= messages
+        self.budget.queued_bytes -= size
+        if not len(queue):
+            self.queue = None
+        self.pump(now)
+
+    @property
+    def page_after(self) -> int:
+        """The stored deliveries that are wanted next have a greater n."""
+        return self.queue.stored_after if self.queue is not None else self.order
+
+    def evict(self, folded: int, keep: int) -> bool:
+        """Let the store alone have what it has; False when more is left than should be."""
+        queue = self.queue
+        if queue is None:
+            return True
+        self.budget.memory_bytes -= queue.evict(folded, keep)
+        return queue.in_memory <= QUEUE_HEAD_MESSAGES
 
     def resume(self, now: float) -> None:
-        """A new connection carries on: repeat with DUP and the same ids. [MQTT-4.4.0-1]"""
+        """A new connection carries on: repeat with DUP and the same ids. [MQTT-4.4.0-1]
+
+        What stands in the journal only goes out when it is on disk: a QoS 2 exchange that is
+        repeated from its wrong half would deliver twice.
+        """
+        journal = self.journal
+        self._repeats = deque()
+        if journal is not None and journal.holds and len(self.window) and not journal.is_settled:
+            self.is_gated = True
+            journal.wait(Resumption(self))
+        else:
+            self.repeat(now)
+
+    def repeat(self, now: float) -> None:
         for packet_id in self.window.releasing:
             self.outbox.put(encode_ack(PUBREL, packet_id))
         self._repeats = deque(self.window.unacked)
@@ -241,8 +373,10 @@ class Session:
         packet = b"".join((head, ID_BYTES[packet_id] if packet_id else b"", section))
         if not box.fits(len(packet) + len(message.payload)):
             # As if it had been sent and acknowledged. [MQTT-3.1.2-25]
-            self.window.forget(packet_id)
+            forgotten = self.window.forget(packet_id)
             self.budget.drop("packet_too_large")
+            if forgotten is not None:
+                self._forget([forgotten], now)
             return
         if alias and not known and box.aliases is not None:
             box.aliases.learn(envelope.topic, alias)
@@ -252,70 +386,144 @@ class Session:
 
     # The queue.
 
-    def _enqueue(self, messages: list[Message], grant: Grant) -> None:
+    def _enqueue(
+        self, messages: list[Message], grant: Grant, n: int, ticket: Ticket | None, now: float
+    ) -> None:
         """Keep messages for later, within the limits of this session and of the broker."""
         queue = self.queue
         if queue is None:
-            queue = self.queue = deque()
+            queue = self.queue = Queue()
+        if ticket is not None:
+            ticket.deliver(self.sid, n, messages, grant, [])
         budget = self.budget
-        for message in messages:
-            size = message.envelope.size
-            if size > budget.queue_bytes_max:  # nothing would be left of the queue
+        size = messages[0].envelope.size  # of each of them
+        dropped: list[Item] = []
+        for index, message in enumerate(messages):
+            item = (message, grant, n + index if n else 0, ticket)
+            if not self._make_room(queue, size, dropped):
+                budget.drop("queue_full")
+                dropped.append(item)
+                continue
+            queue.append(item)
+            budget.memory_bytes += size
+            self._count(1, size)
+        self._forget(dropped, now)
+        if not len(queue):
+            self.queue = None
+        elif self.journal is not None and queue.in_memory > QUEUE_HEAD_MESSAGES:
+            self.journal.grown[self] = None
+
+    def _make_room(self, queue: Queue, size: int, dropped: list[Item]) -> bool:
+        """Whether one more of `size` bytes may wait, when older ones have gone if need be."""
+        budget = self.budget
+        if size > budget.queue_bytes_max:  # nothing would be left of the queue
+            return False
+        while not budget.allows(len(queue), queue.bytes, size):
+            if budget.queue_full is QueueFull.DROP_OLDEST and len(queue):
+                if not queue.head:  # the oldest are in the store: they come, and then they go
+                    if not queue.is_loading:
+                        self.want_page(queue)
+                    return True
+                dropped.append(self._dequeue(queue))
                 budget.drop("queue_full")
                 continue
-            while not budget.allows(len(queue), self.queue_bytes, size):
-                if budget.queue_full is QueueFull.DROP_OLDEST and queue:
-                    self._dequeue()
-                    budget.drop("queue_full")
-                    continue
-                budget.drop("queue_full")
-                if budget.queue_full is QueueFull.DISCONNECT and self.overflow is not None:
-                    self.overflow()
-                break
-            else:
-                queue.append((message, grant))
-                self._count(1, size)
+            if budget.queue_full is QueueFull.DISCONNECT and self.overflow is not None:
+                self.overflow()
+            return False
+        return True
 
-    def _dequeue(self) -> Waiting:
-        assert self.queue is not None
-        waiting = self.queue.popleft()
-        self._count(-1, -waiting[0].envelope.size)
-        return waiting
+    def _dequeue(self, queue: Queue) -> Item:
+        item = queue.popleft()
+        size = item[0].envelope.size
+        self.budget.memory_bytes -= size
+        self._count(-1, -size)
+        return item
 
     def _count(self, messages: int, size: int) -> None:
-        self.queue_bytes += size
         self.budget.queued_messages += messages
         self.budget.queued_bytes += size
 
-    def take_shared(self, groups: list[object]) -> list[Waiting]:
+    def _forget(self, items: list[Item], now: float) -> None:
+        """These deliveries are over without the client."""
+        if items and self.journal is not None:
+            self.journal.on_done(self.sid, items, now)
+
+    def take_shared(self, groups: list[object]) -> list[Item]:
         """Hand back what came from these shared subscriptions and may go to another member.
 
         Everything that waits, and QoS 1 messages under way; a QoS 2 exchange that began is
         finished with this client or not at all. [MQTT-4.8.2-4], [MQTT-4.8.2-5]
         """
-        taken: list[Waiting] = []
+        taken: list[Item] = []
         for packet_id, entry in list(self.window.unacked.items()):
             if entry[1].group in groups and packet_id not in self.window.qos2:
                 self.window.forget(packet_id)
                 taken.append(entry)
-        if self.queue:
-            kept: deque[Waiting] = deque()
-            for waiting in self.queue:
-                if waiting[1].group not in groups:
-                    kept.append(waiting)
+        queue = self.queue
+        if queue is not None and not queue.stored_messages:
+            kept: list[Item] = []
+            for item in queue.items():
+                if item[1].group not in groups:
+                    kept.append(item)
                 else:
-                    taken.append(waiting)
-                    self._count(-1, -waiting[0].envelope.size)
-            self.queue = kept or None
+                    taken.append(item)
+                    size = item[0].envelope.size
+                    self.budget.memory_bytes -= size
+                    self._count(-1, -size)
+            queue.replace(kept)
+            if not kept:
+                self.queue = None
         return taken
 
-    def clear(self) -> None:
+    def clear(self, now: float) -> None:
         """The session ends: nothing waits any longer."""
-        while self.queue:
-            self._dequeue()
+        items = list(self.window.unacked.values())
+        queue = self.queue
+        if queue is not None:
+            items += queue.items()
+            self.budget.memory_bytes -= queue.memory_bytes
+            self._count(-len(queue), -queue.bytes)
+        if self.sid and self.journal is not None:
+            self.journal.on_end(self.sid, items, now)
+            self.journal.grown.pop(self, None)
+        self.sid = 0
         self.queue = None
         self.window = Sender()
         self._repeats = deque()
+
+    # Acknowledgements.
+
+    def on_puback(self, ids: list[int], now: float) -> None:
+        """They are over, and free their place. [MQTT-4.3.2-3]"""
+        done = self.window.on_puback(ids)
+        if self.sid and done and self.journal is not None:
+            self.journal.on_done(self.sid, done, now)
+        if self.queue is not None or self._repeats:
+            self.pump(now)
+
+    def on_pubrec(self, ids: list[int], now: float) -> bool:
+        """The peer owns them; True when that has to be on disk before they are released."""
+        if not self.sid or self.journal is None:
+            self.window.on_pubrec(ids)
+            return False
+        unacked = self.window.unacked
+        released = [(i, unacked[i]) for i in dict.fromkeys(ids) if i in unacked]
+        self.window.on_pubrec(ids)
+        is_stored = bool(released) and self.journal.on_released(self.sid, released, now)
+        return is_stored or not self.journal.is_settled
+
+    def on_pubrec_error(self, ids: list[int], now: float) -> None:
+        for packet_id in ids:
+            item = self.window.on_pubrec_error(packet_id)
+            if item is not None:
+                self._forget([item], now)
+        self.pump(now)
+
+    def on_pubcomp(self, ids: list[int], now: float) -> None:
+        ended = self.window.on_pubcomp(ids)
+        if ended and self.sid and self.journal is not None:
+            self.journal.on_completed(self.sid, ids)
+        self.pump(now)
 
     # Connections.
 
@@ -336,3 +544,29 @@ class Session:
     def detach(self) -> None:
         self.outbox = NOBODY
         self.overflow = None
+        self.is_gated = False
+
+    # The store.
+
+    def record(self) -> None:
+        """Tell the journal what the session is now, beside its deliveries."""
+        if not self.sid or self.journal is None:
+            return
+        row: WillRow | None = None
+        if self.will is not None:
+            will = self.will
+            row = WillRow(will.topic, will.payload, will.qos, will.retain, will.section)
+        self.journal.on_session(
+            SessionRow(
+                self.sid,
+                self.client_id,
+                self.username,
+                self.version,
+                self.created_at,
+                self.expiry_interval,
+                self.is_online,
+                0.0 if self.is_online else self.expires_at,
+                0.0 if self.is_online else self.will_at,
+                row,
+            )
+        )

@@ -13,7 +13,7 @@ import sys
 
 from mqtt_broker import __version__
 from mqtt_broker.server.app import Server, load_strategy
-from mqtt_broker.server.config import Config, ConfigError, load
+from mqtt_broker.server.config import DATA_DIR, Config, ConfigError, StartError, load
 from mqtt_broker.server.loop import TurnLoop
 from mqtt_broker.server.memory import keep_large_buffers
 
@@ -24,11 +24,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, help="port to listen on (default 1883; 0: a free one)")
     parser.add_argument("--unix-socket", metavar="PATH", help="listen on a unix socket")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where state is kept, once durability asks for it"
+        "--data-dir", metavar="DIR", help=f"where state is kept (default ./{DATA_DIR})"
     )
-    parser.add_argument("--database-url", metavar="URL", help="the same, as a database")
     parser.add_argument(
-        "--durability", help="what an acknowledgement promises; memory: nothing beyond this process"
+        "--database-url",
+        metavar="URL",
+        help="keep it in a database instead: postgresql+psycopg://user@host/name, sqlite:///file",
+    )
+    parser.add_argument(
+        "--durability",
+        help="what an acknowledgement promises: commit (it is on disk or taken; the default), "
+        "relaxed (it will be in a moment) or memory (nothing beyond this process)",
+    )
+    parser.add_argument(
+        "--recover",
+        action="store_true",
+        default=None,
+        help="start from what can be read of damaged state; the damaged files are kept aside",
     )
     parser.add_argument(
         "--allow-anonymous",
@@ -45,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     names = (
-        "host port unix_socket data_dir database_url durability allow_anonymous max_keepalive "
-        "log_level"
+        "host port unix_socket data_dir database_url durability recover allow_anonymous "
+        "max_keepalive log_level"
     ).split()
     try:
         config = load(args.config, os.environ, {name: getattr(args, name) for name in names})
@@ -57,17 +69,20 @@ def run(args: argparse.Namespace) -> int:
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
         )
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are no news
         _raise_descriptor_limit()
         keep_large_buffers()
         with asyncio.Runner(loop_factory=TurnLoop) as runner:
-            runner.run(_serve(config))
+            return 0 if runner.run(_serve(config)) else 1
     except ConfigError as error:
         print(f"fleetmq broker: {error}", file=sys.stderr)
         return 2
-    return 0
+    except StartError as error:
+        print(f"fleetmq broker: {error}", file=sys.stderr)
+        return 1
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config) -> bool:
     loop = asyncio.get_running_loop()
     server = Server(config)
     endpoints = server.start()
@@ -75,7 +90,10 @@ async def _serve(config: Config) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     where = ", ".join(map(str, endpoints))
-    print(f"FleetMQ {__version__} listens on {where} (durability {config.durability})", flush=True)
+    kept = f"durability {config.durability}"
+    if config.needs_store:
+        kept += f", state in {config.store_name}"
+    print(f"FleetMQ {__version__} listens on {where} ({kept})", flush=True)
     # What exists now stays: take it out of the collector's way, and let it look less often
     # at the many small objects of a busy broker, hardly any of which are ever in a cycle.
     gc.collect()
@@ -83,7 +101,7 @@ async def _serve(config: Config) -> None:
     gc.set_threshold(50_000, 20, 100)
     await stop.wait()
     print("FleetMQ stops", flush=True)
-    await server.stop()
+    return await server.stop()
 
 
 def _raise_descriptor_limit() -> None:

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "broker": Command("mqtt_broker.cli.broker", "run a broker"),
     "pub": Command("mqtt_broker.cli.pub", "publish messages", ("--help",)),
     "sub": Command("mqtt_broker.cli.sub", "subscribe and print what arrives", ("--help",)),
+    "ctl": Command("mqtt_broker.cli.ctl", "look after what a broker keeps"),
 }
 
 

@@ -40,17 +40,13 @@ def _act(connection: Connection, packet: Ack, now: float) -> None:
     if packet_type == PUBACK:
         # Whatever its reason code, the exchange is over [MQTT-4.3.2-1]: the message is neither
         # repeated [MQTT-4.4.0-2] nor given to another member of a share. [MQTT-4.8.2-6]
-        session = connection.session
-        session.window.on_puback(packet.packet_ids)
-        if session.has_waiting:
-            session.pump(now)
+        connection.session.on_puback(packet.packet_ids, now)
     elif packet_type == PUBREC:
         _on_pubrec(connection, packet, now)
     elif packet_type == PUBREL:
-        _on_pubrel(connection, packet)
+        _on_pubrel(connection, packet, now)
     else:
-        connection.session.window.on_pubcomp(packet.packet_ids)
-        connection.session.pump(now)
+        connection.session.on_pubcomp(packet.packet_ids, now)
 
 
 def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
@@ -60,23 +56,27 @@ def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
     """
     session = connection.session
     if packet.reason >= 0x80:  # [MQTT-4.3.3-4], [MQTT-4.4.0-2], [MQTT-4.8.2-6]
-        for packet_id in packet.packet_ids:
-            session.window.on_pubrec_error(packet_id)
-        session.pump(now)
+        session.on_pubrec_error(packet.packet_ids, now)
         return
-    session.window.on_pubrec(packet.packet_ids)
+    must_wait = session.on_pubrec(packet.packet_ids, now)
     connection.broker.stats.packets_sent[PUBREL] += len(packet.packet_ids)
-    connection.send(b"".join([b"\x62\x02" + ID_BYTES[i] for i in packet.packet_ids]))
+    data = b"".join([b"\x62\x02" + ID_BYTES[i] for i in packet.packet_ids])
+    # After PUBREL it may be too late to learn that PUBREC had come.
+    connection.answer(data, now, safely=must_wait)
 
 
-def _on_pubrel(connection: Connection, packet: Ack) -> None:
+def _on_pubrel(connection: Connection, packet: Ack, now: float) -> None:
     """The peer let go of its ids: they are free again. [MQTT-4.3.3-11], [MQTT-4.3.3-12]
 
     An id that is not open is completed as well, since it repeats a PUBREL whose PUBCOMP was
     lost.
     """
-    receiver = connection.session.receiver
-    for packet_id in packet.packet_ids:
-        receiver.on_pubrel(packet_id)
+    session = connection.session
+    journal = connection.broker.journal
+    freed = [i for i in packet.packet_ids if session.receiver.on_pubrel(i)]
     connection.broker.stats.packets_sent[PUBCOMP] += len(packet.packet_ids)
-    connection.send(b"".join([b"\x70\x02" + ID_BYTES[i] for i in packet.packet_ids]))
+    data = b"".join([b"\x70\x02" + ID_BYTES[i] for i in packet.packet_ids])
+    if freed and session.sid and journal is not None:
+        journal.on_freed(session.sid, freed)
+    # After PUBCOMP the id may come with another message, which is not a repetition.
+    connection.answer(data, now, safely=session.sid > 0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import DISCONNECT, PUBLISH
@@ -26,11 +26,13 @@ from mqtt_broker.core.routes import Routes
 from mqtt_broker.core.settings import DEFAULTS, Settings
 from mqtt_broker.core.stats import Stats
 from mqtt_broker.core.timers import Timers
+from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.budget import Budget, QueueFull
+from sessions.journal import MEMORY, Journal
 from sessions.message import Message
-from sessions.outbox import CONGESTED, DIRTY, Outbox
+from sessions.outbox import DIRTY, Outbox
 from sessions.registry import Registry
 from sessions.session import Session
 
@@ -53,8 +55,12 @@ class Broker:
         on_bug: Callable[[Connection | None, bytes, Exception], None] = _raise,
         heap_bytes: Callable[[], int] = lambda: 0,
         strategy: StrategyFactory | None = None,
+        journal: Journal | None = None,
+        durabilities: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.settings = settings
+        self.journal = journal  # None: everything is in memory
+        self._durabilities = durabilities  # by Topic Filter; the first that matches counts
         self.rng = rng
         self.access: Access = OpenAccess() if access is None else access
         self.guarded = self.access.guards_topics
@@ -72,7 +78,7 @@ class Broker:
             settings.queue_qos0,
             settings.inflight_max,
         )
-        self.sessions = Registry(self.budget, settings.receive_maximum)
+        self.sessions = Registry(self.budget, settings.receive_maximum, journal)
         self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
         self.links: set[Connection] = set()  # every one that is not closed
         self.routes = Routes()
@@ -82,6 +88,8 @@ class Broker:
         self.stats = Stats(now)
         self.timers = Timers()
         self.is_shutting_down = False
+        self.store_figures: Callable[[], dict[str, int]] = dict
+        self.store_state = ""  # what is wrong with the store; empty: nothing
 
         self.dirty: list[Outbox] = []  # outboxes with something to write this turn
         self.turn_bytes = 0  # appended to them since the last flush
@@ -193,15 +201,17 @@ class Broker:
         """The group of a `$share` filter, made when its first member joins."""
         group = self.groups.get(text)
         if group is None:
-            group = self.groups[text] = Group(topic_filter, self._strategy(self.rng), self.budget)
+            strategy = self._strategy(self.rng)
+            group = Group(text, topic_filter, strategy, self.budget, self.journal)
+            self.groups[text] = group
             self.routes.add_group(topic_filter, text, group)
         return group
 
-    def leave_group(self, text: str, session: Session) -> None:
+    def leave_group(self, text: str, session: Session, now: float) -> None:
         group = self.groups[text]
         group.leave(session)
         if not group.members:
-            group.dissolve()
+            group.dissolve(now)
             self.routes.remove_group(group.filter, text)
             del self.groups[text]
 
@@ -216,9 +226,10 @@ class Broker:
         """What the session held for its groups goes to other members. [MQTT-4.8.2-3]"""
         self.refresh_groups(session, now)
         mine: list[object] = [self.groups[t] for t in session.subscriptions if t in self.groups]
-        for message, grant in session.take_shared(mine) if mine else ():
-            assert isinstance(grant.group, Group)
-            if not grant.group.deliver(message, now):
+        for item in session.take_shared(mine) if mine else ():
+            group = item[1].group
+            assert isinstance(group, Group)
+            if not group.hand_over(session.sid, item, now):
                 self.budget.drop("no_member")
 
     # Retained messages.
@@ -227,7 +238,7 @@ class Broker:
         """Keep, replace or (empty payload) remove; False when a limit forbids it."""
         topic = message.envelope.topic
         if not message.payload:  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
-            self._forget_retained(topic)
+            self.forget_retained(topic)
             return True
         size = message.envelope.size
         before = self.retained.get(topic)
@@ -238,18 +249,30 @@ class Broker:
             return False
         self.retained.put(topic, message)  # [MQTT-3.3.1-5]
         self.retained_bytes = grown
+        self._record_retained(message, before)
         return True
 
-    def _forget_retained(self, topic: str) -> None:
+    def forget_retained(self, topic: str) -> None:
         before = self.retained.remove(topic)
         if before is not None:
             self.retained_bytes -= before.envelope.size
+            self._record_retained(None, before)
+
+    def _record_retained(self, message: Message | None, before: Message | None) -> None:
+        journal = self.journal
+        if journal is None:
+            return
+        before_mid = 0 if before is None else before.mid
+        if journal.current is not None and (message is not None or before_mid):
+            journal.current.retain(message, before_mid)
+        elif before_mid:
+            journal.on_retained_gone(before_mid)
 
     def _sweep_retained(self, now: float) -> None:
         """Expired retained messages go even when nobody asks for them."""
         expired = [m.envelope.topic for m in self.retained.values() if m.envelope.is_expired(now)]
         for topic in expired:
-            self._forget_retained(topic)
+            self.forget_retained(topic)
         self.timers.at(now + self.settings.retained_sweep_s, self._sweep_retained)
 
     # Back-pressure.
@@ -275,12 +298,53 @@ class Broker:
             self._watch_readers(now)
 
     def release_held_back(self) -> None:
-        if self._held_back and self.waiting_bytes < self.waiting_bytes_max * 0.8:
+        if (
+            self._held_back
+            and self.waiting_bytes < self.waiting_bytes_max * 0.8
+            and not self.is_store_behind
+        ):
             for connection in self._held_back:
                 connection.is_held_back = False
-                if not connection.outbox.state & CONGESTED:
-                    connection.link.resume_reading()
+                connection.read_on()
             self._held_back.clear()
+
+    # The store.
+
+    def durability_of(self, topic: str) -> int:
+        """What an acknowledgement promises on this topic."""
+        if self.journal is None or topic.startswith("$SYS/"):
+            return MEMORY
+        for text, mode in self._durabilities:
+            if matches(text, topic):
+                return mode
+        return self.journal.mode
+
+    @property
+    def is_store_behind(self) -> bool:
+        """Whether more waits for the store than memory is meant for."""
+        return self.journal is not None and (
+            self.journal.pending_bytes > self.settings.journal_bytes_max
+            or self.budget.memory_bytes > 2 * self.settings.queue_memory_bytes_max
+        )
+
+    def on_committed(self, number: int, now: float) -> None:
+        """Everything up to this group is on disk: what waited for it goes out."""
+        assert self.journal is not None
+        self.journal.on_committed(number, now)
+        self.release_held_back()
+
+    def on_folded(self, number: int, now: float) -> None:
+        """The tables hold everything up to this group: memory need not."""
+        assert self.journal is not None
+        self.journal.on_folded(number)
+        limit = self.settings.queue_memory_bytes_max
+        if self.budget.memory_bytes > limit:
+            for session in self.sessions:
+                if not session.is_online:
+                    session.evict(number, 0)
+                    if self.budget.memory_bytes < limit * 0.8:
+                        break
+        self.release_held_back()
 
     # What operators may do.
 

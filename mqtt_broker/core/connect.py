@@ -219,6 +219,8 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
         connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
         return
     session, present = _open_session(broker, packet, now)
+    if broker.journal is not None and not session.sid and _expiry_interval(broker, packet):
+        session.sid = broker.journal.new_sid()
     connection.session = session
     connection.username = verdict.username
     session.username = verdict.username
@@ -249,6 +251,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     data = encode_connack(version, present and version != V31, 0, properties)  # [MQTT-3.1.4-5]
     connection.send(data)
     session.resume(now)
+    session.record()  # after it: what is repeated need not wait for this
     broker.refresh_groups(session, now)
     _tell(connection, present, now)
     kept, connection.kept = connection.kept, []
@@ -340,12 +343,17 @@ def close_session(connection: Connection, now: float) -> None:
         session.expires_at = float("inf")
     else:
         session.expires_at = now + session.expiry_interval
-        session.expiry_timer = broker.timers.at(
-            session.expires_at, lambda then: _expire(broker, session, then)
-        )
+        watch_expiry(broker, session)
+    session.record()
 
 
-def _expire(broker: Broker, session: Session, now: float) -> None:
+def watch_expiry(broker: Broker, session: Session) -> None:
+    session.expiry_timer = broker.timers.at(
+        session.expires_at, lambda then: expire(broker, session, then)
+    )
+
+
+def expire(broker: Broker, session: Session, now: float) -> None:
     """It was kept while it had to be, and no longer. [MQTT-4.1.0-1], [MQTT-4.1.0-2]"""
     broker.stats.clients_expired += 1
     broker.end_session(session, now)
@@ -357,8 +365,9 @@ def forget_session(broker: Broker, session: Session, now: float) -> None:
     if session.will_at:
         wills.send(broker, session, now)
     wills.cancel(session)
+    session.clear(now)  # in the store, what it had goes with it
     end_subscriptions(broker, session, now)
-    broker.sessions.remove(session)
+    broker.sessions.remove(session, now)
 
 
 def _tell(connection: Connection, present: bool, now: float) -> None:

@@ -8,6 +8,7 @@ Violation is our own mistake: it closes this connection with 0x80, and the broke
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -33,11 +34,16 @@ from mqtt_broker.core.access import Verdict
 from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
 from mqtt_broker.core.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases
+from sessions.journal import Hold
 from sessions.outbox import CONGESTED, Outbox
 from sessions.session import Session
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
+
+
+ANSWERS_HELD_MAX: Final = 4_096  # of one client that wait for the store, until it is not read
+NOTHING_HELD: Final[deque[Answer]] = deque(maxlen=0)  # shared by the many that wait for nothing
 
 
 class Link(Protocol):
@@ -61,6 +67,21 @@ class Link(Protocol):
     def resume_reading(self) -> None: ...
 
 
+class Answer(Hold):
+    """An acknowledgement that waits for the store; those of one client leave in their order."""
+
+    __slots__ = ("after", "connection", "data")
+
+    def __init__(self, connection: Connection, data: bytes) -> None:
+        super().__init__()
+        self.connection = connection
+        self.data = data
+        self.after: Callable[[float], None] | None = None  # what follows it
+
+    def release(self, now: float) -> None:
+        self.connection.send_answers(now)
+
+
 class Connection:
     __slots__ = (
         "_session",
@@ -70,7 +91,9 @@ class Connection:
         "connected_at",
         "decoder",
         "has_published",
+        "held",
         "is_held_back",
+        "is_owed",
         "is_undecided",
         "kept",
         "last_heard_at",
@@ -102,7 +125,9 @@ class Connection:
         self.connected_at = now
         self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
+        self.held: deque[Answer] = NOTHING_HELD  # answers that wait, in their order
         self.is_held_back = False
+        self.is_owed = False  # so many answers wait that it is not read
         self.is_undecided = False  # the access door owes an answer
         # It has sent acknowledgements and never a PUBLISH: a pure subscriber, for the link.
         self.only_acknowledges = False
@@ -129,6 +154,9 @@ class Connection:
         """Whether an acknowledgement would let something go on that waits."""
         session = self._session
         if session is None:
+            return True
+        journal = self.broker.journal
+        if journal is not None and len(journal):  # it may save us from writing them
             return True
         window = session.window
         return session.has_waiting or window.room < window.limit // 2
@@ -213,15 +241,75 @@ class Connection:
     def send(self, data: bytes) -> None:
         self.outbox.put(data)
 
-    def answer(self, data: bytes) -> None:
-        """Send a packet that grows with what the peer asked for. [MQTT-3.1.2-24]"""
+    def check_answer(self, data: bytes) -> None:
+        """An answer that grows with what the peer asked for may be too large. [MQTT-3.1.2-24]"""
         if not self.outbox.fits(len(data)):
             raise Violation(
                 reasons.PACKET_TOO_LARGE,
                 "MQTT-3.1.2-24",
                 "an answer larger than it takes",
             )
-        self.send(data)
+
+    def hold(self, data: bytes) -> Answer:
+        """An answer that leaves when it is safe, and all before it are."""
+        if self.held is NOTHING_HELD:
+            self.held = deque()
+        answer = Answer(self, data)
+        self.held.append(answer)
+        if len(self.held) >= ANSWERS_HELD_MAX and not self.is_owed:
+            self.is_owed = True
+            self.link.pause_reading()
+        return answer
+
+    def answer(
+        self,
+        data: bytes,
+        now: float,
+        after: Callable[[float], None] | None = None,
+        *,
+        safely: bool = False,
+    ) -> None:
+        """Send it in its turn, behind the answers that wait, and then `after`.
+
+        `safely`: not before everything recorded so far is on disk.
+        """
+        journal = self.broker.journal
+        must_wait = safely and journal is not None and journal.holds and not journal.is_settled
+        if not must_wait and not self.held:
+            self.send(data)
+            if after is not None:
+                after(now)
+            return
+        answer = self.hold(data)
+        answer.after = after
+        answer.is_safe = not must_wait
+        if must_wait and journal is not None:
+            journal.wait(answer)
+
+    def answer_before(self, data: bytes, place: int) -> None:
+        """In its turn, but in front of what the peer was sent since: from `place` on."""
+        if self.held:
+            self.hold(data).is_safe = True
+        else:
+            self.outbox.pieces.insert(place, data)
+            self.outbox.mark()
+
+    def send_answers(self, now: float) -> None:
+        """Those at the front that are safe."""
+        held = self.held
+        while held and held[0].is_safe:
+            answer = held.popleft()
+            self.outbox.put(answer.data)
+            if answer.after is not None:
+                answer.after(now)
+        if self.is_owed and len(held) < ANSWERS_HELD_MAX // 2:
+            self.is_owed = False
+            self.read_on()
+
+    def read_on(self) -> None:
+        """Read from the peer, unless there is still a reason not to."""
+        if not (self.is_held_back or self.is_owed or self.outbox.state & CONGESTED):
+            self.link.resume_reading()
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
@@ -247,8 +335,7 @@ class Connection:
                 self._watch_stalled(now)
         elif box.state & CONGESTED and waiting_bytes <= limit // 2:
             box.state &= ~CONGESTED
-            if not self.is_held_back:
-                self.link.resume_reading()
+            self.read_on()
             if self._session is not None:
                 self._session.pump(now)
         broker.release_held_back()
@@ -333,6 +420,7 @@ class Connection:
         # then leaves nothing for the garbage collector.
         self.kept = []
         self.proceed = None
+        self.held = NOTHING_HELD
 
     def _say_goodbye(self, state: int, reason: int) -> None:
         """A code that is the packet's to carry [MQTT-3.2.2-8], [MQTT-3.14.2-1], and no text.
@@ -380,7 +468,7 @@ class Connection:
             self.timer = self.broker.timers.at(now + seconds * 1.5, self._on_keep_alive)
 
     def _on_keep_alive(self, now: float) -> None:
-        if self.is_held_back or self.outbox.state & CONGESTED:
+        if self.is_held_back or self.is_owed or self.outbox.state & CONGESTED:
             self.last_heard_at = now  # we are not reading: its silence is ours
         deadline = self.last_heard_at + self.server_keep_alive * 1.5
         if now < deadline:

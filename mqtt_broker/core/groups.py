@@ -7,12 +7,14 @@ is finished with its member or ends with it. [MQTT-4.8.2-4], [MQTT-4.8.2-5]
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
 from sessions.budget import Budget, QueueFull
-from sessions.message import Grants, Message, grants
+from sessions.journal import Item, Journal, Ticket
+from sessions.message import Grant, Grants, Message, grants
+from sessions.queue import Queue
+from sessions.rows import ShareRow
 from sessions.session import Session, Subscription
 
 
@@ -36,22 +38,30 @@ class Group:
 
     __slots__ = (
         "_budget",
+        "_journal",
         "_online",
+        "_order",
         "_strategy",
         "_waiting",
-        "_waiting_bytes",
         "filter",
         "members",
+        "name",
+        "sid",
     )
 
-    def __init__(self, text: str, strategy: Strategy, budget: Budget) -> None:
+    def __init__(
+        self, name: str, text: str, strategy: Strategy, budget: Budget, journal: Journal | None
+    ) -> None:
+        self.name = name  # whole: $share/<group>/<filter>
         self.filter = text
         self._strategy = strategy
         self._budget = budget
+        self._journal = journal
         self.members: dict[str, GroupMember] = {}
         self._online: list[GroupMember] | None = None  # worked out when asked
-        self._waiting: deque[Message] = deque()
-        self._waiting_bytes = 0
+        self._waiting = Queue()
+        self.sid = 0  # in the store, once something had to wait here
+        self._order = 0
 
     def join(self, subscription: Subscription, now: float) -> None:
         as_published = subscription.retain_as_published  # [MQTT-3.3.1-13]
@@ -73,21 +83,88 @@ class Group:
     def refresh(self, now: float) -> None:
         """A member came or went. What waited goes to those who are here."""
         self._online = None
-        if self._waiting and self._members_online():
-            waiting, self._waiting = self._waiting, deque()
-            for message in waiting:
-                self._count(-1, message)
-                if message.envelope.is_expired(now):
-                    self._budget.drop("expired")
-                else:
-                    self.deliver(message, now)
+        if len(self._waiting) and self._members_online():
+            self._hand_out(now)
+
+    def _hand_out(self, now: float) -> None:
+        """Give what waits to the members that are here; the rest of it is asked for."""
+        waiting = self._waiting
+        items: list[Item] = []
+        while waiting.head:
+            items.append(self._dequeue())
+        for item in items:
+            message = item[0]
+            if message.envelope.is_expired(now):
+                self._budget.drop("expired")
+                self._forget(item, now)
+            else:
+                self.hand_over(self.sid, item, now)
+        if waiting.wants_page and self._journal is not None:
+            waiting.is_loading = True
+            self._journal.wanted.append(self)
+
+    def hand_over(self, sid: int, item: Item, now: float) -> bool:
+        """A message that `sid` has goes to a member; False when nobody takes it.
+
+        To the store it is a new message: what was promised for the old one stands until the
+        new one is on disk.
+        """
+        journal = self._journal
+        message = item[0]
+        if journal is None:
+            return self.deliver(message, now)
+        journal.pin(item)
+        journal.on_done(sid, [item], now)
+        copy = Message(message.envelope, message.payload)
+        journal.open([copy], holds=journal.holds)
+        try:
+            return self.deliver(copy, now)
+        finally:
+            journal.close()
+
+    def _dequeue(self) -> Item:
+        item = self._waiting.popleft()
+        self._budget.memory_bytes -= item[0].envelope.size
+        self._count(-1, item[0].envelope.size)
+        return item
+
+    def _forget(self, item: Item, now: float) -> None:
+        if self._journal is not None:
+            self._journal.on_done(self.sid, [item], now)
+
+    # What waits, as the journal asks for it.
+
+    @property
+    def page_after(self) -> int:
+        return self._waiting.stored_after
+
+    def on_page(self, items: list[Item], now: float) -> None:
+        waiting = self._waiting
+        before = waiting.memory_bytes
+        messages, size = waiting.load(items)
+        self._budget.memory_bytes += waiting.memory_bytes - before
+        self._budget.queued_messages -= messages
+        self._budget.queued_bytes -= size
+        self.refresh(now)
+
+    def evict(self, folded: int, keep: int) -> bool:
+        return True  # it keeps its messages in memory
+
+    def restore(self, sid: int, messages: int, size: int, n_last: int) -> None:
+        """What the store has for the group from an earlier life."""
+        self.sid = sid
+        self._order = n_last
+        if messages:
+            self._waiting.restore(messages, size, n_last)
+            self._budget.queued_messages += messages
+            self._budget.queued_bytes += size
 
     def deliver(self, message: Message, now: float) -> bool:
         """Give the message to one member; False when a QoS 0 message found nobody."""
         envelope = message.envelope
         online = self._members_online()
         if not online:
-            return self._wait(message)
+            return self._wait(message, now)
         member = online[self._strategy.choose(online, envelope.topic, envelope.publisher)]
         grant = (member.retained if envelope.retain else member.live)[envelope.qos]
         session = member.subscription.session
@@ -96,36 +173,57 @@ class Group:
             return True
         return session.deliver_qos0([message], grant, now)
 
-    def _wait(self, message: Message) -> bool:
+    def _wait(self, message: Message, now: float) -> bool:
         if not message.envelope.qos or not self.members:
             return False
         budget = self._budget
+        waiting = self._waiting
         size = message.envelope.size
-        while self._waiting and not budget.allows(len(self._waiting), self._waiting_bytes, size):
+        while waiting.head and not budget.allows(len(waiting), waiting.bytes, size):
             if budget.queue_full is not QueueFull.DROP_OLDEST:
                 break
-            self._count(-1, self._waiting.popleft())
+            self._forget(self._dequeue(), now)
             budget.drop("queue_full")
-        if not budget.allows(len(self._waiting), self._waiting_bytes, size):
+        if not budget.allows(len(waiting), waiting.bytes, size):
             budget.drop("queue_full")
             return True
-        self._waiting.append(message)
-        self._count(1, message)
+        n, ticket = self._record(message)
+        waiting.append((message, Grant(message.envelope.qos, False, (), self), n, ticket))
+        budget.memory_bytes += size
+        self._count(1, size)
         return True
 
-    def _count(self, sign: int, message: Message) -> None:
-        self._waiting_bytes += sign * message.envelope.size
+    def _record(self, message: Message) -> tuple[int, Ticket | None]:
+        journal = self._journal
+        ticket = None if journal is None else journal.current
+        if journal is None or ticket is None or not ticket.covers(message):
+            return 0, None
+        if not self.sid:
+            self.sid = journal.new_sid()
+            journal.on_shared(ShareRow(self.sid, self.name))
+        self._order += 1
+        grant = Grant(message.envelope.qos, False, (), self)
+        ticket.deliver(self.sid, self._order, [message], grant, [])
+        return self._order, ticket
+
+    def _count(self, sign: int, size: int) -> None:
         self._budget.queued_messages += sign
-        self._budget.queued_bytes += sign * message.envelope.size
+        self._budget.queued_bytes += sign * size
 
     def _members_online(self) -> list[GroupMember]:
         if self._online is None:
             self._online = [m for m in self.members.values() if m.subscription.session.is_online]
         return self._online
 
-    def dissolve(self) -> None:
+    def dissolve(self, now: float) -> None:
         """The last member left for good: what waited is nobody's."""
-        for message in self._waiting:
-            self._count(-1, message)
-            self._budget.drop("no_member")
-        self._waiting.clear()
+        waiting = self._waiting
+        if len(waiting):
+            self._budget.drop("no_member", len(waiting))
+        self._budget.memory_bytes -= waiting.memory_bytes
+        self._budget.queued_messages -= len(waiting)
+        self._budget.queued_bytes -= waiting.bytes
+        if self.sid and self._journal is not None:
+            self._journal.on_end(self.sid, waiting.items(), now)
+        self.sid = 0
+        self._waiting = Queue()

@@ -17,6 +17,7 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Publish
 from mqtt_broker.core.routes import Route
 from mqtt_broker.topics.names import level_count
+from sessions.journal import COMMIT, MEMORY, Ticket
 from sessions.message import Envelope, Grant, Message
 from sessions.outbox import CLEAN, DIRTY
 from sessions.session import Session
@@ -60,20 +61,58 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     if packet.qos == 2:  # each QoS has its own answer. [MQTT-3.3.4-1]
         _take_qos2(connection, packet, topic, route, refusal, now)
     else:
-        v5 = session.version == V5
-        envelope = _envelope(packet, topic, session.client_id, v5, now)
-        messages = [Message(envelope, payload) for payload in packet.payloads()]
+        _take(connection, packet, topic, route, refusal, now)
+    if broker.waiting_bytes > broker.waiting_bytes_max or (
+        broker.journal is not None and broker.is_store_behind
+    ):
+        broker.hold_back(connection, now)
+
+
+def _take(
+    connection: Connection, packet: Publish, topic: str, route: Route, refusal: int, now: float
+) -> None:
+    """QoS 1, and what has to be looked at of QoS 0.
+
+    The acknowledgement stands in front of what comes back to the publisher itself, unless it
+    waits: until the message is on disk, or every stored session has taken it.
+    """
+    broker = connection.broker
+    session = connection.session
+    envelope = _envelope(packet, topic, session.client_id, session.version == V5, now)
+    messages = [Message(envelope, payload) for payload in packet.payloads()]
+    ticket: Ticket | None = None
+    if route.durability and not refusal:
+        ticket = open_ticket(broker, messages, route)
+    place = len(connection.outbox.pieces)
+    try:
         if packet.retain and not refusal and not broker.retain(messages[-1], now):
             refusal = reasons.QUOTA_EXCEEDED
-        # The acknowledgement stands in front of what comes back to the publisher itself.
-        if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
-            _acknowledge(connection, packet, refusal, route)
         if refusal:
             broker.budget.drop(_drop_name(refusal), packet.count)
         else:
             route_messages(broker, messages, route, session, now)
-    if broker.waiting_bytes > broker.waiting_bytes_max:
-        broker.hold_back(connection, now)
+    finally:
+        if ticket is not None:
+            ticket.journal.close()
+    if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
+        data = _pubacks(connection, packet, refusal, route)
+        if ticket is not None and ticket.holds and ticket.is_wanted:
+            ticket.answer = connection.hold(data)
+        else:
+            connection.answer_before(data, place)
+
+
+def open_ticket(broker: Broker, messages: list[Message], route: Route) -> Ticket | None:
+    """Messages that may have to be stored; the journal is told when they are delivered."""
+    journal = broker.journal
+    durability = route.durability
+    if (
+        journal is None
+        or durability == MEMORY
+        or not (messages[0].envelope.qos or messages[0].envelope.retain)
+    ):
+        return None
+    return journal.open(messages, holds=durability == COMMIT)
 
 
 def find_route(broker: Broker, topic: str) -> Route:
@@ -81,7 +120,7 @@ def find_route(broker: Broker, topic: str) -> Route:
     refusal = 0
     if topic[0] == "$" and is_ours(topic):
         refusal = reasons.NOT_AUTHORIZED
-    return broker.routes.find(topic, refusal)
+    return broker.routes.find(topic, refusal, broker.durability_of(topic))
 
 
 def is_ours(topic: str) -> bool:
@@ -247,6 +286,7 @@ def _take_qos2(
     """
     receiver = connection.session.receiver
     fresh: list[bytes] = []
+    opened: list[int] = []
     answered: list[int] = []
     violation: Violation | None = None
     for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
@@ -268,31 +308,49 @@ def _take_qos2(
             if not refusal:
                 receiver.on_publish(packet_id, fingerprint)
             fresh.append(payload)
+            opened.append(packet_id)
         answered.append(packet_id)
     broker = connection.broker
-    messages: list[Message] = []
+    session = connection.session
+    ticket: Ticket | None = None
+    place = len(connection.outbox.pieces)
     if fresh and not refusal:
-        v5 = connection.version == V5
-        envelope = _envelope(packet, topic, connection.session.client_id, v5, now)
+        envelope = _envelope(packet, topic, session.client_id, connection.version == V5, now)
         messages = [Message(envelope, payload) for payload in fresh]
-        if packet.retain and not broker.retain(messages[-1], now):
-            refusal = reasons.QUOTA_EXCEEDED
-            for packet_id in answered:
-                receiver.refuse(packet_id)
-    broker.stats.packets_sent[PUBREC] += len(answered)
-    if refusal and connection.version == V5:
-        connection.send(b"".join(encode_ack(PUBREC, i, refusal) for i in answered))
-    else:
-        connection.send(b"".join([_PUBREC_HEAD + ID_BYTES[i] for i in answered]))
+        if route.durability:
+            ticket = open_ticket(broker, messages, route)
+        try:
+            if packet.retain and not broker.retain(messages[-1], now):
+                refusal = reasons.QUOTA_EXCEEDED
+                for packet_id in answered:
+                    receiver.refuse(packet_id)
+            else:
+                if ticket is not None and session.sid:
+                    ticket.receive(session.sid, opened)
+                route_messages(broker, messages, route, session, now)
+        finally:
+            if ticket is not None:
+                ticket.journal.close()
     if refusal:
         broker.budget.drop(_drop_name(refusal), len(fresh))
-    elif messages:
-        route_messages(broker, messages, route, connection.session, now)
+    broker.stats.packets_sent[PUBREC] += len(answered)
+    if refusal and connection.version == V5:
+        data = b"".join(encode_ack(PUBREC, i, refusal) for i in answered)
+    else:
+        data = b"".join([_PUBREC_HEAD + ID_BYTES[i] for i in answered])
+    if ticket is not None and ticket.holds and ticket.is_wanted:
+        ticket.answer = connection.hold(data)
+    elif session.sid and len(opened) < len(answered):
+        connection.answer(
+            data, now, safely=True
+        )  # a repeated id: what it stands for may not be on disk
+    else:
+        connection.answer_before(data, place)
     if violation is not None:
         raise violation
 
 
-def _acknowledge(connection: Connection, packet: Publish, refusal: int, route: Route) -> None:
+def _pubacks(connection: Connection, packet: Publish, refusal: int, route: Route) -> bytes:
     """PUBACK for every message of the burst, with its id. [MQTT-4.3.2-4], [MQTT-2.2.1-5]
 
     MQTT 3.1.1 has no word for a refusal: there the message is acknowledged and dropped.
@@ -300,17 +358,14 @@ def _acknowledge(connection: Connection, packet: Publish, refusal: int, route: R
     raw, size, at = packet.raw, packet.size, packet.id_at
     connection.broker.stats.packets_sent[PUBACK] += packet.count
     if refusal and connection.version == V5:
-        connection.send(b"".join(encode_ack(PUBACK, i, refusal) for i in packet.packet_ids()))
-        return
+        return b"".join(encode_ack(PUBACK, i, refusal) for i in packet.packet_ids())
     if not refusal and not route.is_matched and connection.version == V5:
         ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
-        connection.send(b"".join([_PUBACK_NOBODY_HEAD + i + _NOBODY for i in ids]))
-        return
+        return b"".join([_PUBACK_NOBODY_HEAD + i + _NOBODY for i in ids])
     if packet.count == 1:
-        connection.outbox.put(_PUBACK_HEAD + raw[at : at + 2])
-    else:
-        ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
-        connection.send(b"".join([_PUBACK_HEAD + i for i in ids]))
+        return _PUBACK_HEAD + raw[at : at + 2]
+    ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
+    return b"".join([_PUBACK_HEAD + i for i in ids])
 
 
 def _drop_name(refusal: int) -> str:
@@ -321,6 +376,12 @@ def publish(broker: Broker, message: Message, publisher: Session | None, now: fl
     """Publish a message of the broker's own or a will: no checks, no acknowledgement."""
     topic = message.envelope.topic
     route = broker.routes.cache.results.get(topic) or find_route(broker, topic)
-    if message.envelope.retain and not broker.retain(message, now):
-        broker.budget.drop("quota_exceeded")  # it is still delivered to who is subscribed
-    route_messages(broker, [message], route, publisher, now)
+    messages = [message]
+    ticket = open_ticket(broker, messages, route)
+    try:
+        if message.envelope.retain and not broker.retain(message, now):
+            broker.budget.drop("quota_exceeded")  # it is still delivered to who is subscribed
+        route_messages(broker, messages, route, publisher, now)
+    finally:
+        if ticket is not None:
+            ticket.journal.close()

@@ -42,12 +42,15 @@ class Target:
 
 
 class Route:
-    __slots__ = ("groups", "plain_v3", "plain_v5", "refusal", "rest", "targets")
+    __slots__ = ("durability", "groups", "plain_v3", "plain_v5", "refusal", "rest", "targets")
 
-    def __init__(self, targets: list[Target], groups: list[Group], refusal: int) -> None:
+    def __init__(
+        self, targets: list[Target], groups: list[Group], refusal: int, durability: int
+    ) -> None:
         self.targets = targets
         self.groups = groups
         self.refusal = refusal  # a reason code when nobody may publish here
+        self.durability = durability  # what an acknowledgement promises here
         self.plain_v3: list[Session] = []
         self.plain_v5: list[Session] = []
         self.rest: list[Target] = []
@@ -98,13 +101,13 @@ class Routes:
         self.cache.drop(text)
         self._groups.remove(text, name)
 
-    def find(self, topic: str, refusal: int) -> Route:
+    def find(self, topic: str, refusal: int, durability: int) -> Route:
         """The route of a topic that is not in the cache; it is afterwards."""
         by_session: dict[int, list[Subscription]] = {}
         for subscription in self._trie.match(topic):
             by_session.setdefault(id(subscription.session), []).append(subscription)
         targets = [Target(found[0].session, found) for found in by_session.values()]
-        route = Route(targets, self._groups.match(topic), refusal)
+        route = Route(targets, self._groups.match(topic), refusal, durability)
         if len(topic) <= _TOPIC_CHARS_CACHED_MAX:
             self.cache.put(topic, route)
         return route

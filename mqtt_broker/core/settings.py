@@ -56,6 +56,12 @@ class Settings:
     queue_messages_max: int = _option(100_000, "messages that wait for one client")
     queue_bytes_max: int = _option(64 << 20, "bytes that wait for one client")
     queue_total_bytes_max: int = _option(1 << 30, "bytes that wait for all clients")
+    queue_memory_bytes_max: int = _option(
+        256 << 20, "bytes of waiting messages in memory, when the store has the others", 1 << 20
+    )
+    journal_bytes_max: int = _option(
+        64 << 20, "bytes on their way to the store until publishers are held back", 1 << 16
+    )
     queue_full: str = _option("drop_oldest", "drop_oldest, drop_new or disconnect")
     queue_qos0: bool = _option(False, "whether QoS 0 messages wait for clients that are away")
     retained_messages_max: int = _option(1_000_000, "retained messages")

@@ -13,6 +13,7 @@ from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscrib
 from mqtt_broker.core import sys_topics
 from mqtt_broker.topics.names import filter_problem, level_count, split_share
 from sessions.message import Grant
+from sessions.rows import SubscriptionRow
 from sessions.session import Session, Subscription
 
 _RETAINED_BYTES_AT_ONCE: Final = 256 << 10
@@ -55,9 +56,14 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
         codes = [code if code < 0x80 else 0x80 for code in codes]
     # The answer, under the id of the request. [MQTT-3.8.4-1], [MQTT-2.2.1-6]
     broker.stats.packets_sent[SUBACK] += 1
-    connection.answer(encode_suback(connection.version, packet.packet_id, codes))
-    for subscription, is_new in fresh:
-        _send_retained(broker, subscription, is_new, now)
+    data = encode_suback(connection.version, packet.packet_id, codes)
+    connection.check_answer(data)
+
+    def send_retained(then: float) -> None:
+        for subscription, is_new in fresh:
+            _send_retained(broker, subscription, is_new, then)
+
+    connection.answer(data, now, send_retained, safely=connection.session.sid > 0)
     _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
 
 
@@ -77,7 +83,9 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> N
             unsubscribe(broker, subscription, now)
             codes.append(reasons.SUCCESS)  # or the other of its codes. [MQTT-3.11.3-2]
     broker.stats.packets_sent[UNSUBACK] += 1
-    connection.answer(encode_unsuback(connection.version, packet.packet_id, codes))
+    data = encode_unsuback(connection.version, packet.packet_id, codes)
+    connection.check_answer(data)
+    connection.answer(data, now, safely=session.sid > 0)
     _tell(connection, "unsubscribed", packet.filters, now)
 
 
@@ -119,7 +127,25 @@ def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
 
 
 def subscribe(broker: Broker, subscription: Subscription, now: float) -> bool:
-    """Put the subscription in force; True when the client did not have the filter yet."""
+    """Put it in force and in the store; True when the client did not have the filter yet."""
+    is_new = put_in_force(broker, subscription, now)
+    session = subscription.session
+    if session.sid and broker.journal is not None:
+        broker.journal.on_subscribed(
+            SubscriptionRow(
+                session.sid,
+                subscription.filter,
+                subscription.qos,
+                subscription.no_local,
+                subscription.retain_as_published,
+                subscription.retain_handling,
+                subscription.identifier,
+            )
+        )
+    return is_new
+
+
+def put_in_force(broker: Broker, subscription: Subscription, now: float) -> bool:
     session = subscription.session
     text = subscription.filter
     is_new = text not in session.subscriptions
@@ -141,11 +167,13 @@ def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
     session = subscription.session
     text = subscription.filter
     del session.subscriptions[text]
+    if session.sid and broker.journal is not None:
+        broker.journal.on_unsubscribed(session.sid, text)
     if split_share(text) is None:
         broker.routes.remove(subscription)
         return
     broker.routes.shared_count -= 1
-    broker.leave_group(text, session)
+    broker.leave_group(text, session, now)
 
 
 def end_subscriptions(broker: Broker, session: Session, now: float) -> None:
@@ -162,6 +190,19 @@ def _send_retained(broker: Broker, subscription: Subscription, is_new: bool, now
     if handling == 2 or (handling == 1 and not is_new) or split_share(subscription.filter):
         return
     session = subscription.session
+    journal = broker.journal
+    if journal is not None and session.sid:
+        journal.open([], holds=journal.holds)
+    try:
+        _deliver_retained(broker, subscription, session, now)
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def _deliver_retained(
+    broker: Broker, subscription: Subscription, session: Session, now: float
+) -> None:
     waiting_bytes = 0
     for message in broker.retained.match(subscription.filter):
         envelope = message.envelope

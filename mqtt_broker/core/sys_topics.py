@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
 
 ROOT: Final = "$SYS/broker/"
+STORE_OK: Final = "ok"
 _PERIODS: Final = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 
 
@@ -93,7 +94,11 @@ def _gauges(broker: Broker, now: float) -> dict[str, str]:
     numbers["mqtt/publish/sent"] = broker.publishes_sent
     for reason, count in budget.dropped.items():
         numbers[f"publish/messages/dropped/{reason}"] = count
+    for name, number in broker.store_figures().items():
+        numbers[f"store/journal/{name}"] = number
     values = {name: str(number) for name, number in numbers.items()}
+    if broker.journal is not None:
+        values["store/state"] = broker.store_state or STORE_OK
     values["version"] = f"fleetmq version {__version__}"
     values["uptime"] = f"{int(now - stats.started_at)} seconds"
     return values
@@ -129,6 +134,13 @@ def start(broker: Broker, now: float) -> None:
         broker.timers.at(then + broker.settings.sys_interval_s, tell)
 
     tell(now)
+
+
+def publish_store_state(broker: Broker, now: float) -> None:
+    """At once, since it is what operators wait for."""
+    state = (broker.store_state or STORE_OK).encode()
+    topic = ROOT + "store/state"
+    publish(broker, single(topic, state, retain=True, publisher="$broker", now=now), None, now)
 
 
 def publish_event(broker: Broker, client_id: str, what: str, body: str, now: float) -> None:

@@ -22,13 +22,23 @@ def schedule(broker: Broker, session: Session, now: float) -> None:
     """The connection is gone and the will stands: send it now or arm its timer."""
     if session.will is None:
         return
-    delay = session.will.properties.number(prop.WILL_DELAY_INTERVAL)
-    if not session.never_expires:
-        delay = min(delay, session.expiry_interval)
-    if not delay:
+    wait = delay(session)
+    if not wait:
         send(broker, session, now)
         return
-    session.will_at = now + delay
+    session.will_at = now + wait
+    watch(broker, session)
+
+
+def delay(session: Session) -> int:
+    """How long after its connection's end the will is due."""
+    if session.will is None:
+        return 0
+    wait = session.will.properties.number(prop.WILL_DELAY_INTERVAL)
+    return wait if session.never_expires else min(wait, session.expiry_interval)
+
+
+def watch(broker: Broker, session: Session) -> None:
     session.will_timer = broker.timers.at(session.will_at, lambda then: send(broker, session, then))
 
 
@@ -48,6 +58,7 @@ def send(broker: Broker, session: Session, now: float) -> None:
         now=now,
     )
     publish(broker, message, session, now)
+    session.record()
 
 
 def cancel(session: Session) -> None:

@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.core.access import Access
 from mqtt_broker.core.broker import Broker
@@ -22,8 +22,14 @@ from mqtt_broker.server.links import READ_BYTES, SocketLink
 from mqtt_broker.server.listeners import Endpoint, Listener
 from mqtt_broker.server.loop import attach
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
+from sessions.journal import MODES
+
+if TYPE_CHECKING:
+    from mqtt_broker.server.durable import Durable
 
 _STOP_S: Final = 1.0  # how long clients have to read their last packet
+_SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
+_STORE_STOP_S: Final = 5.0  # and then to close
 _SLEEP_S_MAX: Final = 3600.0
 _log = logging.getLogger("fleetmq")
 
@@ -40,6 +46,17 @@ class Server:
         # and never jump: the clock is read once and monotonic time is added.
         self._epoch = time.time() - time.monotonic()
         self.turn_at = self.now()  # when the last socket was read
+        self.durable: Durable | None = None
+        try:
+            if config.needs_store:
+                # Not above: what keeps nothing starts without SQL, in a third of the time.
+                from mqtt_broker.server.durable import Durable
+
+                self.durable = Durable(self, config)
+            strategy = load_strategy(config.settings.shared_strategy)
+        except Exception:
+            self._detach()
+            raise
         self.broker = Broker(
             config.settings,
             now=self.now(),
@@ -48,7 +65,9 @@ class Server:
             log=self.log,
             on_bug=self._on_bug,
             heap_bytes=_resident_bytes,
-            strategy=load_strategy(config.settings.shared_strategy),
+            strategy=strategy,
+            journal=self.durable.journal if self.durable is not None else None,
+            durabilities=[(text, MODES[mode]) for text, mode in config.durabilities],
         )
         self.read_buffer = bytearray(READ_BYTES)
         self.read_view = memoryview(self.read_buffer)
@@ -73,16 +92,27 @@ class Server:
         except (OSError, ValueError) as error:  # ValueError: a name that is none
             self._close_listeners()
             self._detach()
+            if self.durable is not None:
+                self.durable.abandon()
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"cannot listen on {endpoint}: {reason}") from None
+        if self.durable is not None:
+            self.durable.start()
         for listener in self._listeners:
             listener.start()
         self._arm()
         return [listener.endpoint for listener in self._listeners]
 
-    async def stop(self) -> None:
-        """Tell every client, give them a moment to read it, and let go of everything."""
+    async def stop(self) -> bool:
+        """Tell every client, give them a moment to read it, and let go of everything.
+
+        False when the store could not take all there was; nobody was promised any of that.
+        """
         self._close_listeners()
+        if self.durable is not None:  # what is promised to clients now still reaches them
+            for link in self._links:
+                link.pause_reading()
+            await self.durable.settle(_SETTLE_S)
         self.broker.stop(self.now())
         self.broker.flush(self.now())
         try:
@@ -90,9 +120,11 @@ class Server:
         except TimeoutError:
             for link in list(self._links):
                 link.abort()
+        is_stored = self.durable is None or await self.durable.stop(_STORE_STOP_S)
         if self._timer is not None:
             self._timer.cancel()
         self._detach()
+        return is_stored
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
@@ -113,10 +145,17 @@ class Server:
 
     # Turns and time.
 
+    def end_turn(self) -> None:
+        """Something happened outside the sockets' turns."""
+        self.turn_at = self.now()
+        self._end_turn()
+
     def _end_turn(self) -> None:
         broker = self.broker
         if broker.dirty:
             broker.flush(self.turn_at)
+        if self.durable is not None:
+            self.durable.after_turn()
         if broker.timers.earliest < self._timer_at:
             self._arm()
 
@@ -134,6 +173,8 @@ class Server:
         try:
             self.broker.tick(now)
             self.broker.flush(now)
+            if self.durable is not None:
+                self.durable.after_turn()
         finally:
             self._arm()
 

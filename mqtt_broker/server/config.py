@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import ipaddress
 import pathlib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ from typing import Any, Final
 
 from mqtt_broker.core.settings import UNLIMITED, Settings
 from mqtt_broker.server.listeners import Endpoint
+from mqtt_broker.topics.names import filter_problem
 from mqtt_broker.topics.shared import STRATEGIES
 from sessions.budget import QueueFull
+from sessions.journal import MODES
 
 DEFAULT_PORT: Final = 1883
 _OWN_KEYS: Final[dict[str, type[Any]]] = {
@@ -28,38 +31,61 @@ _OWN_KEYS: Final[dict[str, type[Any]]] = {
     "data_dir": str,
     "database_url": str,
     "durability": str,
+    "recover": bool,
     "allow_anonymous": bool,
     "log_level": str,
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "queue_full": tuple(policy.value for policy in QueueFull),
     "log_level": ("debug", "info", "warning", "error"),
-    "durability": ("memory",),
+    "durability": tuple(MODES),
 }
+DATA_DIR: Final = "fleetmq-data"  # in the working directory, when nothing is said
 
 
 class ConfigError(Exception):
     """One line for the operator."""
 
 
+class StartError(Exception):
+    """The configuration is right and the broker cannot start all the same; one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     settings: Settings = field(default_factory=Settings)
     endpoints: tuple[Endpoint, ...] = (Endpoint(),)
-    durability: str = "memory"
-    data_dir: str = ""
+    durability: str = "commit"
+    data_dir: str = DATA_DIR
     database_url: str = ""
+    durabilities: tuple[tuple[str, str], ...] = ()  # Topic Filter, mode; the first match counts
+    recover: bool = False
     allow_anonymous: bool = False
     log_level: str = "info"
+
+    @property
+    def store_name(self) -> str:
+        """Where state is kept, for people: without a password."""
+        if not self.database_url:
+            return self.data_dir
+        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.database_url)
+
+    @property
+    def needs_store(self) -> bool:
+        return any(
+            mode != "memory" for mode in (self.durability, *dict(self.durabilities).values())
+        )
 
 
 def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """The configuration from all its sources; `overrides` are the command line's."""
     values: dict[str, Any] = {}
     listeners: Any = []
+    topics: Any = []
     if path is not None:
         table = _read(path)
         listeners = table.pop("listeners", [])
+        topics = table.pop("topics", [])
         for key, value in table.items():
             values[key] = _checked(key, value, path)
     for name, text in environment.items():
@@ -69,7 +95,7 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
     for key, value in overrides.items():
         if value is not None:
             values[key] = _checked(key, value, f"--{key.replace('_', '-')}")
-    return _build(values, listeners, path or "")
+    return _build(values, listeners, _durabilities(topics, path or ""), path or "")
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -90,9 +116,9 @@ def _kind(key: str, where: str) -> type[Any]:
         return _OWN_KEYS[key]
     if key in _fields():
         return type(_fields()[key].default)
-    if key == "listeners":
-        raise ConfigError(f"{where}: listeners are written in the file, as [[listeners]]")
-    near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), "listeners"], 1)
+    if key in ("listeners", "topics"):
+        raise ConfigError(f"{where}: {key} are written in the file, as [[{key}]]")
+    near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), "listeners", "topics"], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     shown = key if key.isprintable() else repr(key)
     raise ConfigError(f"{where}: unknown key {shown}{hint}")
@@ -122,8 +148,6 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if type(value) is not kind:
         raise ConfigError(f"{where}: {key} is {_A[kind]}, not {value!r}")
     if key in _CHOICES and value not in _CHOICES[key]:
-        if key == "durability" and value in ("commit", "relaxed"):
-            raise ConfigError(f"{where}: durability {value} needs a store; this version has memory")
         raise ConfigError(f"{where}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
     if key == "port":
         _check_port(value, where)
@@ -143,7 +167,31 @@ def _checked(key: str, value: Any, where: str) -> Any:
 _A: Final = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
-def _build(values: dict[str, Any], listeners: Any, path: str) -> Config:
+def _durabilities(topics: Any, path: str) -> tuple[tuple[str, str], ...]:
+    """The [[topics]] of the file: a Topic Filter, and what an acknowledgement promises there."""
+    if not (isinstance(topics, list) and all(isinstance(row, dict) for row in topics)):
+        raise ConfigError(f"{path}: topics is written [[topics]], once for each")
+    found: list[tuple[str, str]] = []
+    for number, row in enumerate(topics, 1):
+        where = f"{path}: topics {number}"
+        if unknown := set(row) - {"filter", "durability"}:
+            raise ConfigError(f"{where}: unknown key {min(unknown)}; it has filter and durability")
+        text = _typed(row, "filter", str, "", where)
+        if problem := filter_problem(text):
+            raise ConfigError(f"{where}: filter: {problem}")
+        mode = _typed(row, "durability", str, "", where)
+        if mode not in MODES:
+            raise ConfigError(f"{where}: durability is one of {', '.join(MODES)}, not {mode!r}")
+        found.append((text, mode))
+    return tuple(found)
+
+
+def _build(
+    values: dict[str, Any],
+    listeners: Any,
+    durabilities: tuple[tuple[str, str], ...],
+    path: str,
+) -> Config:
     names = _fields()
     settings = Settings(**{key: value for key, value in values.items() if key in names})
     own = {key: value for key, value in values.items() if key not in names}
@@ -158,9 +206,11 @@ def _build(values: dict[str, Any], listeners: Any, path: str) -> Config:
     return Config(
         settings,
         tuple(endpoints),
-        own.get("durability", "memory"),
-        own.get("data_dir", ""),
+        own.get("durability", "commit"),
+        own.get("data_dir", DATA_DIR),
         own.get("database_url", ""),
+        durabilities,
+        own.get("recover", False),
         allow_anonymous,
         own.get("log_level", "info"),
     )

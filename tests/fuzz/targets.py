@@ -300,7 +300,8 @@ class Play:
         for session in broker.sessions:
             assert session.queued <= self.settings.queue_messages_max
             assert session.queue_bytes <= self.settings.queue_bytes_max
-            assert session.queue_bytes == sum(m.envelope.size for m, _ in session.queue or ())
+            waiting = session.queue.items() if session.queue is not None else []
+            assert session.queue_bytes == sum(item[0].envelope.size for item in waiting)
             queued += session.queue_bytes
             for text in session.subscriptions:
                 if split_share(text):
@@ -310,7 +311,7 @@ class Play:
             for client_id in group.members:
                 owner = broker.sessions.get(client_id)
                 assert owner is not None and text in owner.subscriptions
-            queued += sum(message.envelope.size for message in group._waiting)
+            queued += group._waiting.bytes
         assert broker.budget.queued_bytes == queued
         sizes = sum(message.envelope.size for message in broker.retained.values())
         assert broker.retained_bytes == sizes

@@ -27,7 +27,7 @@ TOP_LEVEL: Final = {
 }  # fmt: skip
 PACKAGES: Final = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 
-# The rooms, the longest prefix wins. `sessions` is pure but for the three that are SQL.
+# The rooms, the longest prefix wins. `sessions` is pure but for the modules that are SQL.
 ROOMS: Final = {
     "qos": "qos",
     "mqtt_broker": "mqtt_broker",
@@ -42,10 +42,15 @@ ROOMS: Final = {
     "mqtt_broker.testing": "testing",
     "mqtt_broker.pytest_plugin": "testing",
     "sessions": "sessions",
-    "sessions.schema": "store",
-    "sessions.store": "store",
-    "sessions.recovery": "store",
-    "sessions.migrations": "store",
+    **dict.fromkeys(
+        (
+            "sessions.commits", "sessions.engines", "sessions.files", "sessions.folder",
+            "sessions.folding", "sessions.loading", "sessions.migrations", "sessions.paging", "sessions.postgres",
+            "sessions.recovery", "sessions.salvage", "sessions.schema", "sessions.store",
+            "sessions.transfer", "sessions.workers",
+        ),
+        "store",
+    ),
     "iot_sim": "iot_sim",
     "spark_ingest": "spark_ingest",
 }

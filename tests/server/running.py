@@ -77,7 +77,7 @@ class Running:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.server = Server(Config(self._settings, self._endpoints))
+        self.server = Server(Config(self._settings, self._endpoints, durability="memory"))
         self.bound = self.server.start()
         self._is_ready.set()
         await self._stop.wait()

@@ -376,7 +376,7 @@ def test_links_that_end_in_the_turn_in_which_they_are_ready(loop: str) -> None:
 
 def test_the_server_needs_its_loop() -> None:
     with pytest.raises(RuntimeError):
-        Server(Config())
+        Server(Config(durability="memory"))
 
 
 # Our own mistakes.

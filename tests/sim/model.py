@@ -220,8 +220,9 @@ class Model:
 
     def _join(self, state: State, request: SubscriptionRequest) -> None:
         state.groups.add(request.filter)
-        if not request.qos:  # what moves to this member may be dropped on the way
-            for shared in self.groups.get(request.filter, ()):
+        for shared in self.groups.get(request.filter, ()):
+            # What moves to this member may be dropped on the way.
+            if not request.qos or self._is_too_large(state.client_id, shared.said):
                 shared.is_due = False
 
     # Routing.

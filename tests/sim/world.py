@@ -29,6 +29,8 @@ EVENTS_MAX: Final = 200_000
 
 
 class World:
+    client_class: type[Client] = Client
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
@@ -58,7 +60,7 @@ class World:
         self.clients: dict[str, Client] = {}
         for number in range(rng.randint(2, 7)):
             name = f"c{number}"
-            self.clients[name] = Client(self, name, rng.choice([V5, V5, V311, V31]))
+            self.clients[name] = self.client_class(self, name, rng.choice([V5, V5, V311, V31]))
             self._choose_subscriptions(self.clients[name])
 
     def _choose_subscriptions(self, client: Client) -> None:
@@ -97,7 +99,7 @@ class World:
                 self.now = max(self.now, due)
                 self.model.tick()
                 self.broker.tick(self.now)
-                self.broker.flush(self.now)
+                self.end_turn()
             else:
                 self.now, _, action = heapq.heappop(self._events)
                 action()
@@ -130,6 +132,9 @@ class World:
             data = wire.take()
             self.model.on_heard(wire, data)
             wire.connection.receive(data, self.now)
+        self.end_turn()
+
+    def end_turn(self) -> None:
         self.broker.flush(self.now)
 
     def lose_soon(self, wire: Wire) -> None:
@@ -147,7 +152,7 @@ class World:
         self.model.end(wire)
         wire.is_closed = True
         wire.connection.lost(self.now)
-        self.broker.flush(self.now)
+        self.end_turn()
 
     # The play.
 

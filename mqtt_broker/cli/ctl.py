@@ -1,0 +1,121 @@
+"""`fleetmq ctl`: look after what a broker keeps.
+
+export   the whole state as lines of JSON; refused while a broker runs on it
+import   such lines into an empty store, on the same database or another
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from mqtt_broker.cli.errors import DONE, Failure, UsageError
+from sessions import transfer
+from sessions.store import Store, StoreError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, summary, file, is_written in (
+        ("export", "write the whole state as lines of JSON", "where to (default: stdout)", True),
+        ("import", "read it into an empty store", "where from (default: stdin)", False),
+    ):
+        action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        action.add_argument("--data-dir", metavar="DIR", help="the store in this directory")
+        action.add_argument("--database-url", metavar="URL", help="the store in this database")
+        action.add_argument("--quiet", action="store_true", help="no progress, no counts")
+        if is_written:
+            action.add_argument("--force", action="store_true", help="write over FILE")
+        action.add_argument("file", metavar="FILE", nargs="?", default="-", help=file)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.data_dir and not args.database_url:
+        raise UsageError("which store? Say --data-dir DIR or --database-url URL")
+    if args.data_dir and args.database_url:
+        raise UsageError("--data-dir and --database-url name two stores: say one")
+    try:
+        if args.action == "export":
+            _export(args)
+        else:
+            _import(args)
+    except StoreError as error:
+        raise Failure(str(error)) from None
+    return DONE
+
+
+@contextlib.contextmanager
+def _store(args: argparse.Namespace, *, must_exist: bool) -> Iterator[Store]:
+    store = Store.open(
+        data_dir=args.data_dir or "",
+        database_url=args.database_url or "",
+        must_exist=must_exist,
+    )
+    try:
+        yield store
+    finally:
+        store.abandon()
+
+
+def _progress(args: argparse.Namespace) -> Callable[[int], None]:
+    def say(rows: int) -> None:
+        if not args.quiet:
+            print(f"{rows} rows", file=sys.stderr)
+
+    return say
+
+
+def _export(args: argparse.Namespace) -> None:
+    with _store(args, must_exist=True) as store:
+        if args.file == "-":
+            count = _write(sys.stdout, store, args)
+        else:
+            count = _write_file(Path(args.file), store, args)
+    if not args.quiet:
+        print(f"exported {count} rows", file=sys.stderr)
+
+
+def _write_file(path: Path, store: Store, args: argparse.Namespace) -> int:
+    """Whole or not at all: what is half written keeps another name."""
+    if path.exists() and not args.force:
+        raise UsageError(f"{path} exists: --force writes over it")
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            count = _write(file, store, args)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise Failure(f"{path}: {error.strerror}") from None
+    return count
+
+
+def _write(file: TextIO, store: Store, args: argparse.Namespace) -> int:
+    lines = 0
+    for line in transfer.export(store, _progress(args)):
+        file.write(line)
+        lines += 1
+    return lines - 2  # the first and the last are none
+
+
+def _import(args: argparse.Namespace) -> None:
+    with contextlib.ExitStack() as stack:
+        try:
+            # As bytes, so that a wrong one has a line number, too.
+            file = sys.stdin.buffer if args.file == "-" else stack.enter_context(
+                Path(args.file).open("rb")
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(f"{args.file}: {error.strerror}") from None
+        store = stack.enter_context(_store(args, must_exist=False))
+        counts = transfer.load(store, file, _progress(args))
+    if not args.quiet:
+        found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        print(f"imported {found or 'nothing'}", file=sys.stderr)

@@ -1,0 +1,181 @@
+"""The store wired to the event loop: groups go to its threads, their answers come back.
+
+What a turn recorded lingers for a moment, so that one commit serves many messages and what
+every subscriber takes at once is never written. The loop itself never waits for the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mqtt_broker.core import sys_topics
+from mqtt_broker.core.restore import items_of, restore
+from mqtt_broker.server.config import StartError
+from sessions.journal import MODES, Journal, Owner
+from sessions.rows import DeliveryRow, MessageRow
+from sessions.snapshot import Snapshot
+from sessions.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from mqtt_broker.server.app import Server
+    from mqtt_broker.server.config import Config
+
+_T = TypeVar("_T")
+Page = list[tuple[DeliveryRow, MessageRow]]
+LINGER_S: Final = 0.002  # what is recorded waits so long for company
+_ENTRIES_MAX: Final = 2_000  # or until there is so much of it
+_GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, what follows gathers in one
+_PAGE_MESSAGES: Final = 1_000
+_PAGE_BYTES: Final = 4 << 20
+_log = logging.getLogger("fleetmq")
+
+
+class Durable:
+    """One broker's journal and store."""
+
+    def __init__(self, server: Server, config: Config) -> None:
+        self._server = server
+        self._loop = server.loop
+        try:
+            self._store = Store.open(
+                data_dir=config.data_dir,
+                database_url=config.database_url,
+                recover=config.recover,
+                log=lambda line: _log.warning("%s", line),
+            )
+            self._snapshot: Snapshot | None = self._store.snapshot()
+        except StoreError as error:
+            raise StartError(str(error)) from None
+        modes = {MODES[config.durability], *(MODES[mode] for _, mode in config.durabilities)}
+        self.journal = Journal(
+            self._submit,
+            mode=MODES[config.durability],
+            holds=MODES["commit"] in modes,
+            number=self._snapshot.last_number,
+            last_mid=self._snapshot.last_mid,
+            last_sid=self._snapshot.last_sid,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self._settled: asyncio.Event | None = None
+
+    def start(self) -> None:
+        """Give the broker its state back, and begin to store what happens to it."""
+        broker = self._server.broker
+        assert self._snapshot is not None
+        restore(broker, self._snapshot, self._server.now())
+        self._snapshot = None
+        broker.store_figures = self._figures
+        self._store.start(
+            self._from_thread(self._on_committed),
+            self._from_thread(self._on_folded),
+            self._from_thread(self._on_state),
+        )
+        self.after_turn()
+
+    def abandon(self) -> None:
+        """The broker does not start after all."""
+        self._is_over = True
+        self._store.stop(1.0)
+
+    def _submit(self, number: int, blob: bytes) -> None:
+        self._store.submit(number, blob, self._server.now())
+
+    def _from_thread(self, act: Callable[[_T], None]) -> Callable[[_T], None]:
+        def call(value: _T) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+                self._loop.call_soon_threadsafe(act, value)
+
+        return call
+
+    # The turn.
+
+    def after_turn(self) -> None:
+        journal = self.journal
+        waiting = len(journal)
+        if waiting > _ENTRIES_MAX:
+            self._flush()
+        elif waiting and self._timer is None:
+            self._timer = self._loop.call_later(LINGER_S, self._on_linger)
+        while journal.wanted:
+            self._request(journal.wanted.pop())
+
+    def _on_linger(self) -> None:
+        self._timer = None
+        self._flush()
+        self._server.end_turn()
+
+    def _flush(self) -> None:
+        journal = self.journal
+        if journal.number - journal.committed < _GROUPS_UNDER_WAY_MAX:
+            journal.flush(self._server.now())
+
+    def _request(self, owner: Owner) -> None:
+        def on_page(page: Page) -> None:
+            owner.on_page(items_of(self._server.broker, page), self._server.now())
+            self._server.end_turn()
+
+        self._store.page(
+            owner.sid, owner.page_after, _PAGE_MESSAGES, _PAGE_BYTES, self._from_thread(on_page)
+        )
+
+    # From the store's threads, by way of the loop.
+
+    def _on_committed(self, number: int) -> None:
+        self._server.broker.on_committed(number, self._server.now())
+        if self._timer is None:  # its moment passed while the store was busy
+            self._flush()
+        if self._settled is not None and self.journal.is_settled:
+            self._settled.set()
+        self._server.end_turn()
+
+    def _on_folded(self, number: int) -> None:
+        self._server.broker.on_folded(number, self._server.now())
+        self._server.end_turn()
+
+    def _on_state(self, state: str) -> None:
+        broker = self._server.broker
+        if state:
+            _log.error("store: %s; it is tried again", state)
+        elif broker.store_state:
+            _log.warning("store: works again")
+        broker.store_state = state
+        sys_topics.publish_store_state(broker, self._server.now())
+        self._server.end_turn()
+
+    def _figures(self) -> dict[str, int]:
+        store = self._store
+        return {
+            "records": self.journal.records,
+            "commits": store.commits,
+            "folded": store.folded,
+            "cancelled": self.journal.cancelled + store.cancelled,
+            "lag": store.lag,
+        }
+
+    # The end.
+
+    async def settle(self, timeout_s: float) -> bool:
+        """Wait until everything that was recorded is on disk; False when time ran out."""
+        self._settled = asyncio.Event()
+        self.journal.flush(self._server.now())
+        try:
+            if not self.journal.is_settled:
+                await asyncio.wait_for(self._settled.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self, timeout_s: float) -> bool:
+        """Hand over the rest and close the store; False when time ran out."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.journal.flush(self._server.now())
+        if await self._loop.run_in_executor(None, self._store.stop, timeout_s):
+            return True
+        _log.error("store: not all could be stored in time; none of that was promised")
+        return False

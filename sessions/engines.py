@@ -1,0 +1,264 @@
+"""Engines for both databases, and what is done about their differences.
+
+Database    where tables and journal are: two files of SQLite, or one PostgreSQL database
+statements  built for either: `?` is turned into the driver's own mark
+explain     an exception as the line an operator reads
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import Connection, CursorResult, Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL, Dialect
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from sessions.records import Corrupt
+
+# How long a statement waits for another process's lock before it is an error to report.
+LOCK_WAIT_S: Final = 1.0
+# What a statement gives: rows of any columns.
+Found = CursorResult[*tuple[Any, ...]]
+
+# Terms of one statement. Each statement gives the interpreter away once; longer ones bind
+# parameters for longer without doing so.
+TERMS_MAX: Final = 64
+
+
+class StoreError(Exception):
+    """The store cannot be used as it is: one line for the operator."""
+
+
+@dataclass(slots=True)
+class Database:
+    """Two engines, one and the same where the database is one."""
+
+    tables: Engine
+    journal: Engine
+    is_sqlite: bool
+    name: str  # as an operator knows it, without a password
+
+    def dispose(self) -> None:
+        self.tables.dispose()
+        self.journal.dispose()
+
+
+def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False) -> Engine:
+    """`checkpoint_pages` 0: no commit pays for a checkpoint, somebody else sees to it.
+
+    `is_damaged`: read what can be read even of a file that is shorter than it says.
+    """
+    # A file that vanished is an error, not a new and empty database.
+    uri = f"file:{quote(str(path))}?mode=rw"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            uri,
+            uri=True,
+            timeout=LOCK_WAIT_S,
+            isolation_level=None,  # transactions begin where we say
+            check_same_thread=False,
+            cached_statements=512,
+        )
+        try:
+            if is_damaged:
+                connection.execute("PRAGMA writable_schema = ON")
+            for pragma in (
+                "synchronous = FULL",
+                # What is deleted goes within a second or so; writing zeros over it would cost
+                # the commit that deletes as much as the one that inserted.
+                "secure_delete = OFF",
+                f"wal_autocheckpoint = {checkpoint_pages}",
+                "cache_size = -16384",
+                "temp_store = MEMORY",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # The lock is taken at once: one that begins by reading may find it cannot write.
+        is_reader = connection.get_execution_options().get("sqlite_reads", False)
+        connection.exec_driver_sql("BEGIN" if is_reader else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def postgres_engine(url: URL, application_name: str) -> Engine:
+    """A dead link is noticed within seconds, and a commit means a flushed log."""
+    options = {
+        "connect_timeout": "5",
+        "keepalives_idle": "5",
+        "keepalives_interval": "2",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "10000",
+        "application_name": application_name,
+    }
+    try:
+        engine = create_engine(
+            url,
+            connect_args={**options, **url.query},
+            poolclass=NullPool,
+            # A connection that is given back is closed, which ends what it had begun. To roll
+            # back first would only fail a second time on one that is lost.
+            pool_reset_on_return=None,
+        )
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"the database URL needs the Python package {error.name}: "
+            "pip install 'fleetmq[postgres]'"
+        ) from None
+
+    @event.listens_for(engine, "connect")
+    def on_connect(driver: Any, _: object) -> None:
+        with driver.cursor() as cursor:
+            cursor.execute("SELECT current_setting('synchronous_commit')")
+            if cursor.fetchone()[0] == "off":
+                cursor.execute("SET synchronous_commit = on")
+        driver.commit()
+
+    return engine
+
+
+def parse_url(text: str) -> URL:
+    try:
+        url = make_url(text)
+        dialect: type[Dialect] = url.get_dialect()
+        backend = url.get_backend_name()
+    except (ArgumentError, SQLAlchemyError, ValueError):
+        raise StoreError(f"not a database URL: {text.split('@')[-1]!r}") from None
+    if backend == "sqlite" and url.database in (None, "", ":memory:"):
+        raise StoreError("a database URL of SQLite names a file: sqlite:///directory/fleetmq.db")
+    if backend == "sqlite" or (backend == "postgresql" and dialect.driver == "psycopg"):
+        return url
+    raise StoreError(
+        f"no store for {url.drivername}: there are sqlite:///FILE and "
+        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+    )
+
+
+# Statements.
+
+
+def execute(connection: Connection, statement: str, values: Sequence[Any] = ()) -> Found:
+    """Past the compiler of SQLAlchemy, which would cost more than the database."""
+    if connection.dialect.name != "sqlite":
+        statement = _marked(statement)
+    return connection.exec_driver_sql(statement, tuple(values))
+
+
+@lru_cache(maxsize=1024)
+def _marked(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+@lru_cache(maxsize=256)
+def repeated(term: str, count: int, between: str = ", ") -> str:
+    return between.join([term] * count)
+
+
+def insert(
+    connection: Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    key: Sequence[str] = (),
+    *,
+    verb: str = "INSERT",
+) -> int:
+    """Many rows a statement. With a `key`, a row that is there already becomes the new one."""
+    tail = ""
+    if key:
+        others = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
+        tail = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {others}"
+    head = f"{verb} INTO {table} ({', '.join(columns)}) VALUES "
+    term = f"({repeated('?', len(columns))})"
+    done = 0
+    values: list[Any] = []
+    full = TERMS_MAX * len(columns)
+    for row in rows:
+        values += row
+        if len(values) == full:
+            execute(connection, head + repeated(term, TERMS_MAX) + tail, values)
+            values.clear()
+            done += TERMS_MAX
+    if values:
+        count = len(values) // len(columns)
+        execute(connection, head + repeated(term, count) + tail, values)
+        done += count
+    return done
+
+
+def chunks(found: Sequence[Any], size: int = TERMS_MAX) -> Iterable[Sequence[Any]]:
+    for at in range(0, len(found), size):
+        yield found[at : at + size]
+
+
+# Errors.
+
+_SQLITE: Final = {
+    "SQLITE_FULL": "disk full",
+    "SQLITE_BUSY": "database is locked",
+    "SQLITE_LOCKED": "database is locked",
+    "SQLITE_CORRUPT": "database is damaged",
+    "SQLITE_NOTADB": "database is damaged",
+    "SQLITE_READONLY": "database is read-only",
+    "SQLITE_CANTOPEN": "database file cannot be opened",
+    "SQLITE_IOERR": "disk error",
+    "SQLITE_TOOBIG": "a value is too large for SQLite",
+}
+_POSTGRES: Final = {
+    "53100": "disk full",
+    "53300": "too many connections",
+    "55P03": "database is locked",
+    "57P01": "connection lost",
+    "57P02": "connection lost",
+    "57P03": "the server is starting or stopping",
+    "3D000": "the database does not exist",
+    "28P01": "the password is wrong",
+    "28000": "the login is refused",
+    "25006": "database is read-only",
+    "XX001": "database is damaged",
+    "XX002": "database is damaged",
+}
+
+
+def is_damage(error: BaseException) -> bool:
+    return explain(error).startswith("database is damaged")
+
+
+def explain(error: BaseException) -> str:
+    cause: BaseException | None = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.Error):
+        name = getattr(cause, "sqlite_errorname", "")
+        known = _SQLITE.get("_".join(name.split("_")[:2]))
+        if known is None:
+            return _first_line(cause)
+        return known if known in ("disk full", "database is locked") else f"{known} ({name})"
+    state = getattr(cause, "sqlstate", None)
+    if state is not None:
+        return _POSTGRES.get(state) or f"{_first_line(cause)} ({state})"
+    if isinstance(error, DBAPIError) and (
+        error.connection_invalidated or cause.__class__.__name__ == "OperationalError"
+    ):
+        return "connection lost"
+    if isinstance(cause, Corrupt):
+        return f"journal is damaged: {cause}"
+    return _first_line(cause)
+
+
+def _first_line(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else error.__class__.__name__

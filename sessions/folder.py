@@ -1,0 +1,210 @@
+"""The folder: a thread that brings the journal into the tables, behind everybody's back.
+
+About once a second, or when much waits, it reads what the journal has above the last fold. It
+never holds up a commit, and its failing never does either. The number up to which the tables
+are good is written with them, in the same transaction: what the journal has above it is what
+recovery has to fold, by the same code.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine
+
+from sessions.changes import Changes
+from sessions.commits import read_groups
+from sessions.engines import Database, StoreError, execute
+from sessions.folding import Fold
+from sessions.records import unseal
+from sessions.workers import Worker
+
+INTERVAL_S: Final = 1.0
+HEARTBEAT_S: Final = 5.0
+# A fold begins early when so much waits, and takes no more than so much at once.
+WAITING_BYTES_MAX: Final = 8 << 20
+BATCH_BYTES_MAX: Final = 16 << 20
+BATCH_GROUPS_MAX: Final = 4096
+# After so much work without a pause the event loop gets its turn. A sleep of nothing would
+# often take the interpreter back before the loop has woken up.
+WORK_S: Final = 0.0003
+PAUSE_S: Final = 0.00002
+
+
+@dataclass(slots=True)
+class Meta:
+    """The row of that name."""
+
+    folded: int
+    last_mid: int
+    last_sid: int
+    next_place: int
+    alive_at: float
+
+
+def read_meta(connection: Connection) -> Meta:
+    row = execute(
+        connection, "SELECT folded, last_mid, last_sid, next_place, alive_at FROM meta"
+    ).one()
+    return Meta(*row)
+
+
+class Breath:
+    """Lets others at the interpreter every few hundred microseconds."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __call__(self) -> None:
+        if time.perf_counter() - self._since > WORK_S:
+            time.sleep(PAUSE_S)
+            self._since = time.perf_counter()
+
+
+class Folder(Worker):
+    def __init__(
+        self,
+        database: Database,
+        folded: int,
+        on_folded: Callable[[int, int], None],
+        on_state: Callable[[str, str], None],
+    ) -> None:
+        super().__init__("tables", on_state)
+        self._database = database
+        self._on_folded = on_folded  # up to which number, how many messages were cancelled
+        self._meta: Meta | None = None  # None: ask the tables
+        self._reported = folded
+        self._wake = threading.Event()
+        self._is_live = False  # a fold at the start says nothing about now
+        self._is_stopping = False
+        self._waiting_bytes = 0
+        self._committed = 0
+
+    # From any thread.
+
+    def committed(self, number: int, size: int) -> None:
+        self._committed = number
+        self._waiting_bytes += size
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self.wake()
+
+    def wake(self) -> None:
+        """Fold now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Fold what there is, and end."""
+        self._is_stopping = True
+        self._wake.set()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._wake.set()
+
+    # In the thread.
+
+    def run(self) -> None:
+        self._is_live = True
+        beat_at = time.monotonic()
+        while not self._is_stopping:
+            self._wake.wait(INTERVAL_S)
+            self._wake.clear()
+            self._waiting_bytes = 0
+            if self._abandoned.is_set():
+                return
+            now = time.monotonic()
+            if self._meta is None or self._meta.folded < self._committed:
+                # What has just come is left for the next time: it may be gone by then.
+                while self.attempt(self.fold_some) >= BATCH_GROUPS_MAX:
+                    continue
+                self.attempt(self._checkpoint)
+                beat_at = now
+            elif now - beat_at > HEARTBEAT_S:
+                self.attempt(self._beat)
+                beat_at = now
+        while self.attempt(self.fold_some):
+            continue
+        self.attempt(self._beat)
+        self.attempt(self._checkpoint)
+
+    def prepare(self, engine: Engine, connection: Connection) -> None:
+        if engine is not self._database.tables:
+            connection.execution_options(sqlite_reads=True)
+
+    def drop(self) -> None:
+        self._meta = None
+        super().drop()
+
+    def fold_some(self) -> int:
+        """One batch: how many groups. Less than a full batch means that no more waits."""
+        tables = self.connect(self._database.tables)
+        journal = self.connect(self._database.journal)
+        if self._meta is None:
+            with tables.begin():
+                self._meta = read_meta(tables)
+            self._report(self._meta.folded, 0)  # a fold may have succeeded without our knowing
+        before = self._meta
+        with journal.begin():
+            groups, size = read_groups(journal, before.folded, BATCH_GROUPS_MAX, BATCH_BYTES_MAX)
+        if not groups:
+            return 0
+        breathe = Breath()
+        changes = Changes(before.next_place)
+        for _, _, data in groups:
+            for record in unseal(data):
+                changes.apply(record)
+                breathe()
+        after = Meta(
+            groups[-1][0],
+            max(before.last_mid, changes.last_mid),
+            max(before.last_sid, changes.last_sid),
+            changes.place,
+            time.time() if self._is_live else max(before.alive_at, groups[-1][1]),
+        )
+        self._meta = None
+        with tables.begin():
+            fold = Fold(tables, changes, breathe)
+            fold.apply()
+            write_meta(tables, before, after)
+        self._meta = after
+        self._report(after.folded, changes.messages - fold.written)
+        return BATCH_GROUPS_MAX if size >= BATCH_BYTES_MAX else len(groups)
+
+    def _report(self, number: int, cancelled: int) -> None:
+        if number > self._reported:
+            self._reported = number
+            self._on_folded(number, cancelled)
+
+    def _beat(self) -> None:
+        """Say that the broker is alive: after a crash, that is when it was last."""
+        tables = self.connect(self._database.tables)
+        now = time.time()
+        with tables.begin():
+            execute(tables, "UPDATE meta SET alive_at = ?", (now,))
+        if self._meta is not None:
+            self._meta.alive_at = now
+
+    def _checkpoint(self) -> None:
+        """Bring the journal's write-ahead log into its file, so that few commits have to."""
+        if self._database.is_sqlite:
+            journal: Any = self.connect(self._database.journal).connection.driver_connection
+            journal.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
+
+
+def write_meta(connection: Connection, before: Meta, after: Meta) -> None:
+    """Says no when somebody else has folded since: that would be a second broker."""
+    done = execute(
+        connection,
+        "UPDATE meta SET folded = ?, last_mid = ?, last_sid = ?, next_place = ?, alive_at = ? "
+        "WHERE folded = ?",
+        (
+            after.folded, after.last_mid, after.last_sid, after.next_place, after.alive_at,
+            before.folded,
+        ),
+    )  # fmt: skip
+    if done.rowcount != 1:
+        raise StoreError("another broker has changed the tables meanwhile")

@@ -1,0 +1,42 @@
+"""What of a session waits for the store before it is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sessions.journal import Hold, Item
+
+if TYPE_CHECKING:
+    from sessions.session import Session
+
+
+class Parked(Hold):
+    """QoS 2 messages that leave once their packet ids are on disk: else a crash could send
+    them again under others."""
+
+    __slots__ = ("box", "sent", "session")
+
+    def __init__(self, session: Session, sent: list[tuple[int, Item]]) -> None:
+        super().__init__()
+        self.session = session
+        self.box = session.outbox
+        self.sent = sent
+
+    def release(self, now: float) -> None:
+        self.session.send_parked(self.box, self.sent, now)
+
+
+class Resumption(Hold):
+    """What a resumed session repeats, once all of it is on disk as it stands."""
+
+    __slots__ = ("box", "session")
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.box = session.outbox
+
+    def release(self, now: float) -> None:
+        if self.session.outbox is self.box:
+            self.session.is_gated = False
+            self.session.repeat(now)

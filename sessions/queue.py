@@ -1,0 +1,133 @@
+"""What waits for one session, oldest first. The middle of a long queue is on disk only.
+
+    head     in memory, next to go
+    stored   only in the store: a count, and the place behind which it begins
+    tail     in memory, younger than what is stored
+
+A short queue is all head. `evict` lets go of what the store has; `load` brings a page of it
+back. Deliveries that are not in the store are never let go of, nor is what is behind them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from sessions.journal import Item
+
+
+def _is_stored(item: Item, folded: int) -> bool:
+    """Whether the tables hold this delivery, so that it can be read again from there."""
+    _, grant, n, ticket = item
+    return n > 0 and grant.group is None and (ticket is None or ticket.number <= folded)
+
+
+class Queue:
+    __slots__ = (
+        "_tail",
+        "head",
+        "is_loading",
+        "memory_bytes",
+        "stored_after",
+        "stored_bytes",
+        "stored_last",
+        "stored_messages",
+    )
+
+    def __init__(self) -> None:
+        self.head: deque[Item] = deque()
+        self._tail: deque[Item] | None = None  # there is one while something is stored
+        self.stored_messages = 0
+        self.stored_bytes = 0
+        self.stored_after = 0  # the stored ones have an n above this
+        self.stored_last = 0  # and up to this
+        self.is_loading = False
+        self.memory_bytes = 0
+
+    def __len__(self) -> int:
+        tail = self._tail
+        return len(self.head) + self.stored_messages + (0 if tail is None else len(tail))
+
+    @property
+    def bytes(self) -> int:
+        return self.memory_bytes + self.stored_bytes
+
+    @property
+    def in_memory(self) -> int:
+        return len(self.head) + (0 if self._tail is None else len(self._tail))
+
+    @property
+    def wants_page(self) -> bool:
+        """Whether the head should be filled from the store."""
+        return self.stored_messages > 0 and not self.is_loading
+
+    def append(self, item: Item) -> None:
+        (self.head if self._tail is None else self._tail).append(item)
+        self.memory_bytes += item[0].envelope.size
+
+    def popleft(self) -> Item:
+        """The oldest one; the head may not be empty."""
+        item = self.head.popleft()
+        self.memory_bytes -= item[0].envelope.size
+        return item
+
+    def items(self) -> list[Item]:
+        """What is in memory, in order."""
+        return [*self.head, *(self._tail or ())]
+
+    def replace(self, items: list[Item]) -> None:
+        """Some were taken out of a queue of which nothing is stored."""
+        assert self._tail is None
+        self.head = deque(items)
+        self.memory_bytes = sum(item[0].envelope.size for item in items)
+
+    def restore(self, messages: int, size: int, n_last: int) -> None:
+        """Everything is in the store: the beginning after a start."""
+        self.stored_messages, self.stored_bytes = messages, size
+        self.stored_last = n_last
+        self._tail = deque()
+
+    def evict(self, folded: int, keep: int) -> int:
+        """Let go of what the store has, but for `keep` at the front; how many bytes that were."""
+        tail = self._tail
+        if tail is None:
+            items = list(self.head)
+            kept, rest = items[:keep], items[keep:]
+            if not rest or not _is_stored(rest[0], folded):
+                return 0
+            self.head = deque(kept)
+            tail = deque(rest)
+            self.stored_after = rest[0][2] - 1
+        freed = 0
+        while tail and _is_stored(tail[0], folded):
+            item = tail.popleft()
+            freed += item[0].envelope.size
+            self.stored_messages += 1
+            self.stored_last = item[2]
+        self._tail = tail
+        self.stored_bytes += freed
+        self.memory_bytes -= freed
+        return freed
+
+    def load(self, items: list[Item]) -> tuple[int, int]:
+        """A page of the store: what stands behind the head now.
+
+        Returns how many messages and bytes were counted as stored and are not there.
+        """
+        self.is_loading = False
+        for item in items:
+            if item[2] > self.stored_last:
+                break
+            size = item[0].envelope.size
+            self.head.append(item)
+            self.memory_bytes += size
+            self.stored_messages -= 1
+            self.stored_bytes -= size
+            self.stored_after = item[2]
+        missing = (0, 0)
+        if not items or items[-1][2] >= self.stored_last or self.stored_messages <= 0:
+            missing = (self.stored_messages, self.stored_bytes)
+            self.stored_messages = self.stored_bytes = 0
+            if self._tail is not None:
+                self.head.extend(self._tail)
+            self._tail = None
+        return missing

@@ -1,0 +1,166 @@
+"""Rows of the tables as the values the broker starts from, and pages of what waits.
+
+Everything is read in pieces as it is taken: a million waiting deliveries are one row for each
+session here, and a hundred thousand sessions are never in memory twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine
+
+from sessions import schema
+from sessions.engines import StoreError, execute, explain
+from sessions.folder import read_meta
+from sessions.rows import (
+    Backlog,
+    DeliveryRow,
+    MessageRow,
+    SessionRow,
+    ShareRow,
+    SubscriptionRow,
+    WillRow,
+)
+from sessions.snapshot import Snapshot
+
+FETCH_ROWS: Final = 2000
+PAGE_ROWS: Final = 200
+
+_SESSIONS: Final = ", ".join(schema.names(schema.sessions))
+_SUBSCRIPTIONS: Final = (
+    "sid, filter, qos, no_local, retain_as_published, retain_handling, identifier"
+)
+_MESSAGE: Final = (
+    "m.mid, m.topic, m.qos, m.retain, m.section, m.payload, m.publisher, m.received_at, "
+    "m.expiry_interval"
+)
+_DELIVERY: Final = (
+    "d.sid, d.n, d.mid, d.qos, d.retain, d.subscription_ids, d.share, d.packet_id, d.size"
+)
+_BOTH: Final = f"SELECT {_DELIVERY}, {_MESSAGE} FROM deliveries d JOIN messages m ON m.mid = d.mid"
+
+
+def snapshot(engine: Engine) -> Snapshot:
+    with engine.connect() as connection:
+        connection.execution_options(sqlite_reads=True)
+        meta = read_meta(connection)
+
+    def rows(statement: str, make: Callable[[Sequence[Any]], Any]) -> Iterator[Any]:
+        return _rows(engine, statement, make)
+
+    return Snapshot(
+        sessions=rows(f"SELECT {_SESSIONS} FROM sessions ORDER BY sid", session_row),
+        subscriptions=rows(
+            f"SELECT {_SUBSCRIPTIONS} FROM subscriptions ORDER BY sid", subscription_row
+        ),
+        shares=rows("SELECT sid, filter FROM shares ORDER BY sid", share_row),
+        windows=rows(f"{_BOTH} WHERE d.packet_id <> 0 ORDER BY d.sid, d.n", both_rows),
+        releases=_by_session(
+            rows("SELECT sid, packet_id FROM releases ORDER BY sid, place", itemgetter(0, 1))
+        ),
+        received=_by_session(
+            rows("SELECT sid, packet_id FROM received ORDER BY sid, place", itemgetter(0, 1))
+        ),
+        backlogs=rows(
+            "SELECT sid, count(*), CAST(sum(size) AS BIGINT), min(n), max(n) FROM deliveries "
+            "WHERE packet_id = 0 GROUP BY sid ORDER BY sid",
+            backlog,
+        ),
+        retained=rows(
+            f"SELECT {_MESSAGE} FROM retained r JOIN messages m ON m.mid = r.mid ORDER BY r.mid",
+            message_row,
+        ),
+        last_number=meta.folded,
+        last_mid=meta.last_mid,
+        last_sid=meta.last_sid,
+        alive_at=meta.alive_at,
+    )
+
+
+def _rows(engine: Engine, statement: str, make: Callable[[Sequence[Any]], Any]) -> Iterator[Any]:
+    try:
+        with engine.connect() as connection:
+            streaming = connection.execution_options(stream_results=True, sqlite_reads=True)
+            with streaming.begin():
+                found = execute(streaming, statement).yield_per(FETCH_ROWS)
+                for part in found.partitions():
+                    yield from map(make, part)
+    except GeneratorExit:
+        raise
+    except Exception as error:
+        raise StoreError(f"the store cannot be read: {explain(error)}") from error
+
+
+def _by_session(pairs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:
+    for sid, found in groupby(pairs, itemgetter(0)):
+        yield sid, [packet_id for _, packet_id in found]
+
+
+def read_page(
+    connection: Connection, sid: int, after_n: int, messages_max: int, bytes_max: int
+) -> list[tuple[DeliveryRow, MessageRow]]:
+    """What waits after n, in order; at least one message if there is one."""
+    found: list[tuple[DeliveryRow, MessageRow]] = []
+    size = 0
+    while len(found) < messages_max and size < bytes_max:
+        count = min(PAGE_ROWS, messages_max - len(found))
+        rows = execute(
+            connection,
+            f"{_BOTH} WHERE d.sid = ? AND d.n > ? AND d.packet_id = 0 ORDER BY d.n LIMIT ?",
+            (sid, after_n, count),
+        ).all()
+        for row in rows:
+            pair = both_rows(row)
+            size += pair[0].size
+            if found and size > bytes_max:
+                return found
+            found.append(pair)
+            after_n = pair[0].n
+        if len(rows) < count:
+            break
+    return found
+
+
+# Rows as values. SQLite has no booleans, and PostgreSQL's driver gives bytes of its own.
+
+
+def session_row(row: Sequence[Any]) -> SessionRow:
+    will = None
+    if row[9] is not None:
+        will = WillRow(row[9], bytes(row[10]), row[11], bool(row[12]), bytes(row[13]))
+    return SessionRow(
+        row[0], row[1], row[2], row[3], row[4], row[5], bool(row[6]), row[7], row[8], will
+    )
+
+
+def subscription_row(row: Sequence[Any]) -> SubscriptionRow:
+    return SubscriptionRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]), row[5], row[6])
+
+
+def share_row(row: Sequence[Any]) -> ShareRow:
+    return ShareRow(row[0], row[1])
+
+
+def message_row(row: Sequence[Any]) -> MessageRow:
+    return MessageRow(
+        row[0], row[1], row[2], bool(row[3]), row[4], row[5], row[6], row[7], row[8]
+    )  # fmt: skip
+
+
+def delivery_row(row: Sequence[Any]) -> DeliveryRow:
+    ids = tuple(map(int, row[5].split(","))) if row[5] else ()
+    return DeliveryRow(
+        row[0], row[1], row[2], row[3], bool(row[4]), ids, row[6], row[7], row[8]
+    )  # fmt: skip
+
+
+def both_rows(row: Sequence[Any]) -> tuple[DeliveryRow, MessageRow]:
+    return delivery_row(row), message_row(row[9:])
+
+
+def backlog(row: Sequence[Any]) -> Backlog:
+    return Backlog(row[0], row[1], row[2], row[3], row[4])

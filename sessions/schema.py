@@ -1,0 +1,202 @@
+"""The tables, and the steps that lead to them.
+
+    tables    what the broker remembers, readable: docs/SQL.md says what each column means
+    journal   groups of records as they were committed, until they are folded into the tables;
+              on SQLite in a file of its own, so that nothing done to the tables holds up a commit
+
+Keys are numbers or digests: a topic may have 65,535 bytes, and PostgreSQL's keys may not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    inspect,
+    text,
+)
+
+# The newest step in migrations/versions. A database that is there already needs no Alembic.
+HEAD: Final = "0001"
+TABLES: Final = "tables"
+JOURNAL: Final = "journal"
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+tables: Final = MetaData()
+journal_tables: Final = MetaData()
+
+sessions: Final = Table(
+    "sessions",
+    tables,
+    Column("sid", BigInteger, primary_key=True, autoincrement=False),
+    Column("client_id", Text, nullable=False),
+    Column("username", Text),
+    Column("version", SmallInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expiry_interval", BigInteger, nullable=False),
+    Column("is_online", Boolean, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("will_at", Double, nullable=False),
+    Column("will_topic", Text),
+    Column("will_payload", LargeBinary),
+    Column("will_qos", SmallInteger),
+    Column("will_retain", Boolean),
+    Column("will_section", LargeBinary),
+)
+shares: Final = Table(
+    "shares",
+    tables,
+    Column("sid", BigInteger, primary_key=True, autoincrement=False),
+    Column("filter", Text, nullable=False),
+)
+subscriptions: Final = Table(
+    "subscriptions",
+    tables,
+    Column("sid", BigInteger, primary_key=True, autoincrement=False),
+    Column("filter_digest", LargeBinary, primary_key=True),
+    Column("filter", Text, nullable=False),
+    Column("qos", SmallInteger, nullable=False),
+    Column("no_local", Boolean, nullable=False),
+    Column("retain_as_published", Boolean, nullable=False),
+    Column("retain_handling", SmallInteger, nullable=False),
+    Column("identifier", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+messages: Final = Table(
+    "messages",
+    tables,
+    Column("mid", BigInteger().with_variant(Integer, "sqlite"), primary_key=True,
+           autoincrement=False),
+    Column("topic", Text, nullable=False),
+    Column("qos", SmallInteger, nullable=False),
+    Column("retain", Boolean, nullable=False),
+    Column("section", LargeBinary, nullable=False),
+    Column("payload", LargeBinary, nullable=False),
+    Column("publisher", Text, nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("expiry_interval", BigInteger, nullable=False),
+    Column("refs", BigInteger, nullable=False),
+)  # fmt: skip
+deliveries: Final = Table(
+    "deliveries",
+    tables,
+    Column("sid", BigInteger, primary_key=True, autoincrement=False),
+    Column("n", BigInteger, primary_key=True, autoincrement=False),
+    Column("mid", BigInteger, nullable=False),
+    Column("qos", SmallInteger, nullable=False),
+    Column("retain", Boolean, nullable=False),
+    Column("subscription_ids", Text, nullable=False),
+    Column("share", Text, nullable=False),
+    Column("packet_id", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+releases: Final = Table(
+    "releases",
+    tables,
+    Column("sid", BigInteger, primary_key=True, autoincrement=False),
+    Column("packet_id", Integer, primary_key=True, autoincrement=False),
+    Column("place", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+received: Final = Table(
+    "received",
+    tables,
+    Column("sid", BigInteger, primary_key=True, autoincrement=False),
+    Column("packet_id", Integer, primary_key=True, autoincrement=False),
+    Column("place", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+retained: Final = Table(
+    "retained",
+    tables,
+    Column("mid", BigInteger().with_variant(Integer, "sqlite"), primary_key=True,
+           autoincrement=False),
+)  # fmt: skip
+# One row: whose tables these are, and how far the journal is in them.
+meta: Final = Table(
+    "meta",
+    tables,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("store_id", Text, nullable=False),
+    Column("folded", BigInteger, nullable=False),
+    Column("last_mid", BigInteger, nullable=False),
+    Column("last_sid", BigInteger, nullable=False),
+    Column("next_place", BigInteger, nullable=False),
+    Column("alive_at", Double, nullable=False),
+)
+journal: Final = Table(
+    "journal",
+    journal_tables,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True,
+           autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)  # fmt: skip
+# One row: whose journal this is, who writes it, and up to where it was folded and removed.
+journal_state: Final = Table(
+    "journal_state",
+    journal_tables,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("store_id", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("removed_to", BigInteger, nullable=False),
+)
+
+
+def names(table: Table) -> tuple[str, ...]:
+    return tuple(column.name for column in table.columns)
+
+
+def digest(filter: str) -> bytes:
+    return hashlib.blake2b(filter.encode(), digest_size=16).digest()
+
+
+def version_of(connection: Connection) -> str | None:
+    """The step a database stands at; None: it is empty."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return str(found) if found is not None else None
+
+
+def upgrade(connection: Connection, parts: set[str]) -> None:
+    """Take a database to HEAD, within the transaction that `connection` is in."""
+    # Alembic is needed once in the life of a database, and costs 70 ms to import.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    # Alembic reads options through configparser, where a percent sign has a meaning.
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    config.attributes["parts"] = parts
+    command.upgrade(config, "head")
+
+
+def begin(connection: Connection, part: str, store_id: str) -> None:
+    """The one row that a new store has in each part."""
+    if part == TABLES:
+        connection.execute(
+            meta.insert().values(
+                id=1, store_id=store_id, folded=0, last_mid=0, last_sid=0, next_place=1,
+                alive_at=0.0,
+            )
+        )  # fmt: skip
+    else:
+        connection.execute(
+            journal_state.insert().values(id=1, store_id=store_id, owner="", removed_to=0)
+        )

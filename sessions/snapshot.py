@@ -1,0 +1,28 @@
+"""What a store gives a broker that starts: all of its state but the messages that wait.
+
+Everything that is many comes as an iterable that reads as it goes: take each once, in any
+order, before the store is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sessions.rows import Backlog, DeliveryRow, MessageRow, SessionRow, ShareRow, SubscriptionRow
+
+
+@dataclass(slots=True)
+class Snapshot:
+    sessions: Iterable[SessionRow]
+    subscriptions: Iterable[SubscriptionRow]
+    shares: Iterable[ShareRow]
+    windows: Iterable[tuple[DeliveryRow, MessageRow]]  # under way, by sid and n
+    releases: Iterable[tuple[int, list[int]]]  # sid, packet ids in the order of their PUBREC
+    received: Iterable[tuple[int, list[int]]]  # sid, inbound packet ids
+    backlogs: Iterable[Backlog]  # what waits, by sid
+    retained: Iterable[MessageRow]
+    last_number: int  # of the groups
+    last_mid: int
+    last_sid: int
+    alive_at: float  # when the broker last showed a sign of life; 0: never

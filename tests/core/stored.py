@@ -1,0 +1,103 @@
+"""A broker core with a store that a test drives: when groups are packed, committed and folded.
+
+world = StoredWorld()
+...
+world.pack()      # the linger is over
+world.commit()    # the disk has it
+world.restart()   # the process died; whatever was not committed is gone
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.restore import items_of, restore
+from mqtt_broker.core.settings import Settings
+from sessions.journal import COMMIT, Journal, Owner
+from tests.core.peers import START, World
+from tests.store.memory_store import MemoryStore, Page
+
+
+class StoredWorld(World):
+    def __init__(
+        self,
+        *,
+        mode: int = COMMIT,
+        durabilities: Sequence[tuple[str, int]] = (),
+        **settings: Any,
+    ) -> None:
+        self.now = START
+        self.peers = []
+        self.store = MemoryStore()
+        self.mode = mode
+        self.durabilities = durabilities
+        self.settings = Settings(**{"sys_interval_s": 0, **settings})
+        self._live()
+
+    def _live(self) -> None:
+        found = self.store.snapshot()
+        self.journal = Journal(
+            self._submit,
+            mode=self.mode,
+            holds=COMMIT in (self.mode, *(mode for _, mode in self.durabilities)),
+            number=found.last_number,
+            last_mid=found.last_mid,
+            last_sid=found.last_sid,
+        )
+        self.broker = Broker(
+            self.settings,
+            now=self.now,
+            rng=random.Random(1),
+            journal=self.journal,
+            durabilities=self.durabilities,
+        )
+        self.store.start(
+            lambda number: self.broker.on_committed(number, self.now),
+            lambda number: self.broker.on_folded(number, self.now),
+            lambda state: None,
+        )
+        restore(self.broker, found, self.now)
+
+    def _submit(self, number: int, blob: bytes) -> None:
+        self.store.submit(number, blob, self.now)
+
+    # What happens to the store.
+
+    def pack(self) -> None:
+        self.journal.flush(self.now)
+        self.settle()
+
+    def commit(self) -> None:
+        """Everything until now is on disk."""
+        self.pack()
+        self.store.commit()
+        self.settle()
+
+    def fold(self) -> None:
+        self.commit()
+        self.store.fold()
+        self.settle()
+
+    def page(self) -> None:
+        """Answer what queues asked the store for, and what they ask for then."""
+        while self.journal.wanted:
+            self._ask(self.journal.wanted.pop())
+            self.store.answer()
+            self.settle()
+
+    def _ask(self, owner: Owner) -> None:
+        def on_page(page: Page) -> None:
+            owner.on_page(items_of(self.broker, page), self.now)
+
+        self.store.page(owner.sid, owner.page_after, 100, 1 << 20, on_page)
+
+    def restart(self, downtime_s: float = 0.0) -> None:
+        """kill -9, and a new process on what the store has."""
+        self.peers.clear()
+        self.now += downtime_s
+        self.store = self.store.crash()
+        self._live()
+        self.commit()

@@ -1,0 +1,65 @@
+"""Every call of the store fails once: nothing that was called safe is lost, nothing is twice.
+
+For each n there is one life of the same store in which its n-th call fails. A statement then
+does nothing; a commit either does nothing or is done without anybody learning of it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from sessions import workers
+from sessions.store import StoreError
+from tests.store.places import BYTES_MAX, Ledger, Place, Watch, check_same
+from tests.store.sabotage import sabotaged
+
+CALLS_MAX = 400
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "RETRY_S", 0.001)
+
+
+def live(place: Place, ledger: Ledger) -> Watch:
+    """A short life that does everything once, after a look at what the last one left."""
+    store = place.open()
+    watch = Watch(store)
+    ledger.submit(watch, 2)
+    watch.until_committed()
+    ledger.submit(watch, 1)
+    watch.until_folded()
+    watch.page(next(iter(ledger.history.sessions)), 0, 10, BYTES_MAX)
+    ledger.submit(watch, 1)
+    assert store.stop(20)
+    return watch
+
+
+@pytest.mark.parametrize("after_commit", [False, True], ids=["undone", "unknown"])
+def test_the_nth_call_fails(place: Place, after_commit: bool) -> None:
+    ledger = Ledger(11)
+    live(place, ledger)
+    for nth in range(1, CALLS_MAX):
+        with sabotaged(nth, after_commit=after_commit) as sabotage:
+            try:
+                watch = live(place, ledger)
+            except StoreError:  # it failed before there was anybody to try again
+                place.close()
+                continue
+        assert watch.committed == sorted(set(watch.committed))
+        assert watch.committed[-1] == watch.folded[-1] == len(ledger.groups)
+        assert watch.states[-1] == ""
+        if sabotage.calls < nth:
+            break
+        assert any("sabotage" in state or "lost" in state for state in watch.states), nth
+        if nth % 5 == 0:
+            check(place, ledger)
+    else:
+        pytest.fail("the store never stopped calling")
+    check(place, ledger)
+
+
+def check(place: Place, ledger: Ledger) -> None:
+    store = place.open()
+    check_same(store, ledger.tables(len(ledger.groups)))
+    store.abandon()
