@@ -2,13 +2,16 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-compiled check bench fuzz clean
+.PHONY: help setup run test test-compiled check bench torture fuzz clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 60
+KILLS ?= 200
+SEED ?= 1
 HOST ?= 127.0.0.1
 PORT ?= 1883
+DATA ?= fleetmq-data
 
 help:  ## list the targets
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +46,8 @@ $(VENV)/.fuzz: $(VENV)/.ready
 	@rm -f $(VENV)/.product  # the working tree stands in its place now
 	@touch $@
 
-run: setup  ## run a broker on 127.0.0.1:1883 (HOST= and PORT= change that)
-	@exec $(BIN)/fleetmq broker --host $(HOST) --port $(PORT)
+run: setup  ## run a broker on 127.0.0.1:1883, its state in fleetmq-data (HOST=, PORT=, DATA=)
+	@exec $(BIN)/fleetmq broker --host $(HOST) --port $(PORT) --data-dir $(DATA)
 
 test: $(VENV)/.ready  ## run the fast tests on all cores
 	@$(BIN)/python -m pytest -q -n auto -m 'not slow'
@@ -55,7 +58,8 @@ test-compiled: setup  ## run the protocol's tests on the compiled product
 		$$python -c 'import mqtt_broker.core.publish as m; print("testing", m.__file__)' && \
 		$$python -m pytest -q -n auto -m 'not slow' --ignore tests/spec/test_rules.py \
 		-k 'not busy_loop and not our_mistake' \
-		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server
+		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server \
+		tests/sessions tests/core/test_durable.py
 
 check: $(VENV)/.ready  ## format, lint, types and the rules of the house
 	@$(BIN)/ruff format --check --quiet . || \
@@ -66,6 +70,12 @@ check: $(VENV)/.ready  ## format, lint, types and the rules of the house
 
 bench: setup  ## measure the broker beside others on this machine
 	@$(BIN)/python tests/bench/run.py
+
+torture: setup  ## kill the broker KILLS times under load (200), PostgreSQL a quarter as often, and count
+	@$(BIN)/python -m tests.fault.torture --kills $(KILLS) --seed $(SEED) \
+		--database sqlite --command $(BIN)/fleetmq
+	@$(BIN)/python -m tests.fault.torture --kills $$((($(KILLS) + 3) / 4)) --seed $(SEED) \
+		--database postgresql --command $(BIN)/fleetmq
 
 fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60)
 	@set -e; shopt -s nullglob; targets=(tests/fuzz/fuzz_*.py); \

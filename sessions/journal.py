@@ -267,6 +267,11 @@ class Journal:
         return len(self._entries)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether there is anything to hand to the store, or to ask it for."""
+        return len(self._entries) > 0 or len(self.wanted) > 0
+
+    @property
     def is_settled(self) -> bool:
         """Whether everything that was recorded is on disk."""
         return not self._entries and self.committed == self.number

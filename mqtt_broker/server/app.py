@@ -154,7 +154,8 @@ class Server:
         broker = self.broker
         if broker.dirty:
             broker.flush(self.turn_at)
-        if self.durable is not None:
+        journal = broker.journal
+        if journal is not None and journal.is_waiting and self.durable is not None:
             self.durable.after_turn()
         if broker.timers.earliest < self._timer_at:
             self._arm()
