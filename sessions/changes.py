@@ -15,7 +15,8 @@ the retained refers to it. Within a group the order of records does not matter f
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from sessions.records import (
     Completed,
@@ -32,6 +33,8 @@ from sessions.records import (
     Unsubscribed,
 )
 from sessions.rows import SessionRow, ShareRow, SubscriptionRow
+
+PAUSE_EVERY: Final = 64
 
 
 class Run:
@@ -161,11 +164,13 @@ class Changes:
         self.received: dict[int, OpenIds] = {}
         self.retained: set[int] = set()
         self.unretained: set[int] = set()
+        self.records = 0
         self.messages = 0  # stored in all
         self.last_mid = 0
         self.last_sid = 0
 
     def apply(self, record: Record) -> None:
+        self.records += 1
         if isinstance(record, Stored):
             self._store(record)
         elif isinstance(record, Delivered):
@@ -253,20 +258,26 @@ class Changes:
 
     # What the tables are told.
 
-    def references(self, dropped: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    def references(
+        self, dropped: Iterable[tuple[int, int, int]], pause: Callable[[], None] = lambda: None
+    ) -> list[tuple[int, int, int]]:
         """(first mid, end, how many references more), where that is not 0.
 
         `dropped` says in the same form, but how many less, of which messages the tables have
         just lost deliveries or places. A message of this batch that is not named in the answer
-        is not needed.
+        is not needed. `pause` is called now and then: other threads may be waiting.
         """
         steps: dict[int, int] = {}
+        done = 0
         for lane in self.lanes.values():
             for run in lane.runs:
                 mid = run.mid
                 end = mid + run.end - run.n
                 steps[mid] = steps.get(mid, 0) + 1
                 steps[end] = steps.get(end, 0) - 1
+                done += 1
+                if not done % PAUSE_EVERY:
+                    pause()
         for mid in self.retained:
             steps[mid] = steps.get(mid, 0) + 1
             steps[mid + 1] = steps.get(mid + 1, 0) - 1
@@ -275,7 +286,9 @@ class Changes:
             steps[end] = steps.get(end, 0) + count
         found: list[tuple[int, int, int]] = []
         level = start = 0
-        for mid in sorted(steps):
+        for at, mid in enumerate(sorted(steps)):
+            if not at % PAUSE_EVERY:
+                pause()
             step = steps[mid]
             if step:
                 if level:
@@ -285,7 +298,7 @@ class Changes:
         return found
 
     def split(
-        self, references: list[tuple[int, int, int]]
+        self, references: list[tuple[int, int, int]], pause: Callable[[], None] = lambda: None
     ) -> tuple[list[tuple[Stored, int, int, int]], list[tuple[int, int, int]]]:
         """The same for new messages and for those of the tables.
 
@@ -295,7 +308,9 @@ class Changes:
         old: list[tuple[int, int, int]] = []
         stored = self.stored
         at = 0
-        for start, end, step in references:
+        for number, (start, end, step) in enumerate(references):
+            if not number % PAUSE_EVERY:
+                pause()
             at = max(at, bisect_right(self._mids, start, at) - 1)
             while start < end:
                 while at < len(stored) and self._mids[at] + len(stored[at].payloads) <= start:

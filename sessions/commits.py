@@ -23,11 +23,13 @@ from sessions.records import Corrupt
 from sessions.workers import Worker
 
 COMMIT_BYTES_MAX: Final = 64 << 20
-# Removing a long row frees its pages one by one. With each commit go at most so many rows and
-# so many more than it brings; without a commit, after so long, all that are left in steps.
-REMOVED_WITH_COMMIT: Final = 4
+# Removing costs two statements, and a long row frees its pages one by one. So a commit removes
+# when so much is folded, and then so many rows and as many as it brings; without a commit,
+# after so long, all that are left go in steps.
+REMOVED_WITH_COMMIT: Final = 64
 REMOVED_IN_STEP: Final = 200
 IDLE_S: Final = 1.0
+READ_GROUPS: Final = 16
 
 Group = tuple[int, float, bytes]  # number, at, data
 
@@ -160,31 +162,26 @@ class Writer(Worker):
         left = self._folded - self._removed_to
         if left <= 0:
             return self._removed_to
-        count = len(self._waiting) + REMOVED_WITH_COMMIT if self._waiting else REMOVED_IN_STEP
+        count = REMOVED_IN_STEP
+        if self._waiting:
+            if left < REMOVED_WITH_COMMIT:
+                return self._removed_to
+            count = len(self._waiting) + REMOVED_WITH_COMMIT
         to = self._removed_to + min(left, count)
         execute(connection, "DELETE FROM journal WHERE number <= ?", (to,))
         execute(connection, "UPDATE journal_state SET removed_to = ?", (to,))
         return to
 
 
-def read_groups(
-    connection: Connection, after: int, groups_max: int, bytes_max: int
-) -> tuple[list[Any], int]:
-    """Rows (number, at, data) after a number, without a gap, and their bytes."""
-    found: list[Any] = []
-    size = 0
-    while len(found) < groups_max and size < bytes_max:
-        rows = execute(
-            connection,
-            "SELECT number, at, data FROM journal WHERE number > ? ORDER BY number LIMIT ?",
-            (after, min(16, groups_max - len(found))),
-        ).all()
-        for row in rows:
-            if row[0] != after + 1:
-                raise Corrupt(f"group {after + 1} is missing, {row[0]} is there")
-            after += 1
-            found.append(row)
-            size += len(row[2])
-        if not rows:
-            break
-    return found, size
+def read_groups(connection: Connection, after: int) -> list[Any]:
+    """Some rows (number, at, data) after a number, without a gap."""
+    rows = execute(
+        connection,
+        "SELECT number, at, data FROM journal WHERE number > ? ORDER BY number LIMIT ?",
+        (after, READ_GROUPS),
+    ).all()
+    for row in rows:
+        after += 1
+        if row[0] != after:
+            raise Corrupt(f"group {after} is missing, {row[0]} is there")
+    return list(rows)

@@ -8,9 +8,10 @@ explain     an exception as the line an operator reads
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -30,6 +31,7 @@ Found = CursorResult[*tuple[Any, ...]]
 # Terms of one statement. Each statement gives the interpreter away once; longer ones bind
 # parameters for longer without doing so.
 TERMS_MAX: Final = 64
+COPY_MIN: Final = 16
 
 
 class StoreError(Exception):
@@ -177,8 +179,14 @@ def insert(
     key: Sequence[str] = (),
     *,
     verb: str = "INSERT",
+    pause: Callable[[], None] = lambda: None,
 ) -> int:
-    """Many rows a statement. With a `key`, a row that is there already becomes the new one."""
+    """Many rows at once; how many. With a `key`, a row that is there already becomes the new one.
+
+    `pause` is called between pieces.
+    """
+    if connection.dialect.name == "postgresql" and not key:
+        return _copy(connection, table, columns, rows, pause)
     tail = ""
     if key:
         others = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
@@ -186,18 +194,47 @@ def insert(
     head = f"{verb} INTO {table} ({', '.join(columns)}) VALUES "
     term = f"({repeated('?', len(columns))})"
     done = 0
-    values: list[Any] = []
-    full = TERMS_MAX * len(columns)
-    for row in rows:
-        values += row
-        if len(values) == full:
-            execute(connection, head + repeated(term, TERMS_MAX) + tail, values)
-            values.clear()
-            done += TERMS_MAX
-    if values:
-        count = len(values) // len(columns)
-        execute(connection, head + repeated(term, count) + tail, values)
-        done += count
+    rows = iter(rows)
+    while some := list(islice(rows, TERMS_MAX)):
+        pause()
+        values = [value for row in some for value in row]
+        execute(connection, head + repeated(term, len(some)) + tail, values)
+        done += len(some)
+    return done
+
+
+def _copy(
+    connection: Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    pause: Callable[[], None],
+) -> int:
+    """PostgreSQL's way in for many rows: half the cost of binding them, and less on the server.
+
+    It costs a round trip of its own, so a few rows are bound. While it is at work nothing else
+    can be asked on the connection: `rows` must not.
+    """
+    rows = iter(rows)
+    some = list(islice(rows, COPY_MIN))
+    if not some:
+        return 0
+    names = ", ".join(columns)
+    if len(some) < COPY_MIN:
+        term = f"({repeated('?', len(columns))})"
+        values = [value for row in some for value in row]
+        statement = f"INSERT INTO {table} ({names}) VALUES {repeated(term, len(some))}"
+        execute(connection, statement, values)
+        return len(some)
+    driver: Any = connection.connection.driver_connection
+    done = 0
+    with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+        while some:
+            pause()
+            for row in some:
+                copy.write_row(row)
+            done += len(some)
+            some = list(islice(rows, TERMS_MAX))
     return done
 
 

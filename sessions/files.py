@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import sqlite3
 import struct
 import uuid
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from sqlalchemy import Engine
 from sessions import schema
 from sessions.engines import Database, StoreError, execute, explain, sqlite_engine
 
+SQLITE_MIN: Final = (3, 33, 0)  # UPDATE ... FROM
 PAGE_BYTES: Final = 4096
 MAGIC: Final = b"SQLite format 3\0"
 # In the header of each file, so that another program's database is not taken for ours.
@@ -104,6 +106,11 @@ class Lock:
 
 def prepare(files: Files) -> None:
     """Create what is new, refuse what is damaged."""
+    if sqlite3.sqlite_version_info < SQLITE_MIN:
+        raise StoreError(
+            f"SQLite {sqlite3.sqlite_version} is too old: the store needs "
+            f"{'.'.join(map(str, SQLITE_MIN))} or newer"
+        )
     has_tables, has_journal = files.tables.exists(), files.journal.exists()
     if not has_tables and (not has_journal or _is_unused(files.journal)):
         create(files)

@@ -28,7 +28,7 @@ HEARTBEAT_S: Final = 5.0
 # A fold begins early when so much waits, and takes no more than so much at once.
 WAITING_BYTES_MAX: Final = 8 << 20
 BATCH_BYTES_MAX: Final = 16 << 20
-BATCH_GROUPS_MAX: Final = 4096
+BATCH_RECORDS_MAX: Final = 10_000
 # After so much work without a pause the event loop gets its turn. A sleep of nothing would
 # often take the interpreter back before the loop has woken up.
 WORK_S: Final = 0.0003
@@ -118,8 +118,10 @@ class Folder(Worker):
                 return
             now = time.monotonic()
             if self._meta is None or self._meta.folded < self._committed:
-                # What has just come is left for the next time: it may be gone by then.
-                while self.attempt(self.fold_some) >= BATCH_GROUPS_MAX:
+                # What comes while this is at work is left for the next time: until then some
+                # of it has gone.
+                upto = self._committed
+                while self.attempt(self.fold_some) and self._reported < upto:
                     continue
                 self.attempt(self._checkpoint)
                 beat_at = now
@@ -139,8 +141,8 @@ class Folder(Worker):
         self._meta = None
         super().drop()
 
-    def fold_some(self) -> int:
-        """One batch: how many groups. Less than a full batch means that no more waits."""
+    def fold_some(self) -> bool:
+        """One batch; whether there was anything."""
         tables = self.connect(self._database.tables)
         journal = self.connect(self._database.journal)
         if self._meta is None:
@@ -148,22 +150,29 @@ class Folder(Worker):
                 self._meta = read_meta(tables)
             self._report(self._meta.folded, 0)  # a fold may have succeeded without our knowing
         before = self._meta
-        with journal.begin():
-            groups, size = read_groups(journal, before.folded, BATCH_GROUPS_MAX, BATCH_BYTES_MAX)
-        if not groups:
-            return 0
         breathe = Breath()
         changes = Changes(before.next_place)
-        for _, _, data in groups:
-            for record in unseal(data):
-                changes.apply(record)
-                breathe()
+        number, at = before.folded, before.alive_at
+        size = 0
+        is_full = False
+        while not is_full and (groups := self._read(journal, number)):
+            for group in groups:
+                number, at, data = group
+                for record in unseal(data):
+                    changes.apply(record)
+                    breathe()
+                size += len(data)
+                if changes.records >= BATCH_RECORDS_MAX or size >= BATCH_BYTES_MAX:
+                    is_full = True
+                    break
+        if number == before.folded:
+            return False
         after = Meta(
-            groups[-1][0],
+            number,
             max(before.last_mid, changes.last_mid),
             max(before.last_sid, changes.last_sid),
             changes.place,
-            time.time() if self._is_live else max(before.alive_at, groups[-1][1]),
+            time.time() if self._is_live else max(before.alive_at, at),
         )
         self._meta = None
         with tables.begin():
@@ -172,7 +181,11 @@ class Folder(Worker):
             write_meta(tables, before, after)
         self._meta = after
         self._report(after.folded, changes.messages - fold.written)
-        return BATCH_GROUPS_MAX if size >= BATCH_BYTES_MAX else len(groups)
+        return True
+
+    def _read(self, journal: Connection, after: int) -> list[Any]:
+        with journal.begin():
+            return read_groups(journal, after)
 
     def _report(self, number: int, cancelled: int) -> None:
         if number > self._reported:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table
 
 from sessions import schema
-from sessions.changes import Changes, OpenIds
+from sessions.changes import Changes, Lane, OpenIds, Run
 from sessions.engines import TERMS_MAX, chunks, execute, insert, repeated
 from sessions.records import Stored
 from sessions.rows import SessionRow, SubscriptionRow
@@ -64,7 +64,7 @@ class Fold:
         self._connection = connection
         self._changes = changes
         self._breathe = breathe
-        self._dropped: list[Any] = []
+        self._dropped: list[tuple[int, int, int]] = []
         self._count = _COUNT[connection.dialect.name]
         self.written = 0
 
@@ -72,9 +72,8 @@ class Fold:
         self._end_sessions()
         self._finish_deliveries()
         self._unretain()
-        references = self._changes.references(self._dropped)
-        self._breathe()
-        new, old = self._changes.split(references)
+        references = self._changes.references(self._dropped, self._breathe)
+        new, old = self._changes.split(references, self._breathe)
         self._refer(old)
         self._store(new)
         self._deliver()
@@ -89,18 +88,15 @@ class Fold:
         return execute(self._connection, statement, values).rowcount
 
     def _insert(self, table: Table, rows: Iterable[Sequence[Any]], key: Sequence[str] = ()) -> None:
-        """In statements of limited length, so that none keeps the interpreter for long."""
-        rows = iter(rows)
         columns = schema.names(table)
-        while insert(self._connection, table.name, columns, islice(rows, TERMS_MAX), key):
-            self._breathe()
+        insert(self._connection, table.name, columns, rows, key, pause=self._breathe)
 
     # What goes.
 
     def _drop(self, table: str, where: str, values: Sequence[Any]) -> None:
         """Delete, and remember what was referred to."""
         found = execute(self._connection, _ISLANDS.format(table=table, where=where), values)
-        self._dropped += found.all()
+        self._dropped += [(int(mid), int(end), int(count)) for mid, end, count in found]
         self._execute(f"DELETE FROM {table} WHERE {where}", values)
 
     def _end_sessions(self) -> None:
@@ -168,28 +164,21 @@ class Fold:
 
     def _deliver(self) -> None:
         statement = _DELIVERY_RUN.format(count=self._count)
-
-        def rest() -> Iterator[tuple[Any, ...]]:
-            for sid, lane in self._changes.lanes.items():
-                for run in lane.runs:
-                    form = run.form
-                    ids = ",".join(map(str, form.subscription_ids))
-                    if run.end - run.n < RUN_MIN or form.packet_ids or lane.sent:
-                        for n in range(run.n, run.end):
-                            yield (
-                                sid, n, run.mid + n - run.n, form.qos, form.retain, ids,
-                                form.share, lane.packet_id(run, n), form.size,
-                            )  # fmt: skip
-                        continue
-                    self._execute(
-                        statement,
-                        (
-                            run.end - run.n, sid, run.n, run.mid, form.qos, form.retain, ids,
-                            form.share, form.size,
-                        ),
-                    )  # fmt: skip
-
-        self._insert(schema.deliveries, rest())
+        rest: list[tuple[int, Lane, Run]] = []
+        for sid, lane in self._changes.lanes.items():
+            for run in lane.runs:
+                form = run.form
+                if run.end - run.n < RUN_MIN or form.packet_ids or lane.sent:
+                    rest.append((sid, lane, run))
+                    continue
+                self._execute(
+                    statement,
+                    (
+                        run.end - run.n, sid, run.n, run.mid, form.qos, form.retain,
+                        _joined(form.subscription_ids), form.share, form.size,
+                    ),
+                )  # fmt: skip
+        self._insert(schema.deliveries, _delivery_rows(rest))
 
     def _number_sent(self) -> None:
         sent = (
@@ -256,6 +245,21 @@ def _message_rows(new: list[tuple[Stored, int, int, int]]) -> Iterator[tuple[Any
                 record.payloads[at], record.publisher, record.received_at,
                 record.expiry_interval, references,
             )  # fmt: skip
+
+
+def _delivery_rows(runs: list[tuple[int, Lane, Run]]) -> Iterator[tuple[Any, ...]]:
+    for sid, lane, run in runs:
+        form = run.form
+        ids = _joined(form.subscription_ids)
+        for n in range(run.n, run.end):
+            yield (
+                sid, n, run.mid + n - run.n, form.qos, form.retain, ids, form.share,
+                lane.packet_id(run, n), form.size,
+            )  # fmt: skip
+
+
+def _joined(subscription_ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, subscription_ids))
 
 
 def session_values(row: SessionRow) -> tuple[Any, ...]:

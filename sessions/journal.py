@@ -139,6 +139,11 @@ class Ticket:
         self.parked.append(hold)
 
     @property
+    def born_at(self) -> float:
+        """When its messages came; 0 for what only refers to messages."""
+        return self.messages[0].envelope.received_at if self.messages else 0.0
+
+    @property
     def is_wanted(self) -> bool:
         """Whether there is anything to write, now or as long as nobody has taken it."""
         return self.is_pinned or self.remaining > 0
@@ -187,13 +192,25 @@ class Ticket:
             out.append(records.encode_retained(*self.retained))
         if self.inbound_ids:
             out.append(records.encode_ids(records.RECEIVED, self.inbound_sid, self.inbound_ids))
-        for sid, n, packet_id in self._sent or ():
-            out.append(records.encode_sent(sid, [(n, packet_id)]))
-        for sid, n, mid in self._gone or ():
-            out.append(records.encode_done(sid, [(n, mid, 1)]))
+        for sid, sent in _by_session(self._sent):
+            out.append(records.encode_sent(sid, sent))
+        for sid, gone in _by_session(self._gone):
+            out.append(records.encode_done(sid, records.runs_of(gone)))
         self.messages = []
         self._parts = []
         self._sent = self._gone = None
+
+
+def _by_session(
+    noted: list[tuple[int, int, int]] | None,
+) -> list[tuple[int, list[tuple[int, int]]]]:
+    """What was noted for one session after the other, put together."""
+    found: list[tuple[int, list[tuple[int, int]]]] = []
+    for sid, first, second in noted or ():
+        if not found or found[-1][0] != sid:
+            found.append((sid, []))
+        found[-1][1].append((first, second))
+    return found
 
 
 Item = tuple[Message, Grant, int, "Ticket | None"]  # a delivery: its n (0: not stored), its ticket
@@ -374,6 +391,24 @@ class Journal:
         self._entries.append(hold)
 
     # Groups.
+
+    def may_wait(self, since: float) -> bool:
+        """Forget what was taken; True when of the rest nothing is from before `since`.
+
+        With subscribers that keep up there is always something young, and hardly ever anything
+        that has to be written.
+        """
+        left: list[bytes | Ticket | Hold] = []
+        for entry in self._entries:
+            if isinstance(entry, Ticket) and not entry.is_wanted:
+                self.cancelled += len(entry.messages)
+            else:
+                left.append(entry)
+        self._entries = left
+        if not left:
+            return True
+        first = left[0]
+        return isinstance(first, Ticket) and first.born_at > since
 
     def flush(self, now: float) -> None:
         """Pack what was gathered, and hand it to the store."""

@@ -12,8 +12,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table
 
 from sessions import schema
-from sessions.engines import TERMS_MAX, StoreError, execute, insert
+from sessions.engines import StoreError, execute, insert
 
+WAITING_ROWS: Final = 1024
 # In this order: a message comes before what refers to it.
 LOADED: Final = (
     schema.sessions,
@@ -67,7 +68,7 @@ class Loading:
     def add(self, table: Table, row: Sequence[Any]) -> None:
         waiting = self._waiting[table.name]
         waiting.append(_derived(table, row))
-        if len(waiting) == TERMS_MAX:
+        if len(waiting) == WAITING_ROWS:
             self._write(table)
 
     def flush(self) -> None:

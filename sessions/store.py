@@ -17,6 +17,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import IntegrityError
 
 from sessions import files as sqlite_files
 from sessions import postgres, recovery, salvage, schema
@@ -80,7 +81,7 @@ class Store:
     @classmethod
     def _open_files(cls, files: Files, *, recover: bool, log: Callable[[str], None]) -> Store:
         try:
-            files.tables.parent.mkdir(parents=True, exist_ok=True)
+            files.tables.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = Lock(files.lock)
         except OSError as error:
             raise StoreError(f"{files.tables.parent}: {error.strerror}") from None
@@ -156,6 +157,8 @@ class Store:
             raise
         except Exception as error:
             said = explain(error)
+            if isinstance(error, IntegrityError):
+                said = f"database is damaged: the journal does not fit the tables ({said})"
             kind = Damage if "damaged" in said else StoreError
             raise kind(f"{self.database.name}: {said}") from error
         self._writer = Writer(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Page = list[tuple[DeliveryRow, MessageRow]]
-LINGER_S: Final = 0.002  # what is recorded waits so long for company
+LINGER_S: Final = 0.003  # what is recorded waits so long for company
 _ENTRIES_MAX: Final = 2_000  # or until there is so much of it
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, what follows gathers in one
 _PAGE_MESSAGES: Final = 1_000
@@ -106,8 +106,9 @@ class Durable:
 
     def _on_linger(self) -> None:
         self._timer = None
-        self._flush()
-        self._server.end_turn()
+        if not self.journal.may_wait(self._server.now() - LINGER_S):
+            self._flush()
+        self._server.end_turn()  # which sets the timer again for what is left
 
     def _flush(self) -> None:
         journal = self.journal

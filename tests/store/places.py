@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from sessions.rows import SessionRow
 from sessions.snapshot import Snapshot
 from sessions.store import Store
 from tests.store.histories import History
-from tests.store.memory_store import MemoryStore, Page, Tables
+from tests.store.memory_store import Page, Tables
 
 PATIENCE_S: Final = 20.0
 MESSAGES_MAX: Final = 1_000_000
@@ -116,10 +115,6 @@ class Ledger:
             assert number == len(self.groups) + 1
             self.groups.append((number, blob, at))
 
-    def forget_after(self, number: int) -> None:
-        """What was submitted and is lost, and may be: start another history from there."""
-        del self.groups[number:]
-
     def tables(self, number: int) -> Tables:
         tables = Tables()
         for group in self.groups[:number]:
@@ -164,8 +159,6 @@ def rows_of(connection: Connection, names: str, table: str) -> list[Any]:
 
 # Groups for tests that need something simple.
 
-_mids = itertools.count(1)
-
 
 def session_row(sid: int, **others: Any) -> SessionRow:
     values: dict[str, Any] = {
@@ -193,6 +186,3 @@ def queued(sid: int, count: int) -> bytes:
             delivered(sid, 1, 1, count),
         ]
     )
-
-
-__all__ = ["Ledger", "MemoryStore", "Place", "Watch", "check_same", "contents"]

@@ -52,7 +52,7 @@ def test_the_nth_call_fails(place: Place, after_commit: bool) -> None:
         if sabotage.calls < nth:
             break
         assert any("sabotage" in state or "lost" in state for state in watch.states), nth
-        if nth % 5 == 0:
+        if nth % 10 == 0:
             check(place, ledger)
     else:
         pytest.fail("the store never stopped calling")

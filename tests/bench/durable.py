@@ -1,0 +1,774 @@
+"""What it costs to keep sessions: the store under load, beside the limits it has to hold.
+
+    python tests/bench/durable.py                       all scenarios, on SQLite
+    python tests/bench/durable.py --only offline,start  some
+    python tests/bench/durable.py --postgresql          on a PostgreSQL of the run's own
+    python tests/bench/durable.py --database-url URL    on yours: a role that may create databases
+    python tests/bench/durable.py --scale 0.1 --rounds 1 --seconds 2     a quick look
+
+Each measurement has a broker process of its own and a fresh store; the modes that are compared
+take turns. Figures are medians of the rounds. CPU time is that of the broker's process, all
+threads, and not that of PostgreSQL. The load comes from tests/bench/flows.py and ends the run
+when anything is lost or out of order.
+
+why long: seven scenarios, and the stores, brokers and tables that only they use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, ParamSpec, Self, TypeVar
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the working tree, installed or not
+
+from sqlalchemy import Engine, NullPool, create_engine, make_url, text
+
+from mqtt_broker.codec.constants import NEVER_EXPIRES, V311
+from sessions import records
+from sessions.message import MESSAGE_OVERHEAD_BYTES
+from sessions.rows import SessionRow, SubscriptionRow
+from sessions.store import Store
+from tests.bench import flows
+from tests.bench.flows import Counters, Flow, Link, Target, Wrong
+from tests.fault.postgres import PostgreSQL, Unavailable
+from tests.fault.tether import tied
+
+PATIENCE_S: Final = 120.0
+PAYLOAD_BYTES: Final = 100
+REPORT_S: Final = 1.2  # after this, $SYS has told what was
+PAIRS: Final = 50
+WINDOW: Final = 20
+AWAY_EACH: Final = 20_000  # messages for each of 50 sessions that are away
+AWAY_WINDOW: Final = 2_000
+SHARING: Final = 10_000  # sessions that are away and get the same messages
+SHARED_MESSAGES: Final = 100
+SHARED_PAYLOAD_BYTES: Final = 500
+PACED: Final = 200  # publishers
+PACED_RATE: Final = 2_000.0
+PLAIN_PAIRS: Final = 20
+PLAIN_RATE: Final = 4_000.0
+STORED_SESSIONS: Final = 100_000
+STORED_EACH: Final = 10
+RETAINED: Final = 100_000
+_PORT: Final = re.compile(r" on 127\.0\.0\.1:(\d+)")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+# Where stores are.
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One store."""
+
+    data_dir: Path
+    url: str = ""
+
+    @property
+    def options(self) -> list[str]:
+        return [
+            f"--data-dir={self.data_dir}",
+            *([f"--database-url={self.url}"] if self.url else []),
+        ]
+
+    def ask(self, statement: str, name: str = "fleetmq.db") -> Any:
+        """One value, by a connection of our own that changes nothing."""
+        with self._engine(name).connect() as connection:
+            return connection.execute(text(statement)).scalar()
+
+    def _engine(self, name: str) -> Engine:
+        if self.url:
+            return create_engine(self.url, poolclass=NullPool)
+        uri = f"file:{self.data_dir / name}?mode=ro"
+        return create_engine(
+            "sqlite://",
+            creator=lambda: sqlite3.connect(uri, uri=True, timeout=PATIENCE_S),
+            poolclass=NullPool,
+        )
+
+    def settle(self) -> float:
+        """Wait until the tables have what the journal has now; the time when they had."""
+        newest = self.ask("SELECT max(number) FROM journal", "journal.db") or 0
+        until = time.monotonic() + PATIENCE_S
+        while self.ask("SELECT folded FROM meta") < newest:
+            if time.monotonic() > until:
+                raise Wrong(f"the journal is not folded after {PATIENCE_S:.0f} s")
+            time.sleep(0.02)
+        return time.monotonic()
+
+    @property
+    def size_mb(self) -> float:
+        """Of the tables, with their keys."""
+        if self.url:
+            statement = (
+                "SELECT pg_total_relation_size('messages') + pg_total_relation_size('deliveries')"
+            )
+            return float(self.ask(statement)) / 1e6
+        pages, size = self.ask("PRAGMA page_count"), self.ask("PRAGMA page_size")
+        return float(pages * size) / 1e6
+
+
+class Places:
+    """New stores and copies of stores, gone when the run ends."""
+
+    def __init__(self, folder: Path, url: str = "") -> None:
+        self._folder = folder
+        self._url = make_url(url) if url else None
+        self._numbers = itertools.count(1)
+        self._made: list[str] = []
+
+    def fresh(self) -> Place:
+        return self._new("")
+
+    def copy(self, place: Place) -> Place:
+        """Of a store that no broker has."""
+        if not place.url:
+            data_dir = self._folder / f"store-{next(self._numbers)}"
+            shutil.copytree(place.data_dir, data_dir)
+            return Place(data_dir)
+        return self._new(f" TEMPLATE {make_url(place.url).database}")
+
+    def _new(self, template: str) -> Place:
+        number = next(self._numbers)
+        data_dir = self._folder / f"store-{number}"
+        if self._url is None:
+            return Place(data_dir)
+        name = f"fleetmq_bench_{os.getpid()}_{number}"
+        self._administer(f"CREATE DATABASE {name}{template}")
+        self._made.append(name)
+        url = self._url.set(database=name).render_as_string(hide_password=False)
+        return Place(data_dir, url)
+
+    def drop(self, place: Place) -> None:
+        shutil.rmtree(place.data_dir, ignore_errors=True)
+        if place.url:
+            name = str(make_url(place.url).database)
+            self._administer(f"DROP DATABASE {name} WITH (FORCE)")
+            self._made.remove(name)
+
+    def _administer(self, statement: str) -> None:
+        assert self._url is not None
+        engine = create_engine(self._url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+
+    def close(self) -> None:
+        for name in list(self._made):
+            self._administer(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+# The broker and its load.
+
+
+class Broker:
+    """`with Broker(...)`: a broker process that serves, and is alive and silent at the end."""
+
+    def __init__(
+        self, program: Path, place: Place, durability: str, settings: Mapping[str, str]
+    ) -> None:
+        self._command = [str(program), "broker", "--port=0", "--log-level=warning"]
+        self._command += [f"--durability={durability}", *place.options]
+        self._place = place
+        self._is_killed = False
+        kept = {name: value for name, value in os.environ.items() if name[:8] != "FLEETMQ_"}
+        self._environment = {**kept, "FLEETMQ_SYS_INTERVAL_S": "1", **settings}
+
+    def __enter__(self) -> Self:
+        folder = self._place.data_dir.parent  # not the working tree: the product is installed
+        self._log = folder / f"{self._place.data_dir.name}.log"
+        self.began = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                tied(self._command),
+                cwd=folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        try:
+            assert self._process.stdout is not None
+            greeting = self._process.stdout.readline()
+            found = _PORT.search(greeting)
+            if found is None:
+                raise Wrong(f"the broker did not start: {greeting}{self._log.read_text()}")
+            self.target = Target("127.0.0.1", int(found[1]), self._process.pid)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        code = None if self._is_killed else self._process.poll()
+        self._end()
+        said = self._log.read_text()
+        if code is not None or (said and kind is None):
+            raise Wrong(f"the broker {'ended' if code is not None else 'said'}: {said or code}")
+        if said:
+            print(said, file=sys.stderr)
+
+    def kill(self) -> None:
+        """As a crash does; the block may end then."""
+        self._is_killed = True
+        self._process.kill()
+        self._process.wait()
+
+    def _end(self) -> None:
+        with self._process:
+            self._process.kill()
+
+    def memory_mb(self, name: str) -> float:
+        """VmRSS, or VmHWM: the most it ever was."""
+        status = Path(f"/proc/{self.target.pid}/status").read_text()
+        found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) / 1e3
+
+
+@contextmanager
+def started(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> Iterator[Future[T]]:
+    """A load in a process of its own, which is over when the block ends."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        yield pool.submit(work, *args, **named)
+
+
+def in_child(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    with started(work, *args, **named) as load:
+        return load.result()
+
+
+def watched(counters: Counters, load: Future[T]) -> T:
+    """The result of a load, while the counters are listened to."""
+    while not load.done():
+        counters.gather(0.1)
+    return load.result()
+
+
+# Tables.
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else math.nan
+
+
+def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    print(f"\n{title}")
+    for row in (head, *rows):
+        first, *others = (
+            cell.ljust(width) if not column else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  " + "  ".join((first, *others)).rstrip())
+    for note in notes:
+        print(f"  {note}")
+    sys.stdout.flush()
+
+
+def verdict(what: str, value: float, limit: float, *, most: bool = False) -> str:
+    """A line that says whether a limit holds."""
+    holds = value <= limit if most else value >= limit
+    words = "at most" if most else "at least"
+    return f"{'holds' if holds else 'MISSED'}: {what} {value:,.2f}, limit {words} {limit:,g}"
+
+
+def short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+class Rounds:
+    """What was measured, by mode and by figure, over the rounds."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, list[float]]] = {}
+
+    def add(self, mode: str, **figures: float) -> None:
+        for name, value in figures.items():
+            self._values.setdefault(mode, {}).setdefault(name, []).append(value)
+
+    def of(self, mode: str, name: str) -> float:
+        return median(self._values.get(mode, {}).get(name, []))
+
+    def row(self, mode: str, names: Sequence[str]) -> list[str]:
+        known = self._values.get(mode, {})
+        return [mode, *(short(self.of(mode, name)) if name in known else "-" for name in names)]
+
+    def rows(self, names: Sequence[str]) -> list[list[str]]:
+        return [self.row(mode, names) for mode in self._values]
+
+
+# Scenarios.
+
+
+@dataclass(slots=True)
+class Bench:
+    """How the scenarios run."""
+
+    program: Path
+    places: Places
+    rounds: int
+    seconds: float
+    scale: float
+    is_sqlite: bool
+
+    def sized(self, count: int) -> int:
+        return max(10, int(count * self.scale))
+
+    @contextmanager
+    def broker(self, durability: str = "commit", **settings: str) -> Iterator[tuple[Broker, Place]]:
+        place = self.places.fresh()
+        with Broker(self.program, place, durability, settings) as broker:
+            yield broker, place
+        self.places.drop(place)
+
+    # Online.
+
+    def online(self, qos: int) -> None:
+        rounds = Rounds()
+        for _ in range(self.rounds):
+            for mode in ("memory", "commit"):
+                with self.broker(mode) as (broker, _):
+                    arguments = (broker.target, qos, PAIRS, WINDOW, PAYLOAD_BYTES, self.seconds)
+                    flow = in_child(flows.online, *arguments)
+                    rounds.add(mode, rate=flow.rate, cpu=flow.cpu_us)
+                    if mode == "commit":
+                        counters = Counters(broker.target)
+                        counters.gather(REPORT_S)
+                        counters.close()
+                        names = ("records", "commits", "folded", "cancelled")
+                        rounds.add(mode, **{name: counters.last(name) for name in names})
+        ratio = rounds.of("commit", "rate") / rounds.of("memory", "rate")
+        show(
+            f"online-qos{qos}: {PAIRS} publishers, {PAIRS} persistent subscribers, window {WINDOW}",
+            ("", "messages/s", "CPU us", "records", "commits", "folded", "cancelled"),
+            rounds.rows(("rate", "cpu", "records", "commits", "folded", "cancelled")),
+            verdict("commit / memory", ratio, 0.6 if qos == 1 else 0.4),
+        )
+
+    # Away.
+
+    def offline(self) -> None:
+        """To sessions that are away, each with its own topic; then they come for it.
+
+        In the end once more, with a kill right behind the last PUBACK: all of it was on disk.
+        """
+        rounds = Rounds()
+        each = self.sized(AWAY_EACH)
+        names = [f"away-s{number}" for number in range(PAIRS)]
+        topics = [flows.topic_of("away", number) for number in range(PAIRS)]
+        away = ("away", topics, each, AWAY_WINDOW, PAYLOAD_BYTES)
+        back = (names, topics, each, AWAY_WINDOW, PAYLOAD_BYTES, range(PAIRS))
+        for _ in range(self.rounds):
+            with self.broker() as (broker, place):
+                target = broker.target
+                in_child(flows.enrol, target, names, topics, 1)
+                flow = in_child(flows.away, target, *away)
+                folded = place.settle()
+                stored = place.ask("SELECT count(*) FROM deliveries")
+                if stored != flow.messages:
+                    raise Wrong(f"{stored} of {flow.messages} are in the tables")
+                rounds.add(
+                    "commit",
+                    rate=flow.rate,
+                    cpu=flow.cpu_us,
+                    folded=flow.messages / (folded - flow.began),
+                    back=in_child(flows.collect, target, *back).rate,
+                    peak=broker.memory_mb("VmHWM"),
+                )
+        with self.broker() as (broker, place):
+            in_child(flows.enrol, broker.target, names, topics, 1)
+            in_child(flows.away, broker.target, *away, then_kill=True)
+            broker.kill()
+            with Broker(self.program, place, "commit", {}) as again:
+                in_child(flows.collect, again.target, *back)
+        show(
+            f"offline: {PAIRS * each:,} messages of {PAYLOAD_BYTES} bytes to {PAIRS} sessions away",
+            ("", "messages/s", "CPU us", "until lag 0 /s", "fetched /s", "peak MB"),
+            rounds.rows(("rate", "cpu", "folded", "back", "peak")),
+            verdict(
+                "messages/s", rounds.of("commit", "rate"), 40_000 if self.is_sqlite else 20_000
+            ),
+            f"a broker killed right behind the last PUBACK had all {PAIRS * each:,} afterwards",
+        )
+
+    def shared(self) -> None:
+        """Many sessions that are away get each message; it is stored once."""
+        rounds = Rounds()
+        count = self.sized(SHARING)
+        names = [f"shared-s{number}" for number in range(count)]
+        topic = flows.topic_of("shared", 0)
+        back_names = names[:: max(1, count // 100)]
+        for _ in range(self.rounds):
+            with self.broker() as (broker, place):
+                target = broker.target
+                in_child(flows.enrol, target, names, [topic] * count, 1)
+                place.settle()
+                before = place.size_mb
+                sizes = (SHARED_MESSAGES, SHARED_MESSAGES, SHARED_PAYLOAD_BYTES)
+                flow = in_child(flows.away, target, "shared", [topic], *sizes)
+                folded = place.settle()
+                stored = place.ask("SELECT count(*) FROM messages WHERE topic LIKE 'bench/%'")
+                deliveries = place.ask("SELECT count(*) FROM deliveries")
+                if (stored, deliveries) != (SHARED_MESSAGES, SHARED_MESSAGES * count):
+                    raise Wrong(f"{stored} messages, {deliveries} deliveries are stored")
+                size_mb = place.size_mb - before
+                rounds.add(
+                    "commit",
+                    rate=flow.rate,
+                    deliveries=flow.rate * count,
+                    folded=deliveries / (folded - flow.began),
+                    cpu=flow.cpu_us / count,
+                    size=size_mb,
+                    each=size_mb * 1e6 / deliveries,
+                    peak=broker.memory_mb("VmHWM"),
+                )
+                topics = [topic] * len(back_names)
+                in_child(flows.collect, target, back_names, topics, *sizes, [0] * len(topics))
+        show(
+            f"shared: {SHARED_MESSAGES} messages of {SHARED_PAYLOAD_BYTES} bytes, each to "
+            f"{count:,} sessions away; a message is stored once",
+            ("", "messages/s", "deliveries/s", "until lag 0 /s", "CPU us a delivery", "database MB",
+             "bytes a delivery", "peak MB"),
+            rounds.rows(("rate", "deliveries", "folded", "cpu", "size", "each", "peak")),
+        )  # fmt: skip
+
+    # One at a time.
+
+    def puback(self) -> None:
+        rounds = Rounds()
+        variants = [
+            (f"{mode}, {'online' if is_online else 'away'}", mode, is_online)
+            for is_online in (False, True)
+            for mode in ("memory", "commit")
+        ]
+        for _ in range(self.rounds):
+            for label, mode, is_online in variants:
+                with self.broker(mode) as (broker, _):
+                    flow, counters = self._paced(broker, is_online=is_online)
+                    p50, p99, longest = flow.latencies_ms
+                    rounds.add(
+                        label, p50=p50, p99=p99, longest=longest, cpu=flow.cpu_us,
+                        late=flow.late_ms_p99,
+                    )  # fmt: skip
+                    if mode == "commit":
+                        commits = counters.rate("commits", flow.began, flow.ended)
+                        rounds.add(label, commits=commits)
+        show(
+            f"puback: QoS 1 at {PACED_RATE:,.0f}/s from {PACED} publishers to one stored session",
+            ("", "p50 ms", "p99 ms", "max ms", "CPU us", "commits/s", "load late ms p99"),
+            rounds.rows(("p50", "p99", "longest", "cpu", "commits", "late")),
+            verdict("PUBACK p99 ms, away", rounds.of("commit, away", "p99"), 10, most=True),
+            verdict("PUBACK p99 ms, online", rounds.of("commit, online", "p99"), 10, most=True),
+        )
+
+    def _paced(self, broker: Broker, *, is_online: bool) -> tuple[Flow, Counters]:
+        target = broker.target
+        in_child(flows.enrol, target, ["paced-s"], ["bench/paced/#"], 1)
+        counters = Counters(target)
+        arguments = (target, "paced", PACED, PACED_RATE, PAYLOAD_BYTES, self.seconds)
+        with started(flows.paced, *arguments, is_online=is_online) as load:
+            flow, sent = watched(counters, load)
+        counters.close()
+        if not is_online:
+            ring = flows.paced_ring(PACED_RATE, PACED)
+            names, topics = ["paced-s"], [flows.topic_of("paced", 0)]
+            in_child(flows.collect, target, names, topics, sent, ring, PAYLOAD_BYTES, ())
+        return flow, counters
+
+    def beside(self) -> None:
+        """QoS 0 alone, and beside the traffic of `puback` when it is and is not stored."""
+        notes = []
+        rows: list[list[str]] = []
+        for kind, rate in (("fixed", PLAIN_RATE), ("full", 0.0)):
+            rounds = Rounds()
+            modes = (f"{kind}, alone", f"{kind}, beside memory", f"{kind}, beside commit")
+            for _ in range(self.rounds):
+                for mode in modes:
+                    flow = self._plain(rate, mode.rpartition(" ")[2])
+                    p50, p99, _ = flow.latencies_ms
+                    rounds.add(mode, rate=flow.rate, p50=p50, p99=p99, late=flow.late_ms_p99)
+            rows += rounds.rows(("rate", "p50", "p99", "late"))
+            for other in modes[:2]:
+                ratio = rounds.of(modes[2], "rate") / rounds.of(other, "rate")
+                notes.append(
+                    verdict(f"messages/s, {modes[2]} / {other.split(', ')[1]}", ratio, 0.8)
+                )
+                slower = rounds.of(modes[2], "p99") / rounds.of(other, "p99")
+                notes.append(f"p99, {modes[2]} / {other.split(', ')[1]}: {slower:.2f}")
+        show(
+            f"beside: QoS 0 of {PLAIN_PAIRS} pairs, beside QoS 1 at {PACED_RATE:,.0f}/s to a "
+            "session away",
+            ("", "messages/s", "p50 ms", "p99 ms", "load late ms p99"),
+            rows,
+            *notes,
+        )
+
+    def _plain(self, rate: float, durability: str) -> Flow:
+        arguments = (PLAIN_PAIRS, rate, 100, PAYLOAD_BYTES, self.seconds)
+        if durability == "alone":
+            with self.broker("commit") as (broker, _):
+                return in_child(flows.plain, broker.target, *arguments)
+        with self.broker(durability) as (broker, _):
+            target = broker.target
+            in_child(flows.enrol, target, ["paced-s"], ["bench/paced/#"], 1)
+            lasts_s = self.seconds + 2 * flows.WARM_UP_S + 2.0  # for its process to begin
+            paced = (target, "paced", PACED, PACED_RATE, PAYLOAD_BYTES, lasts_s)
+            with started(flows.paced, *paced, is_online=False) as load:
+                time.sleep(flows.WARM_UP_S)
+                flow = in_child(flows.plain, target, *arguments)
+                other, _ = load.result()
+            if not other.began <= flow.began <= flow.ended <= other.ended:
+                raise Wrong("the two loads did not run at the same time: this machine is too busy")
+            return flow
+
+    # Starts.
+
+    def start(self) -> None:
+        sessions, retained = self.sized(STORED_SESSIONS), self.sized(RETAINED)
+        rounds = Rounds()
+        many, kept = self.places.fresh(), self.places.fresh()
+        in_child(fill_queues, many, sessions)
+        in_child(fill_retained, kept, retained)
+        queued = f"{sessions * STORED_EACH:,} queued, {sessions:,} sessions"
+        held = f"{retained:,} retained"
+        for _ in range(self.rounds):
+            for label, made in ((queued, many), (held, kept)):
+                place = self.places.copy(made)
+                os.sync()  # what the copy wrote is not the broker's to wait for
+                for how in ("", ", after a kill"):
+                    with Broker(self.program, place, "commit", {}) as broker:
+                        Link(broker.target, "first").welcome().leave()
+                        rounds.add(
+                            label + how,
+                            seconds=time.monotonic() - broker.began,
+                            cpu=flows.cpu_seconds(broker.target.pid),
+                            rss=broker.memory_mb("VmRSS"),
+                            peak=broker.memory_mb("VmHWM"),
+                        )
+                        if how:
+                            check_start(broker.target, sessions if made is many else 0, retained)
+                        broker.kill()
+                self.places.drop(place)
+        for place in (many, kept):
+            self.places.drop(place)
+        show(
+            "start: from the start of the process to the first CONNACK",
+            ("", "seconds", "CPU s", "RSS MB", "peak MB"),
+            rounds.rows(("seconds", "cpu", "rss", "peak")),
+            verdict("seconds, queued", rounds.of(queued, "seconds"), 20, most=True),
+            verdict("peak MB, queued", rounds.of(queued, "peak"), 600, most=True),
+            verdict("seconds, retained", rounds.of(held, "seconds"), 3, most=True),
+        )
+
+
+# Stores for `start`, made without a broker.
+
+
+class Filling:
+    """Groups of records handed to a new store, which has them in its tables at the end."""
+
+    GROUP_BYTES: Final = 1 << 20
+
+    def __init__(self, place: Place) -> None:
+        self._store = Store.open(data_dir=str(place.data_dir), database_url=place.url)
+        snapshot = self._store.snapshot()
+        self._number = snapshot.last_number
+        self._records: list[bytes] = []
+        self._bytes = 0
+        self._store.start(lambda _: None, lambda _: None, self._on_state)
+
+    @staticmethod
+    def _on_state(state: str) -> None:
+        if state:
+            print(f"store: {state}", file=sys.stderr)
+
+    def add(self, record: bytes) -> None:
+        self._records.append(record)
+        self._bytes += len(record)
+        if self._bytes > self.GROUP_BYTES:
+            self._submit()
+
+    def _submit(self) -> None:
+        self._number += 1
+        self._store.submit(self._number, records.seal(self._records), time.time())
+        self._records, self._bytes = [], 0
+
+    def close(self) -> None:
+        if self._records:
+            self._submit()
+        if not self._store.stop(10 * PATIENCE_S):
+            raise Wrong("the store for the start could not be made")
+
+
+def stored_topic(number: int) -> str:
+    return f"bench/stored/{number:06}"
+
+
+def retained_topic(number: int) -> str:
+    return f"bench/retained/{number:06}"
+
+
+def stored_payload(number: int) -> bytes:
+    return b"%06d" % number + b"x" * (PAYLOAD_BYTES - 6)
+
+
+def fill_queues(place: Place, sessions: int) -> None:
+    """Sessions that are away, each with one subscription and `STORED_EACH` messages."""
+    filling = Filling(place)
+    now = time.time()
+    forever = math.inf
+    for sid in range(1, sessions + 1):
+        topic = stored_topic(sid)
+        name, mid = f"stored-{sid}", 1 + (sid - 1) * STORED_EACH
+        payloads = [stored_payload(number) for number in range(STORED_EACH)]
+        size = len(topic) + PAYLOAD_BYTES + MESSAGE_OVERHEAD_BYTES
+        filling.add(
+            records.encode_session(
+                SessionRow(sid, name, None, V311, now, NEVER_EXPIRES, False, forever, 0.0, None)
+            )
+        )
+        filling.add(records.encode_subscribed(SubscriptionRow(sid, topic, 1, False, False, 0, 0)))
+        filling.add(
+            records.encode_stored(mid, topic.encode(), 1, False, b"", b"bench", now, -1, payloads)
+            + records.encode_delivered(sid, 1, mid, STORED_EACH, size, 1, False, (), "", [])
+        )
+    filling.close()
+
+
+def fill_retained(place: Place, count: int) -> None:
+    filling = Filling(place)
+    now = time.time()
+    for mid in range(1, count + 1):
+        topic = retained_topic(mid).encode()
+        stored = records.encode_stored(
+            mid, topic, 1, True, b"", b"bench", now, -1, [stored_payload(mid)]
+        )
+        filling.add(stored + records.encode_retained(mid, 0))
+    filling.close()
+
+
+def check_start(target: Target, sessions: int, retained: int) -> None:
+    """Some sessions get their queues, or some subscribers their retained messages."""
+    last = sessions or retained
+    for number in {1, 2, last // 2, last - 1, last}:
+        if sessions:
+            with Link(target, f"stored-{number}", clean=False).welcome() as link:
+                found = [link.packet()[-PAYLOAD_BYTES:] for _ in range(STORED_EACH)]
+            due = [stored_payload(place) for place in range(STORED_EACH)]
+        else:
+            with Link(target, "looks").welcome() as link:
+                before = link.subscribe(retained_topic(number), 0)
+                found = [(before or [link.packet()])[0][-PAYLOAD_BYTES:]]
+            due = [stored_payload(number)]
+        if found != due:
+            raise Wrong(f"number {number} is not there as it was")
+
+
+# The command line.
+
+
+def fsync_ms(folder: Path) -> tuple[float, float]:
+    """p50 and p99 of making 4 KB safe: what this disk can do."""
+    seconds = []
+    with (folder / "fsync").open("wb", buffering=0) as file:
+        for _ in range(300):
+            file.write(bytes(4096))
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            seconds.append(time.perf_counter() - began)
+    found = flows.spread_ms(seconds)
+    return found[0], found[1]
+
+
+SCENARIOS: Final[dict[str, Callable[[Bench], None]]] = {
+    "online-qos1": lambda bench: bench.online(1),
+    "online-qos2": lambda bench: bench.online(2),
+    "offline": Bench.offline,
+    "shared": Bench.shared,
+    "puback": Bench.puback,
+    "beside": Bench.beside,
+    "start": Bench.start,
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The store under load.")
+    beside = Path(sys.executable).with_name("fleetmq")
+    parser.add_argument("--fleetmq", type=Path, default=beside, help=f"(default {beside})")
+    parser.add_argument("--only", default=",".join(SCENARIOS), help="of " + ", ".join(SCENARIOS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0, help="that a flow is measured")
+    parser.add_argument("--scale", type=float, default=1.0, help="of counts that have to be stored")
+    parser.add_argument("--folder", help="for the stores, on the disk to measure")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--database-url", default="", help="databases are created beside this one")
+    where.add_argument("--postgresql", action="store_true", help="start one (PyPI: pgserver)")
+    found = parser.parse_args()
+    found.only = found.only.split(",")
+    if unknown := set(found.only) - set(SCENARIOS):
+        parser.error(f"--only: there is no {min(unknown)}")
+    if not found.fleetmq.exists():
+        parser.error(f"--fleetmq: there is no {found.fleetmq}")
+    found.fleetmq = found.fleetmq.absolute()
+    return found
+
+
+def main() -> int:
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="fleetmq-bench-", dir=options.folder)
+            )
+        )
+        url = options.database_url
+        try:
+            if options.postgresql:
+                url = stack.enter_context(PostgreSQL()).database("fleetmq_bench")
+        except Unavailable as error:
+            print(f"durable: no PostgreSQL: {error}", file=sys.stderr)
+            return 1
+        places = Places(folder, url)
+        stack.callback(places.close)
+        bench = Bench(
+            options.fleetmq, places, options.rounds, options.seconds, options.scale, not url
+        )
+        p50, p99 = fsync_ms(folder)
+        print(
+            f"{'PostgreSQL' if url else 'SQLite'}, {options.rounds} rounds, "
+            f"scale {options.scale:g}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; "
+            f"fdatasync of 4 KB: p50 {p50:.2f} ms, p99 {p99:.2f} ms"
+        )
+        for name in options.only:
+            try:
+                SCENARIOS[name](bench)
+            except Wrong as error:
+                print(f"durable: {name}: {error}", file=sys.stderr)
+                return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

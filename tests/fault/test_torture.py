@@ -1,0 +1,92 @@
+"""The torture, short; and that its harness sees what it is there to see."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fault.lives import Ended, Lives
+from tests.fault.postgres import PostgreSQL, Unavailable
+from tests.fault.torture import Options, torture
+from tests.fault.verdict import Verdict
+from tests.server.process import ROOT
+
+SHORT = Options(kills=10, rate=800.0, life_s=0.5, clients=3)
+
+
+def run(options: Options, where: Path) -> tuple[Verdict, str]:
+    out = io.StringIO()
+    return torture(options, out, where), out.getvalue()
+
+
+def test_ten_kills_on_sqlite(tmp_path: Path) -> None:
+    verdict, said = run(SHORT, tmp_path)
+    assert verdict.is_clean, said
+    assert verdict.rows[1].due > 1000 and verdict.rows[2].due > 500, said
+
+
+@pytest.mark.slow
+def test_five_kills_on_postgresql(tmp_path: Path) -> None:
+    try:
+        with PostgreSQL():
+            pass
+    except Unavailable as error:
+        pytest.skip(str(error))
+    options = Options(kills=5, database="postgresql", rate=800.0, life_s=0.5, clients=3)
+    verdict, said = run(options, tmp_path)
+    assert verdict.is_clean, said
+    assert verdict.rows[1].due > 500 and verdict.rows[2].due > 250, said
+
+
+def test_without_a_store_the_same_kills_lose(tmp_path: Path) -> None:
+    """Else nothing of the above would mean anything."""
+    options = Options(kills=3, durability="memory", rate=800.0, life_s=0.5, clients=3)
+    verdict, said = run(options, tmp_path)
+    assert verdict.rows[1].lost and verdict.rows[2].lost, said
+    assert verdict.counts["sessions lost"] and verdict.counts["retained wrong"], said
+    assert "again: python -m tests.fault.torture --kills 3" in said
+
+
+def test_a_broker_that_does_not_start_is_told(tmp_path: Path) -> None:
+    with Lives(tmp_path, "--max-keepalive", "0") as broker, pytest.raises(Ended) as ended:
+        broker.start()
+    assert "exit code 2: fleetmq broker: --max-keepalive" in str(ended.value)
+    assert not broker.is_running
+
+
+def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    """Not the broker, nor the processes that load it."""
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "tests.fault.torture", "--kills", "99", "--durability", "memory"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+    )
+    with supervisor:
+        assert supervisor.stdout is not None
+        supervisor.stdout.readline()
+        children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")
+        if not children.exists():
+            pytest.skip("no /proc")
+        deadline = time.monotonic() + 10
+        while len(found := children.read_text().split()) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(found) == 4
+        supervisor.send_signal(signal.SIGKILL)
+    while time.monotonic() < deadline and any(_is_alive(int(pid)) for pid in found):
+        time.sleep(0.01)
+    assert not any(_is_alive(int(pid)) for pid in found)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
