@@ -238,6 +238,7 @@ class Journal:
         "_submit",
         "_waiting",
         "cancelled",
+        "certain",
         "committed",
         "current",
         "folded",
@@ -273,6 +274,7 @@ class Journal:
         self.current: Ticket | None = None  # what deliveries belong to that happen now
         self.grown: dict[Owner, None] = {}  # those with more in memory than they need
         self.wanted: list[Owner] = []  # those that wait for a page of what is stored
+        self.certain = 0  # entries that wait for the disk whatever happens
         self.pending_bytes = 0  # packed and not committed
         self.records = 0  # records and bursts that were written
         self.cancelled = 0  # messages that were never written, because they were taken before
@@ -305,6 +307,7 @@ class Journal:
         self.current = None
         if ticket is not None and ticket.is_wanted:
             self._entries.append(ticket)
+            self.certain += ticket.is_pinned
 
     def on_done(self, sid: int, items: list[Item], now: float) -> None:
         """These deliveries are over: acknowledged, expired or dropped."""
@@ -389,6 +392,7 @@ class Journal:
     def wait(self, hold: Hold) -> None:
         """Release it when everything recorded so far is on disk."""
         self._entries.append(hold)
+        self.certain += 1
 
     # Groups.
 
@@ -416,6 +420,7 @@ class Journal:
         if not entries:
             return
         self._entries = []
+        self.certain = 0
         out: list[bytes] = []
         holds: list[Hold] = []
         for entry in entries:

@@ -216,10 +216,21 @@ class Session:
         if self.outbox is not box:
             return
         unacked = self.window.unacked
+        ids: list[int] = []
+        messages: list[Message] = []
+        grant = sent[0][1][1]
         for packet_id, item in sent:
             entry = unacked.get(packet_id)
-            if entry is not None and entry[0] is item[0]:  # compiled, a tuple has no identity
-                self._send_one(packet_id, item[0], item[1], now, dup=False)
+            if entry is None or entry[0] is not item[0]:
+                continue  # compiled, a tuple has no identity, so the message has to do
+            if messages and (item[1] is not grant or item[0].envelope is not messages[0].envelope):
+                self._send_run(ids, messages, grant, now)
+                ids, messages = [], []
+            grant = item[1]
+            ids.append(packet_id)
+            messages.append(item[0])
+        if messages:
+            self._send_run(ids, messages, grant, now)
 
     def deliver_qos0(
         self, messages: list[Message], grant: Grant, now: float, *, may_wait: bool = False

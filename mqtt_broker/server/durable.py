@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Page = list[tuple[DeliveryRow, MessageRow]]
 LINGER_S: Final = 0.003  # what is recorded waits so long for company
-_ENTRIES_MAX: Final = 2_000  # or until there is so much of it
+_ENTRIES_MAX: Final = 2_000  # or until there is so much of it,
+_CERTAIN_MAX: Final = 32  # or so much that has to be written, and the store has nothing to do
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, what follows gathers in one
 _PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 4 << 20
@@ -97,7 +98,7 @@ class Durable:
     def after_turn(self) -> None:
         journal = self.journal
         waiting = len(journal)
-        if waiting > _ENTRIES_MAX:
+        if waiting > _ENTRIES_MAX or self._is_worth_it():
             self._flush()
         elif waiting and self._timer is None:
             self._timer = self._loop.call_later(LINGER_S, self._on_linger)
@@ -109,6 +110,11 @@ class Durable:
         if not self.journal.may_wait(self._server.now() - LINGER_S):
             self._flush()
         self._server.end_turn()  # which sets the timer again for what is left
+
+    def _is_worth_it(self) -> bool:
+        """Whether so much waits for the disk, and the disk for us, that company is not missed."""
+        journal = self.journal
+        return journal.certain >= _CERTAIN_MAX and journal.committed == journal.number
 
     def _flush(self) -> None:
         journal = self.journal
@@ -128,7 +134,7 @@ class Durable:
 
     def _on_committed(self, number: int) -> None:
         self._server.broker.on_committed(number, self._server.now())
-        if self._timer is None:  # its moment passed while the store was busy
+        if self._timer is None or self._is_worth_it():  # its moment passed while the store was busy
             self._flush()
         if self._settled is not None and self.journal.is_settled:
             self._settled.set()
