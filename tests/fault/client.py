@@ -202,6 +202,8 @@ class Client:
     # Bytes.
 
     def send(self, data: bytes) -> None:
+        if self._sock is None:  # cut while it answered: the rest of it never leaves
+            return
         if not self._out:
             self.loop.dirty.append(self)
         self._out += data

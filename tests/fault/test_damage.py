@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.fault.lives import Lives
+from tests.fault.lives import PATIENCE_S, Lives
 from tests.fault.postgres import PostgreSQL
 from tests.fault.talk import Talker
 
@@ -48,9 +49,14 @@ def torn(path: Path) -> None:
     os.truncate(path, size)
 
 
-DAMAGES: Final[list[Callable[[Path], None]]] = [
-    truncated, zeroed, garbage, emptied, missing, torn,
-]  # fmt: skip
+DAMAGES: Final = [
+    truncated,
+    emptied,
+    missing,
+    torn,
+    pytest.param(zeroed, marks=pytest.mark.slow),
+    pytest.param(garbage, marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +192,18 @@ def test_a_database_that_cannot_be_had(tmp_path: Path) -> None:
 def test_a_url_that_is_none(tmp_path: Path) -> None:
     with Lives(tmp_path, database_url="mysql://localhost/x") as broker:
         refusal(broker)
+
+
+def test_killed_in_its_very_first_start(tmp_path: Path) -> None:
+    """A store that is half made is no damage: there was nothing in it."""
+    start_s = 0.0
+    for number in range(5):  # the first shows how long a start takes
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        with Lives(directory) as broker:
+            broker.spawn()
+            broker.wait_ready(start_s * (0.5 + number / 10) if number else PATIENCE_S)
+            start_s = start_s or time.monotonic() - broker.started_at
+            broker.kill()
+            broker.start()
+            assert broker.terminate() == 0
