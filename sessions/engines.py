@@ -98,6 +98,16 @@ def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False
     return engine
 
 
+# A broker that was killed still has the store while its server process waits for something and
+# does not look at the connection. Settings that a server does not know are left out.
+_NOTICE_OUR_DEATH: Final = """
+SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES
+    ('client_connection_check_interval', '1000'), ('tcp_keepalives_idle', '10'),
+    ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')
+) AS wanted (setting, value) ON name = wanted.setting
+"""
+
+
 def postgres_engine(url: URL, application_name: str) -> Engine:
     """A dead link is noticed within seconds, and a commit means a flushed log."""
     options = {
@@ -129,6 +139,7 @@ def postgres_engine(url: URL, application_name: str) -> Engine:
             cursor.execute("SELECT current_setting('synchronous_commit')")
             if cursor.fetchone()[0] == "off":
                 cursor.execute("SET synchronous_commit = on")
+            cursor.execute(_NOTICE_OUR_DEATH)
         driver.commit()
 
     return engine

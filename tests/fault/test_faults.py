@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psycopg
 import pytest
 
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -253,6 +254,24 @@ def test_postgresql_is_gone_and_back(scene: Scene, postgresql: PostgreSQL) -> No
     scene.wait_state(is_well=True)
     scene.publish()
     scene.check_nothing_is_lost()
+
+
+@pytest.mark.parametrize("broker", ["postgresql"], indirect=True)
+def test_its_connection_outlives_it_not_for_long(scene: Scene) -> None:
+    """PostgreSQL is in the middle of our statement and does not look whether we are alive."""
+    scene.wait_state(is_well=True)
+    scene.publish()
+    command = scene.broker.command
+    url = command[command.index("--database-url") + 1]
+    with psycopg.connect(url.replace("+psycopg", "")) as other:
+        other.execute("LOCK TABLE journal IN EXCLUSIVE MODE")
+        scene.hold()
+        scene.broker.kill()
+        scene.broker.start()
+        other.rollback()
+    scene.hang_up()
+    with Talker(scene.broker.address, "away") as away:
+        assert set(away.payloads(len(scene.sent))) >= set(scene.sent)
 
 
 def test_the_broker_dies_while_the_store_fails(scene: Scene) -> None:

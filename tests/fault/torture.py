@@ -88,6 +88,7 @@ class Load:
     def __init__(self, number: int, port: int, ledger: Path, options: Options) -> None:
         self.ledger = ledger
         self.told: dict[str, int] = {}
+        self.has_spoken = False
         self.errors = ledger.with_suffix(".err")
         command = [sys.executable, "-m", "tests.fault.load", str(number), str(PARTS), str(port)]
         command += [str(ledger), str(options.seed), str(options.clients), str(options.rate)]
@@ -110,7 +111,7 @@ class Load:
         assert self.process.stdin is not None
         self.process.stdin.write(word.encode() + b"\n")
         self.process.stdin.flush()
-        self.told = {}  # what it said before does not count any longer
+        self.has_spoken = False  # what it said before does not count any longer
 
     def hear(self) -> None:
         data = self.stdout.read1(65_536)  # type: ignore[attr-defined]
@@ -121,6 +122,7 @@ class Load:
         self._input = bytearray(rest)
         if lines:
             self.told = json.loads(lines[-1])
+            self.has_spoken = True
 
     def end(self) -> None:
         """Let it write its ledger out; kill it where it does not."""
@@ -321,7 +323,7 @@ class Torture:
 
     def _sum(self, name: str) -> int:
         """Over all that have spoken since they were told something; at least 1 until then."""
-        if not all(load.told for load in self._loads):
+        if not all(load.has_spoken for load in self._loads):
             return 1
         return sum(load.told[name] for load in self._loads)
 
