@@ -34,7 +34,9 @@ INTERPRETED = (
 )
 # Of the sessions' room not what is for SQL: the time goes into the database there, and its rows
 # are no tuples of ours.
-COMPILED_SESSIONS = ("budget changes holds journal message outbox queue records registry session").split()
+COMPILED_SESSIONS = (
+    "budget changes holds journal message outbox queue records registry session"
+).split()
 
 SETUP = """\
 from mypyc.build import mypycify
