@@ -2,12 +2,13 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-compiled check bench torture fuzz clean
+.PHONY: help setup run test test-compiled check bench torture load fuzz clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
+LOAD_SECONDS ?= 60
 SEED ?= 1
 HOST ?= 127.0.0.1
 PORT ?= 1883
@@ -76,6 +77,9 @@ torture: setup  ## kill the broker KILLS times under load (200), PostgreSQL a qu
 		--database sqlite --command $(BIN)/fleetmq
 	@$(BIN)/python -m tests.fault.torture --kills $$((($(KILLS) + 3) / 4)) --seed $(SEED) \
 		--database postgresql --command $(BIN)/fleetmq
+
+load: setup  ## load a broker with Locust's users for LOAD_SECONDS seconds (60); a failed request fails it
+	@$(BIN)/python tests/bench/load.py --command $(BIN)/fleetmq --seconds $(LOAD_SECONDS)
 
 fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60)
 	@set -e; shopt -s nullglob; targets=(tests/fuzz/fuzz_*.py); \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
@@ -23,6 +24,7 @@ COMMANDS: Final = {
     "broker": Command("mqtt_broker.cli.broker", "run a broker"),
     "pub": Command("mqtt_broker.cli.pub", "publish messages", ("--help",)),
     "sub": Command("mqtt_broker.cli.sub", "subscribe and print what arrives", ("--help",)),
+    "sim": Command("mqtt_broker.cli.sim", "load a broker with simulated devices and judge it"),
     "ctl": Command("mqtt_broker.cli.ctl", "look after what a broker keeps"),
 }
 
@@ -57,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return failure.code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:  # whoever reads has seen enough, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return code
 
 

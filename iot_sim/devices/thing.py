@@ -1,0 +1,380 @@
+"""What models of plain topics share: reports, state and will, commands, firmware updates.
+
+A model inherits `Thing` and says how it measures (`measure`) and what else it can be told
+(`ORDERS`). Its topics lie under the root that the scenario gives:
+
+    <root>/telemetry   reports, as often as the interval says
+    <root>/state       birth, changes of state and the will; retained
+    <root>/firmware    stages of an update; retained
+    <root>/event       what happened, at QoS 1
+    <root>/cmd/<name>  what it listens to; answers go to the response topic, with correlation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from iot_sim.device import (
+    BIRTH,
+    DEATH,
+    RESPONSE,
+    TELEMETRY,
+    Publication,
+    Spec,
+    Subscription,
+)
+from iot_sim.devices import firmware
+from iot_sim.devices.clockwork import OPTIONS, Clockwork
+from iot_sim.devices.declare import (
+    BOOL,
+    FLOAT,
+    INT,
+    INTERVAL_S_MAX,
+    INTERVAL_S_MIN,
+    STR,
+    Command,
+    ModelError,
+    ModelInfo,
+    Option,
+)
+from iot_sim.devices.orders import COMMON, RESPONSE_FIELDS, Outcome, Refused, number, text
+from iot_sim.payloads.layouts import CBOR, JSON, TEMPLATE, Unreadable, make_layout
+from iot_sim.payloads.templates import Template, TemplateError
+from iot_sim.schema import BOOLEAN, DOUBLE, HEAD, LONG, STRING, Field
+
+COMMON_OPTIONS: Final = (
+    *OPTIONS,
+    Option("state_qos", INT, 1, "QoS of births, wills and other state", 0, 2),
+    Option("retain_state", BOOL, True, "births, wills and other state are retained"),
+    Option("commands", BOOL, True, "listen to commands"),
+    Option("firmware_s", FLOAT, 30.0, "seconds that a download takes", 0, 86_400),
+    Option("firmware_steps", INT, 4, "progress reports in a download", 1, 20),
+    Option("firmware_fails", FLOAT, 0.0, "share of updates that fail verification", 0, 1),
+    Option("template", STR, "", "the report's text, for payload = template"),
+)
+
+STATE_FIELDS: Final = (
+    Field("id", STRING),
+    Field("ts", LONG, "ms"),
+    Field("online", BOOLEAN),
+    Field("reason", STRING, nullable=True, help="why it is not online"),
+    Field("model", STRING),
+    Field("firmware", STRING),
+    Field("boots", LONG),
+    Field("interval_s", DOUBLE, "s"),
+    Field("dropped", LONG, help="messages that its buffer had no room for"),
+)
+
+EVENT_FIELDS: Final = (
+    Field("id", STRING),
+    Field("ts", LONG, "ms"),
+    Field("event", STRING),
+    Field("severity", STRING, choices=("info", "warning", "error")),
+    Field("value", DOUBLE, nullable=True),
+    Field("text", STRING, nullable=True),
+)
+
+Order = Callable[[Any, Mapping[str, Any], float], Outcome]
+
+
+class Thing(Clockwork):
+    """One device of any model; a model inherits it."""
+
+    MODEL: ClassVar[str] = "thing"  # what it calls itself in its state
+    FIELDS: ClassVar[tuple[Field, ...]] = ()  # of a report, without its head
+    ORDERS: ClassVar[Mapping[str, Order]] = {}  # commands beside those of every device
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        self.seq = 0
+        self.update: firmware.Update | None = None
+        self._root = spec.topic
+        self._telemetry = spec.topic + "/telemetry"
+        self._orders_at = spec.topic + "/cmd/"
+        self._layout = make_layout(
+            spec.payload, spec.client_id, self.FIELDS, self._make_template(spec)
+        )
+        self.setup(spec.options)
+
+    # What a model says.
+
+    def setup(self, options: Mapping[str, Any]) -> None:
+        """Its signals and whatever else it needs, before anything happens."""
+
+    def measure(self, t: float) -> Sequence[Any]:
+        """The values of `FIELDS` at `t`."""
+        return ()
+
+    # The contract with the fleet.
+
+    def will(self, now: float) -> Publication | None:
+        return self._state(now, online=False, reason="lost")
+
+    def subscriptions(self) -> list[Subscription]:
+        return [Subscription(self._orders_at + "+")] if self.spec.options["commands"] else []
+
+    def on_message(self, message: Publication, now: float) -> list[Publication]:
+        before = self.catch_up(now)
+        name = message.topic.removeprefix(self._orders_at)
+        if self.down or name == message.topic:
+            return before
+        value: float | None = None
+        said: str | None = None
+        error: str | None = None
+        says: list[Publication] = []
+        try:
+            outcome = self._obey(name, self._layout.read(message.payload), now)
+            value, said, says = outcome.value, outcome.text, outcome.says
+        except (Refused, Unreadable) as refusal:
+            error = str(refusal)
+        to = message.response_topic
+        if not to or "+" in to or "#" in to:
+            return [*before, *self.say(says)]
+        answer = {
+            "id": self.spec.client_id,
+            "ts": self.clock.read_ms(now),
+            "command": name,
+            "ok": error is None,
+            "error": error,
+            "value": value,
+            "text": said,
+        }
+        response = self.document(to, answer, RESPONSE, qos=1)
+        response.correlation = message.correlation
+        return [*before, *self.say([response, *says])]
+
+    def goodbye(self, now: float) -> list[Publication]:
+        return [self._state(now, online=False, reason="reboot" if self.down else "shutdown")]
+
+    # What models use.
+
+    def report(self, t: float) -> Publication:
+        """What it measures at `t`, as the next of its reports."""
+        self.seq += 1
+        payload = self._layout.report(self.seq, self.clock.read_ms(t), self.measure(t))
+        return Publication(
+            self._telemetry, payload, self.spec.qos, False, TELEMETRY, self._layout.content_type
+        )
+
+    def reports(self, t: float) -> list[Publication]:
+        """A report, and what belongs to it."""
+        return [self.report(t)]
+
+    def event(
+        self,
+        now: float,
+        name: str,
+        severity: str = "info",
+        value: float | None = None,
+        text: str | None = None,
+    ) -> Publication:
+        """Something happened that is worth a message of its own."""
+        content = {
+            "id": self.spec.client_id,
+            "ts": self.clock.read_ms(now),
+            "event": name,
+            "severity": severity,
+            "value": value,
+            "text": text,
+        }
+        return self.document(self._root + "/event", content, TELEMETRY, qos=1)
+
+    def document(
+        self,
+        topic: str,
+        content: Mapping[str, Any],
+        kind: str,
+        *,
+        qos: int,
+        retain: bool = False,
+    ) -> Publication:
+        payload = self._layout.document(content)
+        return Publication(topic, payload, qos, retain, kind, self._layout.document_type)
+
+    def births(self, now: float) -> list[Publication]:
+        """What it says first on a new link."""
+        out = [self._state(now, online=True)]
+        if self.update is not None:
+            out.append(self._progress(self.update, now))
+            if self.update.over:
+                self.update = None
+        return out
+
+    def booted(self, now: float) -> list[Publication]:
+        self.seq = 0
+        if self.update is not None and self.update.stage == firmware.REBOOTING:
+            self.firmware = self.update.version
+            self.update.step()
+        else:
+            self.update = None  # a reboot in the middle of it: the old version is still there
+        return []
+
+    # Within.
+
+    def _make_template(self, spec: Spec) -> Template | None:
+        if spec.payload != TEMPLATE:
+            return None
+        if not spec.options["template"]:
+            raise ModelError("options.template", "payload = template needs a template")
+        fixed = {
+            "id": spec.client_id,
+            "number": str(spec.number),
+            "fleet": spec.fleet,
+            "model": self.MODEL,
+            "topic": spec.topic,
+        }
+        try:
+            return Template(spec.options["template"], self.FIELDS, fixed)
+        except TemplateError as error:
+            raise ModelError("options.template", str(error)) from None
+
+    def _state(self, now: float, *, online: bool, reason: str | None = None) -> Publication:
+        options = self.spec.options
+        content = {
+            "id": self.spec.client_id,
+            "ts": self.clock.read_ms(now),
+            "online": online,
+            "reason": reason,
+            "model": self.MODEL,
+            "firmware": self.firmware,
+            "boots": self.boots,
+            "interval_s": self.interval,
+            "dropped": self.dropped,
+        }
+        return self.document(
+            self._root + "/state",
+            content,
+            BIRTH if online else DEATH,
+            qos=options["state_qos"],
+            retain=options["retain_state"],
+        )
+
+    def _obey(self, name: str, args: Mapping[str, Any], now: float) -> Outcome:
+        if order := _ORDERS.get(name) or self.ORDERS.get(name):
+            return order(self, args, now)
+        known = ", ".join(sorted({**_ORDERS, **self.ORDERS}))
+        raise Refused(f"no such command; there is {known}")
+
+    def _ping(self, args: Mapping[str, Any], now: float) -> Outcome:
+        return Outcome(value=now - self.up_since)
+
+    def _order_interval(self, args: Mapping[str, Any], now: float) -> Outcome:
+        self.set_interval(number(args, "interval_s", INTERVAL_S_MIN, INTERVAL_S_MAX), now)
+        return Outcome(value=self.interval, says=[self._state(now, online=True)])
+
+    def _order_reboot(self, args: Mapping[str, Any], now: float) -> Outcome:
+        self.reboot(now)
+        return Outcome(value=self.spec.options["reboot_s"])
+
+    def _order_firmware(self, args: Mapping[str, Any], now: float) -> Outcome:
+        version = text(args, "version")
+        if self.update is not None:
+            raise Refused(f"an update to {self.update.version} is under way")
+        if version == self.firmware:
+            return Outcome(text="already there")
+        options = self.spec.options
+        fails = options["firmware_fails"] and self.fate.random() < options["firmware_fails"]
+        self.update = firmware.Update(
+            version,
+            self.firmware,
+            lasts_s=options["firmware_s"],
+            steps=options["firmware_steps"],
+            fails=bool(fails),
+        )
+        self.at(now + self.update.step_s, self._step_update)
+        return Outcome(text="accepted", says=[self._progress(self.update, now)])
+
+    def _step_update(self, now: float) -> list[Publication]:
+        update = self.update
+        assert update is not None
+        if update.stage == firmware.DOWNLOADING and not self.connected:
+            self.at(now + update.step_s, self._step_update)  # nothing came: once more
+            return []
+        update.step()
+        out = self.say([self._progress(update, now)])
+        if update.stage == firmware.REBOOTING:
+            self.reboot(now)
+        elif update.over:
+            self.update = None
+        else:
+            self.at(now + update.step_s, self._step_update)
+        return out
+
+    def _progress(self, update: firmware.Update, now: float) -> Publication:
+        options = self.spec.options
+        content = {
+            "id": self.spec.client_id,
+            "ts": self.clock.read_ms(now),
+            "version": update.version,
+            "was": update.was,
+            "stage": update.stage,
+            "percent": update.percent,
+            "error": update.error,
+        }
+        return self.document(
+            self._root + "/firmware",
+            content,
+            BIRTH,
+            qos=options["state_qos"],
+            retain=options["retain_state"],
+        )
+
+
+_ORDERS: Final[Mapping[str, Order]] = {
+    "ping": Thing._ping,
+    "set_interval": Thing._order_interval,
+    "reboot": Thing._order_reboot,
+    "firmware": Thing._order_firmware,
+}
+
+
+def describe(
+    model: type[Thing],
+    summary: str,
+    options: tuple[Option, ...],
+    *,
+    documents: Mapping[str, tuple[Field, ...]] | None = None,
+    commands: Mapping[str, Command] | None = None,
+    payloads: tuple[str, ...] = (JSON, CBOR, TEMPLATE),
+    per_interval: Callable[[Mapping[str, Any]], float] = lambda options: 1.0,
+) -> ModelInfo:
+    """A model for the catalogue, with all that every `Thing` has."""
+    return ModelInfo(
+        name=model.MODEL,
+        summary=summary,
+        build=model,
+        options=(*options, *COMMON_OPTIONS),
+        payloads=payloads,
+        documents={
+            "telemetry": (*HEAD, *model.FIELDS),
+            "state": STATE_FIELDS,
+            "firmware": firmware.FIELDS,
+            "response": RESPONSE_FIELDS,
+            **(documents or {}),
+        },
+        commands={**COMMON, **(commands or {})},
+        published=lambda spec: tuple(
+            f"{spec.topic}/{name}"
+            for name in ("telemetry", "state", "firmware", *(documents or {}))
+        ),
+        per_interval=per_interval,
+    )
+
+
+def inherit(model: type[Thing], name: str, summary: str, known: Iterable[ModelInfo]) -> ModelInfo:
+    """What a class that inherits a model takes, says and obeys, without saying so itself."""
+    of_class = {info.build: info for info in known}
+    base = next((of_class[cls] for cls in model.__mro__ if cls in of_class), None)
+    if base is None:
+        base = describe(model, summary, ())
+    own = {order: Command("its own") for order in model.ORDERS if order not in base.commands}
+    return replace(
+        base,
+        name=name,
+        summary=summary,
+        build=model,
+        documents={**base.documents, "telemetry": (*HEAD, *model.FIELDS)},
+        commands={**base.commands, **own},
+    )

@@ -1,0 +1,117 @@
+"""A histogram of durations with a bounded error, as HdrHistogram keeps it.
+
+Values are whole microseconds. A bucket is at most 1/128 of its value wide, so a percentile is
+right to 0.8 % whether it is a millisecond or an hour; below 256 us it is exact. Only buckets
+that were hit take memory, and histograms of several processes add up to one without loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self
+
+_SUB_BITS: Final = 7
+_EXACT: Final = 1 << (_SUB_BITS + 1)  # below this every value has a bucket of its own
+
+
+class Histogram:
+    """How often each duration came."""
+
+    __slots__ = ("buckets", "count", "max_us", "min_us", "total_us")
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, int] = {}
+        self.count = 0
+        self.total_us = 0
+        self.min_us = 0
+        self.max_us = 0
+
+    def record(self, us: int) -> None:
+        if us < _EXACT:
+            if us < 0:
+                us = 0  # a clock was set back: nothing arrives before it was sent
+            bucket = us
+        else:
+            shift = us.bit_length() - _SUB_BITS - 1
+            bucket = (shift << _SUB_BITS) + (us >> shift)
+        buckets = self.buckets
+        buckets[bucket] = buckets.get(bucket, 0) + 1
+        if us > self.max_us:
+            self.max_us = us
+        if us < self.min_us or not self.count:
+            self.min_us = us
+        self.count += 1
+        self.total_us += us
+
+    def add(self, other: Histogram) -> None:
+        """Count what the other counted, too."""
+        if not other.count:
+            return
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+        self.min_us = min(self.min_us, other.min_us) if self.count else other.min_us
+        self.max_us = max(self.max_us, other.max_us)
+        self.count += other.count
+        self.total_us += other.total_us
+
+    def since(self, before: Mapping[int, int]) -> Histogram:
+        """What came since `buckets` looked like `before`."""
+        newer = Histogram()
+        for bucket, count in self.buckets.items():
+            more = count - before.get(bucket, 0)
+            if more:
+                newer.buckets[bucket] = more
+                newer.count += more
+                newer.total_us += more * highest(bucket)
+                newer.max_us = max(newer.max_us, min(highest(bucket), self.max_us))
+        newer.min_us = lowest(min(newer.buckets, default=0))
+        return newer
+
+    def percentile(self, percent: float) -> int:
+        """The value that `percent` of all values do not exceed; 0 when there are none."""
+        wanted = max(1.0, self.count * percent / 100)
+        seen = 0
+        for bucket in sorted(self.buckets):
+            seen += self.buckets[bucket]
+            if seen >= wanted - 1e-9:
+                return min(highest(bucket), self.max_us)
+        return 0
+
+    @property
+    def mean_us(self) -> float:
+        return self.total_us / self.count if self.count else 0.0
+
+    def bars(self) -> Iterator[tuple[int, int, int]]:
+        """(lowest value, highest value, count) of each bucket, in order."""
+        for bucket in sorted(self.buckets):
+            yield lowest(bucket), highest(bucket), self.buckets[bucket]
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "mean_ms": round(self.mean_us / 1000, 3),
+            "min_ms": self.min_us / 1000,
+            **{f"{name}_ms": self.percentile(at) / 1000 for name, at in PERCENTILES.items()},
+            "max_ms": self.max_us / 1000,
+        }
+
+    def copy(self) -> Self:
+        other = type(self)()
+        other.add(self)
+        return other
+
+
+PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
+
+
+def lowest(bucket: int) -> int:
+    """The smallest value that falls into the bucket."""
+    if bucket < _EXACT:
+        return bucket
+    shift = (bucket >> _SUB_BITS) - 1
+    return (bucket - (shift << _SUB_BITS)) << shift
+
+
+def highest(bucket: int) -> int:
+    """The largest value that falls into the bucket."""
+    return lowest(bucket + 1) - 1

@@ -1,0 +1,293 @@
+"""Load tests with Locust: `locust -f iot_sim/locustfile.py --host mqtt://127.0.0.1:1883`.
+
+    Publisher   a device of the scenario: its topics, payloads and pace, and it obeys commands
+    Subscriber  listens to all of them: end-to-end latency, repeats and wrong order
+    Commander   tells devices what to do and waits for the answer
+    Churner     connects, publishes, breaks off or says goodbye, and resumes its session
+
+`--sim-scenario` says which scenario the devices come from. With `,iot_sim/locust_shape.py`
+behind the file's name its load shapes decide how many users there are. Locust patches the
+standard library for gevent, so nothing else of the simulator imports this module.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from locust import User, between, constant, events, task
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+
+from iot_sim import stamps
+from iot_sim.device import Publication
+from iot_sim.devices import command as make_command
+from iot_sim.filters import disjoint
+from iot_sim.locust_client import Connection, Refused
+from iot_sim.locust_shape import SCENARIO_DEFAULT
+from iot_sim.scenario import Fleet, Scenario
+from iot_sim.scenario_file import device_of, load
+
+ANSWER_S: Final = 10.0
+PATIENCE_S: Final = 0.2  # the longest wait in a task, so that users end soon when told to
+WORKERS_MAX: Final = 1000
+RUN: Final = secrets.token_hex(4)
+
+
+def add_arguments(parser: LocustArgumentParser, **_: Any) -> None:
+    parser.add_argument(
+        "--sim-scenario",
+        default=SCENARIO_DEFAULT,
+        env_var="FLEETMQ_SIM_SCENARIO",
+        include_in_web_ui=True,
+        help=f"a scenario's file, or the name of a ready one ({SCENARIO_DEFAULT})",
+    )
+
+
+events.init_command_line_parser.add_listener(add_arguments)  # type: ignore[no-untyped-call]
+
+
+class World:
+    """What the users of one process share; made when the first of them starts."""
+
+    def __init__(self, environment: Environment) -> None:
+        options = environment.parsed_options
+        name = getattr(options, "sim_scenario", SCENARIO_DEFAULT)
+        self.scenario: Scenario = load(name)
+        self._worker = max(0, getattr(environment.runner, "worker_index", 0))
+        self._numbers = itertools.count()
+        count = self.scenario.device_count
+        self._stride = next(
+            n for n in range(int(count * 0.618) or 1, 2 * count + 1) if math.gcd(n, count) == 1
+        )
+        self.devices: dict[str, Publisher] = {}
+
+    def next_device(self) -> tuple[Fleet, int]:
+        """The fleets in the ratio of their sizes. A device is nobody else's, in any worker."""
+        count = self.scenario.device_count
+        lap, place = divmod(next(self._numbers), count)
+        place = place * self._stride % count  # some of each fleet, however few there are
+        for fleet in self.scenario.fleets:
+            if place < fleet.count:
+                return fleet, place + fleet.count * (lap * WORKERS_MAX + self._worker)
+            place -= fleet.count
+        raise AssertionError("a place beyond the last device")
+
+    def filters(self) -> list[str]:
+        """What all devices publish to, those beyond the scenario's count too."""
+        fleets = (replace(one, count=max(2, one.count)) for one in self.scenario.fleets)
+        return disjoint(text for fleet in fleets for text in fleet.filters())
+
+
+_worlds: dict[int, World] = {}
+
+
+def world_of(environment: Environment) -> World:
+    found = _worlds.get(id(environment))
+    if found is None:
+        found = _worlds[id(environment)] = World(environment)
+    return found
+
+
+class SimUser(User):
+    """A user with one MQTT 5 connection."""
+
+    abstract = True
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self.world = world_of(environment)
+        self.connection: Connection | None = None
+
+    def open(self, client_id: str, **options: Any) -> Connection:
+        self.connection = Connection(self.environment, self.host or "", client_id, **options)
+        self.connection.connect()
+        return self.connection
+
+    def on_stop(self) -> None:
+        if self.connection is not None:
+            self.connection.disconnect()
+
+
+class Publisher(SimUser):
+    """A device of the scenario."""
+
+    weight = 20
+    wait_time = constant(0)
+
+    def on_start(self) -> None:
+        scenario = self.world.scenario
+        self.fleet, number = self.world.next_device()
+        self.device = device_of(self.fleet, number, scenario.seed, time.time())
+        self.flows: dict[tuple[str, str, int], tuple[str, Iterator[int]]] = {}
+        self.world.devices[self.device.spec.client_id] = self
+        self.come()
+
+    def on_stop(self) -> None:
+        self.world.devices.pop(self.device.spec.client_id, None)
+        self.go()
+
+    def come(self) -> None:
+        """Connect as the device does, with its will, and say what it says first."""
+        connection = self.open(
+            self.device.spec.client_id,
+            will=self.device.will(time.time()),
+            session_expiry_s=self.fleet.session_expiry_s,
+            keep_alive_s=self.fleet.keep_alive_s,
+        )
+        connection.on_message = self.obey
+        for one in self.device.subscriptions():
+            connection.subscribe(one.filter, one.qos)
+        self.say(self.device.on_connected(time.time(), session_present=False))
+
+    def go(self) -> None:
+        """Say goodbye; a sleeper does it after each report."""
+        if self.connection is not None:
+            self.say(self.device.goodbye(time.time()))
+            self.connection.settle()
+            self.connection.disconnect()
+            self.connection = None
+            self.device.on_disconnected(time.time())
+
+    @task
+    def act(self) -> None:
+        """Wait until the device is due, and let it."""
+        due = self.device.next_at()
+        wait_s = due - time.time()
+        if wait_s > 0:
+            time.sleep(min(wait_s, PATIENCE_S))
+        if due <= time.time():
+            self.say(self.device.act(time.time()))
+        wants_link = self.device.wants_link(time.time())
+        if wants_link and self.connection is None:
+            self.come()
+        elif not wants_link:
+            self.go()
+
+    def hears(self, command: str) -> bool:
+        """Whether a command would reach it now."""
+        connection = self.connection
+        return (
+            command in self.fleet.info.commands
+            and connection is not None
+            and connection.is_subscribed
+            and self.device.wants_link(time.time())
+        )
+
+    def obey(self, message: Publication) -> None:
+        self.say(self.device.on_message(message, time.time()))
+
+    def say(self, publications: list[Publication]) -> None:
+        for one in publications:
+            if self.connection is None:
+                return
+            key = (one.topic, one.kind, one.qos)
+            flow = self.flows.get(key)
+            if flow is None:
+                client_id = self.device.spec.client_id
+                name = stamps.flow_key(RUN, client_id, one.kind, one.qos, len(self.flows))
+                flow = self.flows[key] = (name, itertools.count())
+            text = stamps.stamp(flow[0], next(flow[1]), time.time_ns() // 1000, one.payload)
+            self.connection.publish(one, text.decode())
+
+
+class Subscriber(SimUser):
+    """One a process, or as many as -u brings beyond the rest."""
+
+    weight = 1
+    fixed_count = 1
+    wait_time = constant(PATIENCE_S)
+
+    def on_start(self) -> None:
+        self.seen: dict[str, int] = {}
+        connection = self.open(f"locust-{RUN}-subscriber-{secrets.token_hex(3)}")
+        connection.on_stamped = self.measure
+        for text in self.world.filters():
+            connection.subscribe(text, 2)
+
+    def measure(self, text: str, topic: str, qos: int, dup: bool, size: int) -> None:
+        """Latency of a message on its way through the broker; its order is judged, too."""
+        parts = stamps.split(text)
+        if parts is None:
+            return
+        key, sequence, sent_us, _ = parts
+        highest = self.seen.get(key, -1)
+        problem: Exception | None = None
+        if sequence > highest:
+            self.seen[key] = sequence
+        elif not (dup and qos == 1):
+            problem = AssertionError(f"{text} came behind {highest}, or twice")
+        self.environment.events.request.fire(
+            request_type="MQTT",
+            name=f"deliver qos {qos}",
+            response_time=time.time_ns() / 1e6 - sent_us / 1000,
+            response_length=size,
+            exception=problem,
+            context={"topic": topic},
+        )
+
+    @task
+    def listen(self) -> None:
+        """What arrives is measured as it arrives."""
+
+
+class Commander(SimUser):
+    """Tells one device after the other what its model knows."""
+
+    weight = 1
+    wait_time = between(0.5, 1.5)
+
+    def on_start(self) -> None:
+        client_id = f"locust-{RUN}-commander-{secrets.token_hex(3)}"
+        self.reply_to = f"sim/{RUN}/replies/{client_id}"
+        connection = self.open(client_id)
+        connection.subscribe(self.reply_to, 1)
+
+    @task
+    def ping(self) -> None:
+        able = [one for one in self.world.devices.values() if one.hears("ping")]
+        if not able or self.connection is None:
+            return
+        told = random.choice(able)
+        order = make_command(told.fleet.model, told.device.spec, "ping", {})
+        order.response_topic = self.reply_to
+        order.correlation = secrets.token_bytes(8)
+        self.connection.ask(order, ANSWER_S)
+
+
+class Churner(SimUser):
+    """Comes and goes; every second time it breaks off, and its session has to be there after."""
+
+    weight = 1
+    wait_time = between(0.2, 1.0)
+
+    def on_start(self) -> None:
+        self.client_id = f"locust-{RUN}-churner-{secrets.token_hex(3)}"
+        self.turn = 0
+        self.expects_session = False
+
+    @task
+    def come_and_go(self) -> None:
+        self.turn += 1
+        try:
+            connection = self.open(
+                self.client_id, session_expiry_s=300, is_clean=not self.expects_session
+            )
+        except Refused:
+            self.connection = None
+            return  # it has been counted as a failure
+        connection.check_session(self.expects_session)
+        self.expects_session = True
+        connection.publish(Publication(f"sim/{RUN}/churn/{self.client_id}", b"here", 1), "")
+        connection.settle()
+        if self.turn % 2:
+            connection.break_off()
+        else:
+            connection.disconnect()
+        self.connection = None

@@ -1,0 +1,132 @@
+"""What a document of a device holds: declared once a model, rendered for whoever reads it.
+
+A model declares its fields here; payloads are encoded by them, and the schema that Spark
+reads with is generated from them. Nothing of Spark is imported: its schemas are text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+STRING: Final = "string"
+LONG: Final = "long"
+DOUBLE: Final = "double"
+BOOLEAN: Final = "boolean"
+BINARY: Final = "binary"
+
+# The types as Spark's DDL spells them; its JSON form uses ours.
+_DDL: Final = {
+    STRING: "STRING", LONG: "BIGINT", DOUBLE: "DOUBLE", BOOLEAN: "BOOLEAN", BINARY: "BINARY",
+}  # fmt: skip
+_LONG_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a flat document."""
+
+    name: str
+    type: str
+    unit: str = ""
+    nullable: bool = False
+    digits: int = 2  # of a double, after the point
+    choices: tuple[str, ...] = ()  # all that a string may be, where that is known
+    help: str = ""
+
+
+# Every document begins with these.
+HEAD: Final = (
+    Field("id", STRING, help="client id of the device"),
+    Field("seq", LONG, help="number of the report since the device started"),
+    Field("ts", LONG, "ms", help="the device's own clock, since 1970"),
+)
+
+
+def plain(fields: Iterable[Field]) -> list[dict[str, object]]:
+    """The schema as plain data."""
+    return [
+        {
+            "name": field.name,
+            "type": field.type,
+            "nullable": field.nullable,
+            "unit": field.unit,
+            "choices": list(field.choices),
+            "help": field.help,
+        }
+        for field in fields
+    ]
+
+
+def _comment(field: Field) -> str:
+    return ", ".join(part for part in (field.help, field.unit) if part)
+
+
+def spark_ddl(fields: Iterable[Field]) -> str:
+    """As `CREATE TABLE`, `from_json` and a reader's `schema()` take it."""
+    columns = []
+    for field in fields:
+        name = field.name.replace("`", "``")
+        column = f"`{name}` {_DDL[field.type]}"
+        if not field.nullable:
+            column += " NOT NULL"
+        if comment := _comment(field):
+            escaped = comment.replace("\\", "\\\\").replace("'", "\\'")
+            column += f" COMMENT '{escaped}'"
+        columns.append(column)
+    return ", ".join(columns)
+
+
+def spark_json(fields: Iterable[Field]) -> str:
+    """As `StructType.fromJson` takes it, with the units as metadata."""
+    return json.dumps(
+        {
+            "type": "struct",
+            "fields": [
+                {
+                    "name": field.name,
+                    "type": field.type,
+                    "nullable": field.nullable,
+                    "metadata": {
+                        key: value
+                        for key, value in (("comment", _comment(field)), ("unit", field.unit))
+                        if value
+                    },
+                }
+                for field in fields
+            ],
+        }
+    )
+
+
+def misfits(fields: Iterable[Field], document: Mapping[str, Any]) -> list[str]:
+    """What a document has that its schema does not allow; empty when it fits."""
+    found = []
+    known = set()
+    for field in fields:
+        known.add(field.name)
+        if field.name not in document:
+            found.append(f"{field.name}: missing")
+        elif (value := document[field.name]) is None:
+            if not field.nullable:
+                found.append(f"{field.name}: null")
+        elif not _fits(field.type, value):
+            found.append(f"{field.name}: {value!r} is no {field.type}")
+        elif field.choices and value not in field.choices:
+            found.append(f"{field.name}: {value!r} is none of {', '.join(field.choices)}")
+    found += [f"{name}: unknown" for name in document if name not in known]
+    return found
+
+
+def _fits(type: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return type == BOOLEAN
+    if isinstance(value, int):
+        return type == DOUBLE or (type == LONG and -_LONG_MAX - 1 <= value <= _LONG_MAX)
+    if isinstance(value, float):
+        return type == DOUBLE
+    if isinstance(value, str):
+        return type == STRING
+    return type == BINARY and isinstance(value, bytes)

@@ -1,0 +1,73 @@
+"""A set of whole numbers as spans: what it costs depends on the holes, not on the numbers.
+
+The sequence numbers of a flow that arrived are nearly always 0..n, so a device that sent a
+million messages takes as much room as one that sent ten.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+
+class Spans:
+    """`edges` holds start, end, start, end... of the spans in order, ends exclusive."""
+
+    __slots__ = ("count", "edges")
+
+    def __init__(self) -> None:
+        self.edges: list[int] = []
+        self.count = 0
+
+    def __contains__(self, number: int) -> bool:
+        return bisect_right(self.edges, number) & 1 == 1
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self.edges[::2], self.edges[1::2], strict=True)
+
+    def add(self, number: int) -> bool:
+        """False: it was there already."""
+        edges = self.edges
+        if not edges:
+            edges += (number, number + 1)
+        elif edges[-1] == number:  # in order, as nearly always
+            edges[-1] = number + 1
+        elif edges[-1] < number:
+            edges += (number, number + 1)
+        else:
+            at = bisect_right(edges, number)
+            if at & 1:
+                return False
+            joins_left = at > 0 and edges[at - 1] == number
+            joins_right = edges[at] == number + 1
+            if joins_left and joins_right:
+                del edges[at - 1 : at + 1]
+            elif joins_left:
+                edges[at - 1] = number + 1
+            elif joins_right:
+                edges[at] = number
+            else:
+                edges[at:at] = (number, number + 1)
+        self.count += 1
+        return True
+
+    def without(self, other: Spans) -> Iterator[tuple[int, int]]:
+        """The spans of this set that the other one lacks."""
+        edges = other.edges
+        for start, end in self:
+            at = start
+            place = bisect_right(edges, at)
+            while at < end:
+                if place & 1:  # inside a span of the other
+                    at = edges[place]
+                else:
+                    stop = min(end, edges[place]) if place < len(edges) else end
+                    if stop > at:
+                        yield at, stop
+                    at = stop
+                place += 1
+
+    def count_without(self, other: Spans) -> int:
+        if self.edges == other.edges:
+            return 0
+        return sum(end - start for start, end in self.without(other))

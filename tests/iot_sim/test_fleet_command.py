@@ -1,0 +1,214 @@
+"""`fleetmq sim`: exit codes, reports, several processes, Ctrl-C; every ready scenario, small."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from iot_sim.scenario_file import ready_scenarios
+from mqtt_broker.testing import ThreadedBroker
+
+PATIENCE_S = 60.0
+ROOT = Path(__file__).resolve().parents[2]
+FLEET = """
+duration_s = 2
+[[fleets]]
+name = "stubs"
+model = "tests.iot_sim.stub_device:Stub"
+count = 20
+interval_s = 0.1
+qos = 1
+"""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with ThreadedBroker() as broker:
+        yield broker.url
+
+
+def command(*arguments: str) -> list[str]:
+    start = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
+    return [sys.executable, "-W", "error", "-c", start, "sim", *arguments]
+
+
+def sim(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+    )
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(FLEET)
+    return str(path)
+
+
+def test_a_run_within_its_limits_is_0_with_reports(url: str, scenario: str, tmp_path: Path) -> None:
+    data, page = tmp_path / "out.json", tmp_path / "out.html"
+    done = sim(
+        "run", scenario, "--broker", url, "--seed", "7", "--pid", str(os.getpid()),
+        "--report", str(data), "--html", str(page),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "PASSED"
+    assert "online 21/21" in done.stderr and "\x1b" not in done.stderr
+    found = json.loads(data.read_text())
+    assert found["verdict"]["passed"] and found["scenario"]["seed"] == 7
+    assert found["totals"]["sent"] == found["totals"]["delivered"] > 300
+    assert found["broker_process"]["rss_bytes_max"] > 1_000_000
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_broken_limit_is_1(url: str, scenario: str) -> None:
+    Path(scenario).write_text(FLEET + "[limits]\nlatency_p50_ms_max = 0.001")
+    done = sim("run", scenario, "--broker", url, "--quiet")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "limit broken: latency_p50_ms_max" in done.stdout
+    assert done.stdout.splitlines()[-1] == "FAILED"
+    assert done.stderr == ""
+
+
+def test_several_processes_keep_one_ledger(url: str, scenario: str, tmp_path: Path) -> None:
+    data = tmp_path / "out.json"
+    done = sim("run", scenario, "--broker", url, "--workers", "3", "--report", str(data))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(data.read_text())
+    assert found["workers"] == 3 and found["totals"]["flows"] == 60
+    assert found["connections"]["connects"] == 23
+    assert found["totals"]["sent"] == found["totals"]["delivered"] > 300
+    assert max(one["connected"] for one in found["series"]) == 23
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (FLEET + "[limits]\nlost = 1", "limits.lost: unknown key; did you mean lost_max?"),
+        (FLEET.replace("0.1", "0.0"), "fleets.stubs.interval_s: is from 0.001"),
+        (FLEET + 'topic = "a/#/{number}"', "fleets.stubs.topic: has no wildcards"),
+    ],
+)
+def test_a_wrong_scenario_is_2_and_one_line(scenario: str, text: str, line: str) -> None:
+    Path(scenario).write_text(text)
+    done = sim("run", scenario, "--broker", "mqtt://127.0.0.1:1")
+    assert done.returncode == 2 and done.stdout == ""
+    assert line in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_no_broker_is_2_and_one_line(scenario: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = sim("run", scenario, "--broker", f"mqtt://127.0.0.1:{port}")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--broker" in done.stderr and "Connection refused" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--broker", "http://x"], "--broker http://x: it is mqtt://"),
+        (["--broker", "mqtt://host:port"], "--broker mqtt://host:port: it is mqtt://"),
+        (["--devices", "0"], "--devices: '0' is not a whole number"),
+        (["--duration", "soon"], "--duration: 'soon' is not a number of seconds"),
+        (["--workers", "99"], "--workers: 1 to 64"),
+        (["--workers", "21"], "--workers: 20 or fewer"),
+        (["--pid", "999999999"], "--pid 999999999: no such process"),
+        (["--report", "/no/such/folder/x.json"], "/no/such/folder/x.json: No such file"),
+    ],
+)
+def test_wrong_usage_is_2_and_one_line(
+    url: str, scenario: str, arguments: list[str], line: str
+) -> None:
+    done = sim("run", scenario, "--broker", url, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert line in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_check_sends_nothing(scenario: str) -> None:
+    done = sim("run", scenario, "--check", "--broker", "mqtt://127.0.0.1:1")
+    assert done.returncode == 0
+    assert "the scenario is right" in done.stdout
+
+
+def test_the_list_names_everything() -> None:
+    done = sim("list")
+    assert done.returncode == 0
+    for name in ready_scenarios():
+        assert f"  {name} " in done.stdout
+    for word in ("environment", "sparkplug_node", "lost_max", "buffer_max"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_ends_in_order_with_a_report(
+    url: str, scenario: str, tmp_path: Path, workers: str
+) -> None:
+    data = tmp_path / "out.json"
+    process = subprocess.Popen(
+        command("run", scenario, "--broker", url, "--duration", "600", "--workers", workers,
+                "--report", str(data)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert "online" in process.stderr.readline()  # a second of it is over
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, out + errors
+    assert "the run was interrupted before its end" in out
+    found = json.loads(data.read_text())
+    assert found["totals"]["interrupted"]
+    assert found["totals"]["sent"] == found["totals"]["delivered"] > 0
+
+
+def test_a_worker_that_dies_is_told(url: str, scenario: str) -> None:
+    process = subprocess.Popen(
+        command("run", scenario, "--broker", url, "--duration", "600", "--workers", "2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stderr is not None
+    assert "online" in process.stderr.readline()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [
+        int(pid) for pid in children if b"import work" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "ended with -9 before its time" in errors
+
+
+@pytest.mark.parametrize("name", ready_scenarios())
+def test_ready_scenarios_pass_small(url: str, name: str) -> None:
+    done = sim("run", name, "--broker", url, "--devices", "30", "--duration", "3", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ready_scenarios())
+def test_ready_scenarios_pass_for_ten_seconds(url: str, name: str) -> None:
+    done = sim("run", name, "--broker", url, "--devices", "60", "--duration", "10", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
