@@ -61,6 +61,7 @@ ONLINE: Final = 3
 LEAVING: Final = 4
 
 CONNECT_TIMEOUT_S: Final = 10.0
+LEAVE_S: Final = 10.0  # how long acknowledgements may take before a goodbye
 GOODBYE_S: Final = 2.0  # how long the broker may take to close behind our DISCONNECT
 TAKEOVER_S: Final = 5.0  # how long it may leave the old connection open behind a twin
 FILTERS_A_SUBSCRIBE: Final = 500
@@ -172,7 +173,12 @@ class Client:
         """Say goodbye when all is acknowledged; `leave_now` when that takes too long."""
         if self.state == ONLINE:
             self.state = LEAVING
+            self.ground.engine.after(LEAVE_S, partial(self._leave_anyway, self._epoch))
             self._leave_if_done()
+
+    def _leave_anyway(self, epoch: int) -> None:
+        if epoch == self._epoch:
+            self.leave_now()
 
     def _leave_if_done(self) -> None:
         if self.state == LEAVING and not self.unfinished:
@@ -191,6 +197,8 @@ class Client:
         link.say_last(encode_disconnect(who.version, 0, properties))
         self.ground.engine.after(GOODBYE_S, link.close)
         self.owner.on_offline()
+        if self.owner.wants_link():  # it changed its mind while it was leaving
+            self.come_back_in(0.0)
 
     def _drop_link(self) -> Link:
         """Forget the link; the caller says what becomes of it."""

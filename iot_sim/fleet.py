@@ -14,7 +14,7 @@ import random
 import resource
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -101,7 +101,7 @@ class Run:
         self._runners: dict[str, list[Runner]] = {}
         self._targets: dict[str, int] = {}
         self._paces: dict[str, float] = {}
-        self._pacing: Iterator[tuple[Runner, float]] = iter(())
+        self._pacing: deque[tuple[Runner, float]] = deque()  # who is still to be told its pace
         self._filters: list[str] = []
         self._observers: list[Observer] = []
         self._commander: Commander | None = None
@@ -289,7 +289,8 @@ class Run:
                 left -= 1
         if self._waiting:
             self._connect_some()
-        for runner, factor in itertools.islice(self._pacing, PACES_A_TURN):
+        for _ in range(min(PACES_A_TURN, len(self._pacing))):
+            runner, factor = self._pacing.popleft()
             runner.pace(factor)
 
     def _connect_some(self) -> None:
@@ -325,9 +326,7 @@ class Run:
             before = self._paces[fleet.name]
             if abs(factor - before) > PACE_STEP * max(factor, before):
                 self._paces[fleet.name] = factor
-                self._pacing = itertools.chain(
-                    self._pacing, [(runner, factor) for runner in runners]
-                )
+                self._pacing.extend((runner, factor) for runner in runners)
         self.ground.engine.after(LOAD_S, self._look_at_load)
 
     # Faults and commands.

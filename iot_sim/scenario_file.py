@@ -55,7 +55,7 @@ DEVICES_MAX: Final = 1_000_000
 START_DEFAULT: Final = "2026-01-01T00:00:00Z"
 CLIENT_ID_DEFAULT: Final = "{fleet}-{number}"
 PLACEHOLDERS: Final = ("fleet", "number", "client_id", "model")
-_KEYS: Final = (
+SCENARIO_KEYS: Final = (
     "name", "summary", "duration_s", "seed", "start", "speed", "drain_s", "connect_rate_per_s",
     "fleets", "faults", "commands", "observers", "limits",
 )  # fmt: skip
@@ -63,7 +63,7 @@ _KEYS: Final = (
 
 def read(data: Mapping[str, Any], name: str, source: str = "") -> Scenario:
     """A scenario from its data. Raises ScenarioError with one line."""
-    table = Table(data, "", _KEYS)
+    table = Table(data, "", SCENARIO_KEYS)
     fleets = [_fleet(one, number) for number, one in enumerate(table.tables("fleets"), 1)]
     if not fleets:
         raise table.wrong("fleets", "is missing; write at least one [[fleets]]")
@@ -135,7 +135,7 @@ def _start(table: Table) -> float:
 
 # Fleets.
 
-_FLEET_KEYS: Final = (
+FLEET_KEYS: Final = (
     "name", "model", "count", "interval_s", "topic", "client_id", "qos", "payload", "mqtt",
     "options", "keep_alive_s", "session_expiry_s", "topic_alias", "backoff_min_s",
     "backoff_max_s", "jitter", "observe", "load",
@@ -146,7 +146,7 @@ def _fleet(data: Any, number: int) -> Fleet:
     where = f"fleets {number}"
     if isinstance(data, Mapping) and isinstance(data.get("name"), str):
         where = f"fleets.{data['name']}"
-    table = Table(data, where, _FLEET_KEYS)
+    table = Table(data, where, FLEET_KEYS)
     name = table.text("name")
     if not re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) or name == faults.OBSERVERS:
         raise table.wrong("name", "is made of letters, digits, _ and -, and is not observers")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,11 +108,11 @@ def _check_writable(path: str | None) -> None:
     """A report that cannot be written is told before the run, not after it."""
     if path is None:
         return
-    try:
-        with Path(path).open("a"):
-            pass
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"{path}: No such file or directory")
+    if Path(path).is_dir() or not os.access(path if Path(path).exists() else folder, os.W_OK):
+        raise UsageError(f"{path}: it cannot be written")
 
 
 def _list() -> int:
