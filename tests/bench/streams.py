@@ -140,7 +140,7 @@ def bench_decode(args: argparse.Namespace, root: pathlib.Path) -> None:
                     count += batch.num_rows
                 assert count == messages
 
-            spent = best(decode, 7)
+            spent = best(decode, 15)
             size = sum(path.stat().st_size for path in (root / f"d{group}").rglob("*.seg"))
             say("RecordBatches of about 16,384", messages / spent / 1e6, "M rows/s", limit)
             say("the same", size / spent / 1e9, "GB/s")

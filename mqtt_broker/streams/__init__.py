@@ -1,0 +1,20 @@
+"""The telemetry log: streams of messages in partitions, on disk, with offsets.
+
+Rules of this room: files and threads' locks, but no socket, no loop, no SQL and no clock; time
+comes in as microseconds of Unix time. What a stream is for, who may read it and when it is
+written is decided by those who call. One process writes (`log`, `writer`), any number read
+(`source`, `reader`), in that process or in another, and all of them read files only.
+
+    batch builder         the bytes of a batch, and the columns of one that is being filled
+    disk names            the calls that change the disk, what files are called
+    segment index catalog the batches of a file; where an offset or a time is in it; sealed files
+    partition recovery    one partition: written to, rolled, cut back; opened after a crash
+    stream log writer     partitions with one epoch; all streams; the way from the loop to the disk
+    source reader         finding places, reading on from them
+    retention compaction  what is given up
+    offsets settings      what people write
+    partitioners times    which partition, and when the device says it was
+    verify export arrow   tools: looking for damage, rows for files, columns for Arrow
+
+`arrow` needs pyarrow, which the broker does not: nothing else here imports it.
+"""

@@ -1,0 +1,163 @@
+"""What can be wrong with a stream: one small tree, each with its facts as fields, one line each.
+
+StreamError
++-- Invalid             a setting, a name or an offset that cannot be what is meant
++-- Locked              another process writes here
++-- UnknownStream       no such stream
++-- StreamGone          it was deleted while it was read
++-- UnknownPartition    no such partition
++-- WrongEpoch          offsets of another life of a stream of this name
++-- OffsetGone          retention has removed what begins here
++-- OffsetAhead         an offset that is not written yet
++-- EndBeforeStart      a range that ends before it begins
++-- Damaged             what is on disk is not what was written
+    +-- CorruptBatch    bytes that are no batch, or do not match their checksum
+    +-- MissingSegment  a file is not there
+    +-- LostTail        the log ends before what was promised
+    +-- JournalBehind   the log has more sealed than the journal knows of
+"""
+
+from __future__ import annotations
+
+
+class StreamError(Exception):
+    pass
+
+
+class Invalid(StreamError):
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+        self.what = what
+        self.why = why
+
+
+class Locked(StreamError):
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(f"another process writes here (pid {holder} holds {path})")
+        self.path = path
+        self.holder = holder
+
+
+class UnknownStream(StreamError):
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"there is no stream {stream!r}")
+        self.stream = stream
+
+
+class StreamGone(StreamError):
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"stream {stream!r} was deleted")
+        self.stream = stream
+
+
+class UnknownPartition(StreamError):
+    def __init__(self, stream: str, partition: str, partitions: int) -> None:
+        super().__init__(
+            f"stream {stream!r} has no partition {partition}: p0 to p{partitions - 1} exist"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.partitions = partitions
+
+
+class WrongEpoch(StreamError):
+    def __init__(self, stream: str, given: str, actual: str) -> None:
+        super().__init__(
+            f"these offsets are of another stream {stream!r}: epoch {given}, it has {actual} now"
+        )
+        self.stream = stream
+        self.given = given
+        self.actual = actual
+
+
+class OffsetGone(StreamError):
+    def __init__(self, stream: str, partition: int, offset: int, earliest: int) -> None:
+        super().__init__(
+            f"stream {stream!r} p{partition}: offset {offset} is no longer kept, "
+            f"the earliest is {earliest}"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.offset = offset
+        self.earliest = earliest
+
+
+class OffsetAhead(StreamError):
+    def __init__(self, stream: str, partition: int, offset: int, end: int) -> None:
+        super().__init__(
+            f"stream {stream!r} p{partition}: offset {offset} is beyond the end, which is {end}"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.offset = offset
+        self.end = end
+
+
+class EndBeforeStart(StreamError):
+    def __init__(self, stream: str, partition: int, start: int, end: int) -> None:
+        super().__init__(
+            f"stream {stream!r} p{partition}: the end {end} is before the start {start}"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+
+class Damaged(StreamError):
+    """`offset` is the first that is concerned, `until` the first that is not, -1: unknown."""
+
+    def __init__(self, stream: str, partition: int, offset: int, until: int, why: str) -> None:
+        span = f"offsets {offset} to {until - 1}" if until >= 0 else f"offset {offset} on"
+        super().__init__(f"stream {stream!r} p{partition}, {span}: {why}")
+        self.stream = stream
+        self.partition = partition
+        self.offset = offset
+        self.until = until
+        self.why = why
+
+
+class CorruptBatch(Damaged):
+    def __init__(
+        self,
+        stream: str,
+        partition: int,
+        offset: int,
+        until: int,
+        segment: str,
+        position: int,
+        why: str,
+    ) -> None:
+        super().__init__(
+            stream, partition, offset, until, f"{why}, in {segment} at byte {position}"
+        )
+        self.segment = segment
+        self.position = position
+
+
+class MissingSegment(Damaged):
+    def __init__(self, stream: str, partition: int, offset: int, until: int, segment: str) -> None:
+        super().__init__(stream, partition, offset, until, f"{segment} is missing")
+        self.segment = segment
+
+
+class LostTail(Damaged):
+    def __init__(self, stream: str, partition: int, end: int, promised: int) -> None:
+        super().__init__(
+            stream, partition, end, promised, "the log ends here, but more was promised"
+        )
+        self.end = end
+        self.promised = promised
+
+
+class JournalBehind(Damaged):
+    def __init__(self, stream: str, partition: int, end: int, recorded: int) -> None:
+        super().__init__(
+            stream,
+            partition,
+            recorded,
+            end,
+            "the log has more than the journal, which may come from an older backup",
+        )
+        self.end = end
+        self.recorded = recorded

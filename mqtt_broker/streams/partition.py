@@ -1,0 +1,195 @@
+"""One partition, written to: batches go to the end of the active segment, which is sealed in time.
+
+A write has three steps, and fails as a whole: `write` (the bytes), `sync` (they are on disk),
+`settle` (they count). What was not settled is taken back before anything else is written, so a
+write that failed can be repeated, and nothing stands in the log twice.
+
+A segment is sealed only when all in it is committed: what is sealed is never cut. It is sealed
+before a write, so that one write goes to one file.
+
+The caller holds the lock of the log for all of this. Readers need none: they see files only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mqtt_broker.streams import names
+from mqtt_broker.streams.batch import times_of
+from mqtt_broker.streams.builder import Builder
+from mqtt_broker.streams.catalog import Catalog
+from mqtt_broker.streams.disk import Disk
+from mqtt_broker.streams.index import Marks
+from mqtt_broker.streams.recovery import Opened, Scan
+from mqtt_broker.streams.segment import Where
+from mqtt_broker.streams.settings import Settings
+
+
+class Partition:
+    def __init__(self, disk: Disk, where: Where, settings: Settings, opened: Opened) -> None:
+        self._disk = disk
+        self.where = where
+        self.settings = settings
+        self.catalog = opened.catalog
+        self._active = opened.active  # what is settled
+        self.committed = opened.active.end
+        self._file = -1
+        self._index_file = -1
+        self._index_bytes = len(opened.active.index)
+        self._is_torn = False  # there may be bytes behind what is settled
+        self._next_catalog: Catalog | None = None  # a roll that was begun
+        self._written: list[bytes] = []  # and not settled
+
+    @property
+    def end(self) -> int:
+        return self._active.end
+
+    @property
+    def active(self) -> Scan:
+        """The segment that is written to; not to be changed."""
+        return self._active
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.catalog.size + self._active.size
+
+    @property
+    def _path(self) -> Path:
+        return self.where.directory / names.segment(self._active.base)
+
+    # A write.
+
+    def write(self, builders: Sequence[Builder]) -> None:
+        self.finish_roll()
+        if self._is_due(builders[0].received_us):
+            self.roll()
+        if self._file < 0:
+            self._open()
+        if self._is_torn:
+            self._disk.truncate(self._file, self._active.size)
+        self._is_torn = True
+        base = self._active.end
+        buffers = []
+        for builder in builders:
+            buffers.append(builder.encode(self.where.seed, base))
+            base += builder.count
+        self._disk.write(self._file, buffers, self._active.size)
+        self._written = buffers
+
+    def sync(self) -> None:
+        self._disk.sync(self._file)
+
+    def settle(self, counts: Sequence[int]) -> None:
+        """What was written counts: batches of so many rows."""
+        active = self._active
+        entries = bytearray()
+        for data, count in zip(self._written, counts, strict=True):
+            min_us, max_us = times_of(data)
+            entries += active.marks.add(active.end, max_us, active.size)
+            active.min_us = min(active.min_us, min_us)
+            active.max_us = max(active.max_us, max_us)
+            active.end += count
+            active.size += len(data)
+        self._written = []
+        self._is_torn = False
+        if entries:
+            self._write_index(bytes(entries))
+
+    def _open(self) -> None:
+        path = self._path
+        is_new = not path.exists()
+        self._file = self._disk.open(path)
+        if is_new:
+            try:
+                self._disk.sync_directory(path.parent)
+            except OSError:
+                self.close()
+                path.unlink(missing_ok=True)
+                raise
+
+    def _write_index(self, entries: bytes) -> None:
+        """Without it places are found, only later: no reason to fail."""
+        with contextlib.suppress(OSError):
+            if self._index_file < 0:
+                self._index_file = self._disk.open(names.index(self._path))
+            self._disk.write(self._index_file, [entries], self._index_bytes)
+            self._index_bytes += len(entries)
+
+    def _sync_index(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._index_file < 0:
+                self._index_file = self._disk.open(names.index(self._path))
+            self._disk.sync(self._index_file)
+
+    # Sealing.
+
+    def _is_due(self, now_us: int) -> bool:
+        active = self._active
+        return active.size > 0 and (
+            active.size >= self.settings.segment_bytes
+            or now_us - active.min_us >= self.settings.segment_s * 1_000_000
+        )
+
+    def roll_if_due(self, now_us: int) -> None:
+        self.finish_roll()
+        if self._is_due(now_us):
+            self.roll()
+
+    def roll(self) -> bool:
+        """Seal the active segment; False: there is nothing in it, or not all is committed."""
+        active = self._active
+        if not active.size or self.committed < active.end:
+            return False
+        if self._file < 0:
+            self._open()
+        if self._is_torn:
+            self._disk.truncate(self._file, active.size)
+            self._is_torn = False
+        self._disk.sync(self._file)
+        self._sync_index()
+        self._next_catalog = self.catalog.sealed(active.sealed(), active.end)
+        self.finish_roll()
+        return True
+
+    def finish_roll(self) -> None:
+        """Until this is done nothing is written: the catalog on disk may be the next already."""
+        if self._next_catalog is None:
+            return
+        self.save(self._next_catalog)
+        self._next_catalog = None
+        self.close()
+        base = self.catalog.next_base
+        self._active = Scan(base, base, marks=Marks(self.where.seed))
+        self._index_bytes = 0
+
+    def save(self, catalog: Catalog) -> None:
+        """Put the next catalog on disk, and take it."""
+        self._disk.replace(self.where.directory / names.CATALOG, catalog.encode(self.where.seed))
+        self.catalog = catalog
+
+    # Giving up.
+
+    def remove_first(self, count: int) -> None:
+        """Give up so many sealed segments. The catalog goes first: files alone mean nothing."""
+        if not count:
+            return
+        self.finish_roll()
+        gone = [self.catalog[at] for at in range(count)]
+        self.save(self.catalog.without(count))
+        for segment in gone:
+            self.remove_file(segment.name)
+
+    def remove_file(self, name: str) -> None:
+        path = self.where.directory / name
+        self._disk.remove(names.index(path))
+        self._disk.remove(path)
+
+    def close(self) -> None:
+        for file in (self._file, self._index_file):
+            if file >= 0:
+                os.close(file)
+        self._file = self._index_file = -1

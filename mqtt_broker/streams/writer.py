@@ -1,0 +1,209 @@
+"""The way of messages from the event loop into the log, and of its ends back to readers.
+
+    on the loop             append(...)       columns grow in memory; nothing waits
+                            take(number)      what came so far belongs to journal group `number`
+    in the store's thread   write(number)     all that was taken up to it is on disk; its ends
+                                              go into the journal with the group
+    after the group is safe commit(ends)      readers may have it
+
+`write` that fails has written nothing: what it was to write is kept, and goes with the next call.
+`write` that is repeated returns the same ends: nothing is written twice. So the order of the
+design holds whatever dies when: log, journal, acknowledgement.
+
+What waits is bounded: `append` takes as many messages of a run as there is room for, and says
+how many. When nothing waits it takes one, however large.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mqtt_broker.streams.builder import BYTES_MAX, ROW_BYTES, Builder, Run
+from mqtt_broker.streams.log import Log
+from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.partition import Partition
+from mqtt_broker.streams.partitioners import User
+from mqtt_broker.streams.stream import Stream
+
+WAITING_BYTES_MAX: Final = 64 << 20
+_RETAIN: Final = 4
+_NO_TIMES: Final[Sequence[int]] = ()
+Filling = dict[Partition, list[Builder]]
+
+
+class LogWriter:
+    """One writer a log. `append` and `take` are one thread's, `write` and `commit` another's."""
+
+    def __init__(self, log: Log, waiting_bytes_max: int = WAITING_BYTES_MAX) -> None:
+        self._log = log
+        self.waiting_bytes_max = waiting_bytes_max
+        # Of the loop.
+        self._filling: Filling = {}
+        self._added_bytes = 0
+        self.messages = 0  # taken by append, ever
+        self.messages_refused = 0
+        # Between both.
+        self._taken: deque[tuple[int, Filling]] = deque()
+        # Of the writing thread.
+        self._writing: Filling = {}
+        self._written_bytes = 0
+        self._unsaid: dict[str, Stream] = {}  # written, and not committed
+        self._lock = threading.Lock()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was appended and is not on disk."""
+        return self._added_bytes - self._written_bytes
+
+    @property
+    def has_new(self) -> bool:
+        """Whether `take` would find anything."""
+        return bool(self._filling)
+
+    # On the loop.
+
+    def append(
+        self,
+        stream: Stream,
+        topic: str,
+        client_id: str,
+        payloads: Sequence[bytes],
+        received_us: int,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        properties: bytes = b"",
+        user: User = (),
+    ) -> int:
+        """Messages that differ only in payload; how many of them, from the first, were taken.
+
+        `properties` as MQTT 5 writes them, without the length in front and without what belongs
+        to one hop; `user` the user properties in it, for partitions and times that go by them.
+        """
+        topic_bytes, client_bytes = topic.encode(), client_id.encode()
+        each = len(topic_bytes) + len(client_bytes) + len(properties) + ROW_BYTES
+        count = len(payloads)
+        size = each * count + sum(map(len, payloads))
+        if self.waiting_bytes + size > self.waiting_bytes_max:
+            payloads = payloads[: self._room(payloads, each)]
+            self.messages_refused += count - len(payloads)
+            count = len(payloads)
+            if not count:
+                return 0
+        flags = qos | _RETAIN if retain else qos
+        for number, part in stream.partitioner.deal(topic, client_id, payloads, user):
+            size = each * len(part) + sum(map(len, part))
+            partition = stream.partitions[number]
+            step = len(part) if size <= BYTES_MAX else max(1, len(part) * BYTES_MAX // size)
+            for at in range(0, len(part), step):
+                piece = part[at : at + step] if step < len(part) else part
+                run = Run(len(piece), topic_bytes, client_bytes, properties, flags, received_us)
+                self._add(stream, partition, run, piece, each, user)
+        self.messages += count
+        return count
+
+    def _room(self, payloads: Sequence[bytes], each: int) -> int:
+        """How many of these may be taken; when nothing waits, one in any case."""
+        left = self.waiting_bytes_max - self.waiting_bytes
+        room = 0
+        for payload in payloads:
+            left -= each + len(payload)
+            if left < 0:
+                break
+            room += 1
+        return room or int(not self.waiting_bytes)
+
+    def _add(
+        self,
+        stream: Stream,
+        partition: Partition,
+        run: Run,
+        payloads: Sequence[bytes],
+        each: int,
+        user: User,
+    ) -> None:
+        times = stream.times
+        events, sents = times.find(payloads, user) if times.is_wanted else (_NO_TIMES, _NO_TIMES)
+        size = each * run.rows + sum(map(len, payloads))
+        self._builder(partition, size).append_run(run, payloads, size, events, sents)
+        self._added_bytes += size
+
+    def _builder(self, partition: Partition, size: int) -> Builder:
+        """The one that the next so many bytes go to."""
+        builders = self._filling.get(partition)
+        if builders is None:
+            builders = self._filling[partition] = [Builder()]
+        elif builders[-1].is_full or builders[-1].size + size > BYTES_MAX:
+            builders.append(Builder())
+        return builders[-1]
+
+    def take(self, number: int) -> bool:
+        """What came so far belongs to this group of the journal; False: nothing did."""
+        if not self._filling:
+            return False
+        self._taken.append((number, self._filling))
+        self._filling = {}
+        return True
+
+    # In the store's thread.
+
+    def write(self, number: int, *, is_synced: bool = True) -> dict[str, Offsets]:
+        """Put on disk what was taken for groups up to this one; the ends that are not committed.
+
+        Without `is_synced` a crash of the machine, not of the process, may lose it.
+        """
+        with self._lock, self._log.lock:
+            self._gather(number)
+            if self._writing:
+                for partition, builders in self._writing.items():
+                    partition.write(builders)
+                if is_synced:
+                    self._log.sync(list(self._writing))
+                self._settle()
+            return {name: stream.ends() for name, stream in self._unsaid.items()}
+
+    def _gather(self, number: int) -> None:
+        """Join what was taken in several groups: larger batches, and one write a partition."""
+        while self._taken and self._taken[0][0] <= number:
+            _, filling = self._taken.popleft()
+            for partition, builders in filling.items():
+                waiting = self._writing.setdefault(partition, [])
+                for builder in builders:
+                    if waiting and waiting[-1].takes(builder):
+                        waiting[-1].join(builder)
+                    else:
+                        waiting.append(builder)
+        streams = self._log.streams
+        for partition in list(self._writing):
+            stream = streams.get(partition.where.stream)
+            if stream is None or partition not in stream.partitions:  # it was deleted meanwhile
+                self._written_bytes += sum(b.size for b in self._writing.pop(partition))
+
+    def _settle(self) -> None:
+        for partition, builders in self._writing.items():
+            partition.settle([builder.count for builder in builders])
+            self._written_bytes += sum(builder.size for builder in builders)
+            stream = self._log.streams[partition.where.stream]
+            self._unsaid[stream.name] = stream
+        self._writing = {}
+
+    def commit(self, ends: Mapping[str, Offsets]) -> None:
+        """These ends, which `write` returned, are in the journal: readers may go there.
+
+        When a file cannot be written, readers are told later; the commit stands.
+        """
+        with self._lock, self._log.lock:
+            for name, offsets in ends.items():
+                stream = self._log.streams.get(name)
+                if stream is None or stream.epoch != offsets.epoch:
+                    self._unsaid.pop(name, None)
+                    continue
+                try:
+                    stream.commit(offsets)
+                except OSError as error:
+                    self._log.report(f"stream {name!r}: {error}; readers are told later")
+                if stream.committed() == stream.ends():
+                    self._unsaid.pop(name, None)

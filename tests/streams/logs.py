@@ -1,0 +1,126 @@
+"""What tests of streams share: a log that is written to as the broker does, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from mqtt_broker.streams.disk import Disk
+from mqtt_broker.streams.errors import Damaged
+from mqtt_broker.streams.log import Log
+from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.reader import Reader
+from mqtt_broker.streams.records import Record, records
+from mqtt_broker.streams.settings import Settings
+from mqtt_broker.streams.source import Source
+from mqtt_broker.streams.writer import LogWriter
+
+START_US = 1_700_000_000_000_000
+NAME = "telemetry"
+
+
+class Sent(NamedTuple):
+    """What has to come back of a message."""
+
+    topic: str
+    client_id: str
+    payload: bytes
+
+
+def sent(record: Record) -> Sent:
+    return Sent(record.topic, record.client_id, record.payload)
+
+
+class Writing:
+    """A log with its writer and its journal: the part of the broker that matters here."""
+
+    def __init__(
+        self,
+        root: Path,
+        journal: Mapping[str, Offsets] | None = None,
+        *,
+        salvage: bool = False,
+        disk: Disk | None = None,
+    ) -> None:
+        self.root = root
+        self.lines: list[str] = []
+        self.log = Log.open(root, journal, report=self.lines.append, salvage=salvage, disk=disk)
+        self.writer = LogWriter(self.log)
+        self.journal: dict[str, Offsets] = dict(journal or {})
+        self.number = 0
+        self.now_us = START_US
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.log.close()
+
+    def create(self, partitions: int = 1, **settings: Any) -> None:
+        self.log.create(Settings(NAME, partitions=partitions, **settings))
+
+    def append(self, messages: Sequence[Sent], name: str = NAME, **more: Any) -> None:
+        stream = self.log.streams[name]
+        for message in messages:
+            taken = self.writer.append(
+                stream, message.topic, message.client_id, [message.payload], self.now_us, **more
+            )
+            assert taken == 1
+
+    def write(self) -> dict[str, Offsets]:
+        """Into the log, and not into the journal."""
+        self.number += 1
+        self.writer.take(self.number)
+        return self.writer.write(self.number)
+
+    def commit(self) -> None:
+        """All the way."""
+        ends = self.write()
+        self.journal |= ends
+        self.writer.commit(ends)
+
+    def put(self, *payloads: bytes, topic: str = "t", client_id: str = "c") -> None:
+        """One batch."""
+        self.append([Sent(topic, client_id, payload) for payload in payloads])
+        self.commit()
+
+
+def put_many(writing: Writing, batches: int, rows: int = 10, size: int = 100) -> list[bytes]:
+    """Batches of rows; all payloads."""
+    payloads = []
+    for batch in range(batches):
+        part = [b"%06d" % (batch * rows + row) + bytes(size - 6) for row in range(rows)]
+        writing.put(*part)
+        writing.now_us += 1_000_000
+        payloads += part
+    return payloads
+
+
+def read(
+    root: Path,
+    partition: int = 0,
+    start: int = 0,
+    until: int | None = None,
+    name: str = NAME,
+    damage: list[Damaged] | None = None,
+    bytes_max: int = 1 << 20,
+) -> list[Record]:
+    """All that is committed, as a reader in another process finds it."""
+    found: list[Record] = []
+    with Source.open(root, name) as source:
+        end = source.end(partition) if until is None else until
+        on_damage = damage.append if damage is not None else None
+        with Reader(source, partition, start, end, on_damage) as reader:
+            while batches := reader.read(bytes_max):
+                for batch in batches:
+                    found += records(batch)
+    return found
+
+
+def payloads(root: Path, partition: int = 0, start: int = 0) -> list[bytes]:
+    return [record.payload for record in read(root, partition, start)]
+
+
+def segments(root: Path, partition: int = 0, name: str = NAME) -> list[Path]:
+    return sorted((root / name / f"p{partition}").glob("*.seg"))

@@ -1,0 +1,105 @@
+"""Which partition a message goes to, and that order holds within one."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+from mqtt_broker.streams.errors import Invalid
+from mqtt_broker.streams.partitioners import Partitioner, User
+
+PAYLOADS = [b"%d" % number for number in range(10)]
+
+
+def by_size(topic: str, client_id: str, payload: bytes, user: User) -> int:
+    return len(payload)
+
+
+def by_text(topic: str, client_id: str, payload: bytes, user: User) -> str:
+    return topic
+
+
+def by_bytes(topic: str, client_id: str, payload: bytes, user: User) -> bytes:
+    return payload
+
+
+def wrong(topic: str, client_id: str, payload: bytes, user: User) -> object:
+    if payload == b"3":
+        raise ValueError
+    return None
+
+
+def crc(key: str | bytes, partitions: int) -> int:
+    return zlib.crc32(key if isinstance(key, bytes) else key.encode()) % partitions
+
+
+def deal(
+    by: str, topic: str = "fleet/7/t", client: str = "dev", user: User = ()
+) -> list[tuple[int, Sequence[bytes]]]:
+    return Partitioner(by, 5).deal(topic, client, PAYLOADS, user)
+
+
+def test_a_run_stays_together_where_its_key_says() -> None:
+    assert deal("client") == [(crc("dev", 5), PAYLOADS)]
+    assert deal("topic") == [(crc("fleet/7/t", 5), PAYLOADS)]
+    assert deal("level:1") == [(crc("fleet", 5), PAYLOADS)]
+    assert deal("level:2") == [(crc("7", 5), PAYLOADS)]
+    assert deal("level:3") == [(crc("t", 5), PAYLOADS)]
+    assert deal("property:site", user=[("a", "b"), ("site", "x"), ("site", "y")]) == [
+        (crc("x", 5), PAYLOADS)
+    ]
+
+
+def test_what_has_no_key_goes_by_client() -> None:
+    assert deal("level:4") == deal("property:site", user=[("a", "b")]) == deal("client")
+
+
+def test_one_partition_is_everybodys() -> None:
+    for by in ("client", "round-robin", "tests.streams.test_partitioners.by_size"):
+        assert Partitioner(by, 1).deal("t", "c", PAYLOADS, ()) == [(0, PAYLOADS)]
+
+
+def test_turns_are_even_and_go_on_from_run_to_run() -> None:
+    partitioner = Partitioner("round-robin", 3)
+    counts = [0, 0, 0]
+    for length in (1, 2, 5, 0, 4):
+        dealt = partitioner.deal("t", "c", PAYLOADS[:length], ())
+        assert sorted(p for _, part in dealt for p in part) == PAYLOADS[:length]
+        assert all(part for _, part in dealt)
+        for number, part in dealt:
+            counts[number] += len(part)
+            assert list(part) == sorted(part)
+    assert counts == [4, 4, 4]
+
+
+def test_a_function_of_the_users_own() -> None:
+    here = "tests.streams.test_partitioners"
+    assert deal(f"{here}.by_size") == [(1, PAYLOADS)]
+    assert deal(f"{here}.by_text") == deal("topic")
+    dealt = dict(deal(f"{here}.by_bytes"))
+    assert all(crc(payload, 5) == number for number, part in dealt.items() for payload in part)
+    assert sum(map(len, dealt.values())) == len(PAYLOADS)
+
+
+def test_a_function_that_fails_loses_nothing() -> None:
+    partitioner = Partitioner("tests.streams.test_partitioners.wrong", 5)
+    assert partitioner.deal("t", "dev", PAYLOADS, ()) == deal("client", "t")
+    assert partitioner.failures == len(PAYLOADS)
+
+
+@pytest.mark.parametrize(
+    ("by", "says"),
+    [
+        ("no_such_module.function", "ModuleNotFoundError"),
+        ("tests.streams.test_partitioners.nothing", "AttributeError"),
+        ("tests.streams.test_partitioners.PAYLOADS", "is no function"),
+        ("level:x", "none of client, topic"),
+        ("client:x", "none of client, topic"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(by: str, says: str) -> None:
+    with pytest.raises(Invalid, match=r"^partition_by: ") as caught:
+        Partitioner(by, 2)
+    assert says in str(caught.value)

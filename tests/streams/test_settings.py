@@ -1,0 +1,105 @@
+"""What a stream may be, as it is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqtt_broker.streams.errors import Invalid, UnknownStream
+from mqtt_broker.streams.settings import Settings, parse_bytes, parse_duration
+
+WHOLE = Settings(
+    "telemetry",
+    partitions=4,
+    partition_by="level:2",
+    retain_s=7 * 86_400,
+    max_bytes=10_000_000_000,
+    compact=True,
+    event_time="json:$.ts ms",
+    sent_time="property:sent",
+    schema={"type": "object"},
+    epoch="e",
+)
+
+
+def test_what_is_written_is_read() -> None:
+    assert Settings.parse(WHOLE.text()) == WHOLE
+    assert list(json.loads(WHOLE.text())) == sorted(json.loads(WHOLE.text()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"name": ""}, "name: '' is no name"),
+        ({"name": "a/b"}, "is no name"),
+        ({"name": ".."}, "is no name"),
+        ({"name": "x.new"}, "is no name"),
+        ({"name": "x" * 101}, "is no name"),
+        ({"partitions": 0}, "partitions: 0 is not 1 to 256"),
+        ({"partitions": 257}, "partitions: 257"),
+        ({"partition_by": "level:0"}, "partition_by: 'level:0' is none of"),
+        ({"partition_by": "clients"}, "partition_by"),
+        ({"partition_by": "property:"}, "partition_by"),
+        ({"retain_s": -1}, "retain_s: -1 is negative"),
+        ({"max_bytes": -1}, "max_bytes: -1 is negative"),
+        ({"segment_bytes": 10}, "segment_bytes: 10 is below 4096"),
+        ({"segment_s": 0}, "segment_s: 0 is below 1"),
+        ({"event_time": "json:ts"}, "event_time: 'ts' is no path"),
+        ({"sent_time": "ts"}, "sent_time: 'ts' is neither"),
+    ],
+)
+def test_mistakes_name_their_key(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        Settings(**{"name": "telemetry", **changes}).checked()
+    assert says in str(caught.value)
+
+
+def test_what_gives_offsets_their_meaning_does_not_change() -> None:
+    assert WHOLE.changed(retain_s=5, partitions=4).retain_s == 5
+    for key, value in (("partitions", 5), ("name", "other"), ("epoch", "f")):
+        with pytest.raises(Invalid, match=f"{key}: it is .* and cannot be changed"):
+            WHOLE.changed(**{key: value})
+    with pytest.raises(Invalid, match="retention: there is no such setting"):
+        WHOLE.changed(retention=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no JSON"),
+        ("[]", "no JSON object"),
+        ("{}", "format None"),
+        ('{"format": 2}', "format 2, this program reads 1"),
+        ('{"format": 1}', "no name or no epoch"),
+        ('{"format": 1, "name": "a", "epoch": "e", "colour": 1}', "'colour' is unknown"),
+        ('{"format": 1, "name": "a", "epoch": "e", "partitions": "4"}', "partitions is '4'"),
+        ('{"format": 1, "name": "a", "epoch": "e", "partitions": true}', "partitions is True"),
+    ],
+)
+def test_a_file_that_is_not_ours_is_refused(text: str, says: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        Settings.parse(text)
+    assert says in str(caught.value)
+
+
+def test_a_directory_without_the_file_is_no_stream(tmp_path: Path) -> None:
+    with pytest.raises(UnknownStream):
+        Settings.read(tmp_path)
+
+
+def test_durations_and_sizes_as_people_write_them() -> None:
+    assert [parse_duration("k", text) for text in ("0", "90", "90s", "5m", "2h", "7d")] == [
+        0, 90, 90, 300, 7_200, 604_800,
+    ]  # fmt: skip
+    assert [parse_bytes("k", text) for text in ("0", "12", "1kB", "10GB", "2MiB", "1 GiB")] == [
+        0, 12, 1_000, 10_000_000_000, 2 << 20, 1 << 30,
+    ]  # fmt: skip
+    for wrong in ("", "7 days", "-1d", "1.5h", "d"):
+        with pytest.raises(Invalid, match=r"^k: "):
+            parse_duration("k", wrong)
+    for wrong in ("", "10 gigs", "-1", "1.5GB", "GB"):
+        with pytest.raises(Invalid, match=r"^k: "):
+            parse_bytes("k", wrong)
