@@ -36,6 +36,7 @@ from iot_sim.scenario_file import device_of
 READY_S: Final = 15.0  # observers have to stand by then
 ACTS_A_TURN: Final = 64  # so that a turn is short and what arrives is timed right
 LOAD_S: Final = 0.25  # how often the load shapes are looked at
+FILTERS_A_CLIENT: Final = 500  # brokers limit them
 PACE_STEP: Final = 0.05  # a smaller change of rate is not told to the devices
 PACES_A_TURN: Final = 256
 QUIET_S: Final = 1.0  # QoS 0 that has not come by then does not come
@@ -128,7 +129,8 @@ class Run:
             self._paces[fleet.name] = 1.0
         self._filters = self._observed()
         settings = scenario.observers
-        count = settings.connections if self._filters else 0
+        count = max(settings.connections, -(-len(self._filters) // FILTERS_A_CLIENT))
+        count = count if self._filters else 0
         for place in range(count):
             if settings.shared:
                 filters = [f"$share/{settings.shared}/{text}" for text in self._filters]
@@ -169,7 +171,11 @@ class Run:
         found: dict[str, None] = {}
         for fleet in fleets:
             for runner in self._runners[fleet.name]:
-                found |= dict.fromkeys(fleet.info.published(runner.device.spec))
+                spec = runner.device.spec
+                published = fleet.info.published(spec)
+                if all(text.startswith(spec.topic + "/") for text in published):
+                    published = (spec.topic + "/#",)  # one subscription in place of several
+                found |= dict.fromkeys(published)
         roots = {text[:-2] for text in found if text.endswith("/#")}
         return [text for text in found if not _has_root(text, roots)]
 

@@ -356,12 +356,12 @@ def work(fd: int) -> None:
         clock=Clock(base_us),
         on_sample=lambda sample: _tell(one, pipe, sample),
     )
-    try:
-        pipe.send(one.run())
-    except NotReady as error:
-        pipe.send(str(error))
-    except (BrokenPipeError, ConnectionResetError, EOFError):
-        return  # the parent is gone: nobody wants the books
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, EOFError):
+        try:
+            pipe.send(one.run())
+        except NotReady as error:
+            pipe.send(str(error))
+    # Without a parent nobody wants the books.
 
 
 def _tell(one: Run, pipe: Connection, sample: Sample) -> None:
