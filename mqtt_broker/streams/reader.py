@@ -13,6 +13,7 @@ asked for, or that was read up to when compaction joined it with others, and may
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
@@ -125,10 +126,15 @@ class Reader:
                 return Extent(segment.file, position, length, base, self._at.base, start, headers)
         return None
 
-    def bytes_of(self, extent: Extent) -> bytes:
-        """What the extent that was given last is."""
-        assert self._segment is not None and self._segment.file == extent.file
-        return self._segment.read(extent.position, extent.length)
+    def read_into(self, view: memoryview, extent: Extent) -> None:
+        """Read the extent that was given last. Bytes that are gone meanwhile become zeros."""
+        done = 0
+        while done < extent.length:
+            count = os.preadv(extent.file, [view[done:]], extent.position + done)
+            if not count:
+                view[done:] = bytes(extent.length - done)
+                return
+            done += count
 
     # Inside a segment.
 

@@ -189,6 +189,21 @@ def test_batches_that_came_over_a_network(mixed: Path) -> None:
             list(arrow.decode(flipped, where, 0))
 
 
+def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        put_many(writing, 3)
+    [path] = segments(tmp_path)
+    data = path.read_bytes()
+    with Source.open(tmp_path, NAME) as source, Reader(source, 0, 0) as reader:
+        extent = reader.extent()
+        assert extent is not None and extent.length == len(data)
+        os.truncate(path, 2_000)
+        view = memoryview(bytearray(b"x" * len(data)))
+        reader.read_into(view, extent)
+        assert bytes(view) == data[:2_000].ljust(len(data), b"\0")
+
+
 def test_a_range_of_all_partitions(tmp_path: Path) -> None:
     with Writing(tmp_path) as writing:
         writing.create(partitions=3, partition_by="round-robin")
