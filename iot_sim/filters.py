@@ -75,3 +75,25 @@ def _union(one: str, other: str) -> str:
             break
         common.append(left)
     return "/".join([*common, "#"])
+
+
+class FilterSet:
+    """Many filters, most of them a literal root with everything below it."""
+
+    def __init__(self, filters: Iterable[str]) -> None:
+        self._roots: set[str] = set()
+        self._others: list[str] = []
+        for text in filters:
+            if text.endswith("/#") and "+" not in text:
+                self._roots.add(text[:-2])
+            else:
+                self._others.append(text)
+
+    def matches(self, topic: str) -> bool:
+        if self._roots:
+            end = len(topic)
+            while end > 0:
+                if topic[:end] in self._roots:
+                    return True
+                end = topic.rfind("/", 0, end)
+        return any(matches(text, topic) for text in self._others)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from iot_sim import faults
 from iot_sim.engine import Clock, Engine, Target
 from iot_sim.faults import Hit, plan
-from iot_sim.filters import disjoint, matches
+from iot_sim.filters import FilterSet, disjoint
 from iot_sim.ground import Ground, Identity
 from iot_sim.harm import harm, heal
 from iot_sim.histogram import Histogram
@@ -104,6 +104,7 @@ class Run:
         self._paces: dict[str, float] = {}
         self._pacing: deque[tuple[Runner, float]] = deque()  # who is still to be told its pace
         self._filters: list[str] = []
+        self._seen = FilterSet(())
         self._observers: list[Observer] = []
         self._commander: Commander | None = None
         self._faulty = 0
@@ -128,6 +129,7 @@ class Run:
             self._targets[fleet.name] = 0
             self._paces[fleet.name] = 1.0
         self._filters = self._observed()
+        self._seen = FilterSet(self._filters)
         settings = scenario.observers
         count = max(settings.connections, -(-len(self._filters) // FILTERS_A_CLIENT))
         count = count if self._filters else 0
@@ -180,7 +182,7 @@ class Run:
         return [text for text in found if not _has_root(text, roots)]
 
     def is_observed(self, topic: str) -> bool:
-        return any(matches(text, topic) for text in self._filters)
+        return self._seen.matches(topic)
 
     # Time.
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iot_sim.faults import Fault, plan
-from iot_sim.filters import covers, disjoint, matches, overlap
+from iot_sim.filters import FilterSet, covers, disjoint, matches, overlap
 from iot_sim.shapes import Shape
 from tests.iot_sim.fleets import scenario_of
 
@@ -94,6 +94,13 @@ def test_disjoint_filters_match_all_and_none_twice(texts: list[str]) -> None:
         matching = [text for text in found if matches(text, topic)]
         assert len(matching) <= 1
         assert bool(matching) or not any(matches(text, topic) for text in texts)
+
+
+@given(st.lists(filters(), max_size=6))
+def test_a_set_of_filters_matches_as_each_of_them(texts: list[str]) -> None:
+    found = FilterSet(texts)
+    for topic in TOPICS:
+        assert found.matches(topic) is any(matches(text, topic) for text in texts)
 
 
 def test_a_fleet_is_seen_through_one_filter() -> None:
