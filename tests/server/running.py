@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -59,8 +60,9 @@ class Running:
         self.stop()
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self._stop.set)
+        with contextlib.suppress(RuntimeError):  # it has just ended by itself
+            if self._thread.is_alive():
+                self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         if self._error is not None:
