@@ -62,13 +62,16 @@ class Part:
         takers = [client for client in self.clients if isinstance(client, Subscriber)]
         subscribed = [client for client in self.clients if isinstance(client, Subscriber | Watcher)]
         senders = [client for client in self.clients if isinstance(client, Sending)]
+        # One that is away with a message under way comes back with it, if it is waited for.
+        mourners = [client for client in senders if isinstance(client, Mourner)]
         said = {
             "sent": sum(client.sent for client in senders),
             "acknowledged": sum(client.acknowledged for client in senders),
             "delivered": sum(client.got for client in takers),
             "settled": all(client.is_settled for client in subscribed),
             "sending": sum(client.is_busy for client in senders if isinstance(client, Publisher)),
-            "taking": sum(client.is_busy for client in takers),
+            "taking": sum(client.is_busy for client in takers)
+            + sum(client.is_busy and client.is_staying for client in mourners),
         }
         os.write(sys.stdout.fileno(), json.dumps(said).encode() + b"\n")
         self.loop.after(_SAY_EVERY_S, self._say)

@@ -72,7 +72,7 @@ class Mourner(Sending):
         self._begin()
         self._stream = made.streams[-1]
         self._episode = 0
-        self._is_staying = False
+        self.is_staying = False
 
     def will(self) -> Will:
         self._episode += 1
@@ -89,11 +89,11 @@ class Mourner(Sending):
         super()._on_pubrec(packet)
         if not self.unacked:
             self.note("P", self._episode)
-            if not self._is_staying:
+            if not self.is_staying:
                 self.loop.after(self.rng.uniform(0.0, 0.5), self._die)
 
     def _die(self) -> None:
-        if self.is_online and not self._is_staying:
+        if self.is_online and not self.is_staying:
             self.is_wanted = False
             self.cut()
 
@@ -105,7 +105,7 @@ class Mourner(Sending):
 
     def stay(self) -> None:
         """The end: come, and do not die again."""
-        self._is_staying = True
+        self.is_staying = True
 
 
 class Watcher(Client):
