@@ -24,6 +24,7 @@ class Budget:
     queue_full: QueueFull = QueueFull.DROP_OLDEST
     queue_qos0: bool = False
     inflight_max: int = 65_535
+    memory_bytes_max: int = 0  # for what only memory has, beside a store; 0: the sums above do
     queued_messages: int = 0
     queued_bytes: int = 0  # of them, wherever they are
     memory_bytes: int = 0  # of those, in memory
@@ -37,6 +38,10 @@ class Budget:
             and waiting_bytes + size <= self.queue_bytes_max
             and self.queued_bytes + size <= self.queue_total_bytes_max
         )
+
+    def has_memory(self, size: int) -> bool:
+        """Whether one more of `size` bytes may wait that no store takes off our hands."""
+        return not self.memory_bytes_max or self.memory_bytes + size <= self.memory_bytes_max
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count

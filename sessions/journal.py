@@ -65,6 +65,7 @@ class Ticket:
         "parked",
         "remaining",
         "retained",
+        "size",
     )
 
     def __init__(self, journal: Journal, messages: list[Message], *, holds: bool) -> None:
@@ -79,6 +80,7 @@ class Ticket:
         self.inbound_sid = 0
         self.inbound_ids: list[int] = []
         self.retained: tuple[int, int] | None = None
+        self.size = 0  # about what it takes in memory, and then in the journal
         self._is_numbered = not messages
         self._parts: list[_Part] = []
         self._sent: list[tuple[int, int, int]] | None = None
@@ -235,7 +237,10 @@ class Owner(Protocol):
 class Journal:
     __slots__ = (
         "_entries",
+        "_gathered_bytes",
+        "_packed_bytes",
         "_submit",
+        "_unfolded",
         "_waiting",
         "cancelled",
         "certain",
@@ -248,8 +253,8 @@ class Journal:
         "last_sid",
         "mode",
         "number",
-        "pending_bytes",
         "records",
+        "unfolded_bytes",
         "wanted",
     )
 
@@ -275,15 +280,27 @@ class Journal:
         self.grown: dict[Owner, None] = {}  # those with more in memory than they need
         self.wanted: list[Owner] = []  # those that wait for a page of what is stored
         self.certain = 0  # entries that wait for the disk whatever happens
-        self.pending_bytes = 0  # packed and not committed
+        self.unfolded_bytes = 0  # packed and not in the tables
         self.records = 0  # records and bursts that were written
         self.cancelled = 0  # messages that were never written, because they were taken before
         self._entries: list[bytes | Ticket | Hold] = []
+        self._gathered_bytes = 0  # about what will be packed
+        self._packed_bytes = 0  # and is not committed
         self._waiting: deque[tuple[int, int, Hold | None]] = deque()
+        self._unfolded: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
         """Entries that wait to be packed."""
         return len(self._entries)
+
+    def _record(self, data: bytes) -> None:
+        self._entries.append(data)
+        self._gathered_bytes += len(data)
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """What was recorded and is not on disk, packed or not."""
+        return self._gathered_bytes + self._packed_bytes
 
     @property
     def is_waiting(self) -> bool:
@@ -308,6 +325,9 @@ class Journal:
         if ticket is not None and ticket.is_wanted:
             self._entries.append(ticket)
             self.certain += ticket.is_pinned
+            if ticket.messages:
+                ticket.size = len(ticket.messages) * ticket.messages[0].envelope.size
+            self._gathered_bytes += ticket.size
 
     def on_done(self, sid: int, items: list[Item], now: float) -> None:
         """These deliveries are over: acknowledged, expired or dropped."""
@@ -322,7 +342,7 @@ class Journal:
                     ticket.on_taken(now)
                 pairs.append((n, message.mid))
         if pairs:
-            self._entries.append(records.encode_done(sid, records.runs_of(pairs)))
+            self._record(records.encode_done(sid, records.runs_of(pairs)))
 
     def on_sent(self, sid: int, sent: list[tuple[int, Item]]) -> None:
         """What waited goes out under these packet ids."""
@@ -334,14 +354,14 @@ class Journal:
                 else:
                     pairs.append((n, packet_id))
         if pairs:
-            self._entries.append(records.encode_sent(sid, pairs))
+            self._record(records.encode_sent(sid, pairs))
 
     def on_released(self, sid: int, released: list[tuple[int, Item]], now: float) -> bool:
         """PUBREC came for these; True when any of them is stored."""
         rows = [(item[2], item[0].mid, packet_id) for packet_id, item in released if item[2]]
         if not rows:
             return False
-        self._entries.append(records.encode_released(sid, rows))
+        self._record(records.encode_released(sid, rows))
         for _, item in released:
             ticket = item[3]
             if ticket is not None and item[2]:
@@ -362,32 +382,32 @@ class Journal:
         return self.last_sid
 
     def on_session(self, row: SessionRow) -> None:
-        self._entries.append(records.encode_session(row))
+        self._record(records.encode_session(row))
 
     def on_end(self, sid: int, items: list[Item], now: float) -> None:
         """The session is over, and with it these deliveries."""
         for _, _, n, ticket in items:
             if n and ticket is not None:
                 ticket.on_taken(now)
-        self._entries.append(records.encode_end(sid))
+        self._record(records.encode_end(sid))
 
     def on_subscribed(self, row: SubscriptionRow) -> None:
-        self._entries.append(records.encode_subscribed(row))
+        self._record(records.encode_subscribed(row))
 
     def on_unsubscribed(self, sid: int, text: str) -> None:
-        self._entries.append(records.encode_unsubscribed(sid, text))
+        self._record(records.encode_unsubscribed(sid, text))
 
     def on_completed(self, sid: int, packet_ids: list[int]) -> None:
-        self._entries.append(records.encode_ids(records.COMPLETED, sid, packet_ids))
+        self._record(records.encode_ids(records.COMPLETED, sid, packet_ids))
 
     def on_freed(self, sid: int, packet_ids: list[int]) -> None:
-        self._entries.append(records.encode_ids(records.FREED, sid, packet_ids))
+        self._record(records.encode_ids(records.FREED, sid, packet_ids))
 
     def on_retained_gone(self, mid: int) -> None:
-        self._entries.append(records.encode_retained(0, mid))
+        self._record(records.encode_retained(0, mid))
 
     def on_shared(self, row: ShareRow) -> None:
-        self._entries.append(records.encode_shared(row))
+        self._record(records.encode_shared(row))
 
     def wait(self, hold: Hold) -> None:
         """Release it when everything recorded so far is on disk."""
@@ -406,6 +426,7 @@ class Journal:
         for entry in self._entries:
             if isinstance(entry, Ticket) and not entry.is_wanted:
                 self.cancelled += len(entry.messages)
+                self._gathered_bytes -= entry.size
             else:
                 left.append(entry)
         self._entries = left
@@ -420,7 +441,7 @@ class Journal:
         if not entries:
             return
         self._entries = []
-        self.certain = 0
+        self.certain = self._gathered_bytes = 0
         out: list[bytes] = []
         holds: list[Hold] = []
         for entry in entries:
@@ -443,7 +464,9 @@ class Journal:
         if out:
             blob = records.seal(out)
             self.number += 1
-            self.pending_bytes += len(blob)
+            self._packed_bytes += len(blob)
+            self.unfolded_bytes += len(blob)
+            self._unfolded.append((self.number, len(blob)))
             self._waiting.append((self.number, len(blob), None))
             self._submit(self.number, blob)
         for hold in holds:
@@ -456,7 +479,7 @@ class Journal:
         waiting = self._waiting
         while waiting and waiting[0][0] <= number:
             _, size, hold = waiting.popleft()
-            self.pending_bytes -= size
+            self._packed_bytes -= size
             if hold is not None and not hold.is_safe:
                 hold.is_safe = True
                 hold.release(now)
@@ -464,6 +487,8 @@ class Journal:
     def on_folded(self, number: int) -> None:
         """The tables hold all groups up to this number: long queues need not stay in memory."""
         self.folded = max(self.folded, number)
+        while self._unfolded and self._unfolded[0][0] <= number:
+            self.unfolded_bytes -= self._unfolded.popleft()[1]
         for owner in list(self.grown):
             if owner.evict(number, QUEUE_HEAD_MESSAGES // 2):
                 del self.grown[owner]

@@ -5,7 +5,8 @@
     tail     in memory, younger than what is stored
 
 A short queue is all head. `evict` lets go of what the store has; `load` brings a page of it
-back. Deliveries that are not in the store are never let go of, nor is what is behind them.
+back. Deliveries that are not in the store are never let go of, nor is what is behind them;
+nor what a session has from a shared subscription, which moves on when its client goes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,9 @@ from collections import deque
 from sessions.journal import Item
 
 
-def _is_stored(item: Item, folded: int) -> bool:
-    """Whether the tables hold this delivery, so that it can be read again from there."""
-    _, grant, n, ticket = item
-    return n > 0 and grant.group is None and (ticket is None or ticket.number <= folded)
-
-
 class Queue:
     __slots__ = (
+        "_is_shared",
         "_tail",
         "head",
         "is_loading",
@@ -33,7 +29,8 @@ class Queue:
         "stored_messages",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shared: bool = False) -> None:
+        self._is_shared = is_shared  # it is a shared subscription's own
         self.head: deque[Item] = deque()
         self._tail: deque[Item] | None = None  # there is one while something is stored
         self.stored_messages = 0
@@ -92,13 +89,13 @@ class Queue:
         if tail is None:
             items = list(self.head)
             kept, rest = items[:keep], items[keep:]
-            if not rest or not _is_stored(rest[0], folded):
+            if not rest or not self._may_go(rest[0], folded):
                 return 0
             self.head = deque(kept)
             tail = deque(rest)
             self.stored_after = rest[0][2] - 1
         freed = 0
-        while tail and _is_stored(tail[0], folded):
+        while tail and self._may_go(tail[0], folded):
             item = tail.popleft()
             freed += item[0].envelope.size
             self.stored_messages += 1
@@ -107,6 +104,13 @@ class Queue:
         self.stored_bytes += freed
         self.memory_bytes -= freed
         return freed
+
+    def _may_go(self, item: Item, folded: int) -> bool:
+        """Whether the tables hold this delivery, so that it can be read again from there."""
+        _, grant, n, ticket = item
+        if not n or (grant.group is not None and not self._is_shared):
+            return False
+        return ticket is None or ticket.number <= folded
 
     def load(self, items: list[Item]) -> tuple[int, int]:
         """A page of the store: what stands behind the head now.

@@ -411,7 +411,7 @@ class Session:
         dropped: list[Item] = []
         for index, message in enumerate(messages):
             item = (message, grant, n + index if n else 0, ticket)
-            if not self._make_room(queue, size, dropped):
+            if not self._make_room(queue, size, dropped, is_stored=n > 0):
                 budget.drop("queue_full")
                 dropped.append(item)
                 continue
@@ -424,12 +424,14 @@ class Session:
         elif self.journal is not None and queue.in_memory > QUEUE_HEAD_MESSAGES:
             self.journal.grown[self] = None
 
-    def _make_room(self, queue: Queue, size: int, dropped: list[Item]) -> bool:
+    def _make_room(self, queue: Queue, size: int, dropped: list[Item], *, is_stored: bool) -> bool:
         """Whether one more of `size` bytes may wait, when older ones have gone if need be."""
         budget = self.budget
         if size > budget.queue_bytes_max:  # nothing would be left of the queue
             return False
-        while not budget.allows(len(queue), queue.bytes, size):
+        while not (
+            budget.allows(len(queue), queue.bytes, size) and (is_stored or budget.has_memory(size))
+        ):
             if budget.queue_full is QueueFull.DROP_OLDEST and len(queue):
                 if not queue.head:  # the oldest are in the store: they come, and then they go
                     if not queue.is_loading:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import DISCONNECT, PUBLISH
@@ -35,6 +36,8 @@ from sessions.message import Message
 from sessions.outbox import DIRTY, Outbox
 from sessions.registry import Registry
 from sessions.session import Session
+
+HEAD_MESSAGES_MIN: Final = 50  # that a client which is here has in memory, however little there is
 
 
 def _raise(connection: Connection | None, data: bytes, error: Exception) -> None:
@@ -77,6 +80,7 @@ class Broker:
             QueueFull(settings.queue_full),
             settings.queue_qos0,
             settings.inflight_max,
+            0 if journal is None else 2 * settings.queue_memory_bytes_max,
         )
         self.sessions = Registry(self.budget, settings.receive_maximum, journal)
         self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
@@ -321,10 +325,11 @@ class Broker:
 
     @property
     def is_store_behind(self) -> bool:
-        """Whether more waits for the store than memory is meant for."""
-        return self.journal is not None and (
-            self.journal.pending_bytes > self.settings.journal_bytes_max
-            or self.budget.memory_bytes > 2 * self.settings.queue_memory_bytes_max
+        """Whether more waits for the store, or for its tables, than memory is meant for."""
+        journal = self.journal
+        return journal is not None and (
+            journal.uncommitted_bytes > self.settings.journal_bytes_max
+            or journal.unfolded_bytes > self.settings.queue_memory_bytes_max
         )
 
     def on_committed(self, number: int, now: float) -> None:
@@ -339,12 +344,19 @@ class Broker:
         self.journal.on_folded(number)
         limit = self.settings.queue_memory_bytes_max
         if self.budget.memory_bytes > limit:
-            for session in self.sessions:
-                if not session.is_online:
-                    session.evict(number, 0)
-                    if self.budget.memory_bytes < limit * 0.8:
-                        break
+            self._spare_memory(number, int(limit * 0.8))
         self.release_held_back()
+
+    def _spare_memory(self, folded: int, target_bytes: int) -> None:
+        """Leave to the store alone what it has of queues, those of absent clients first."""
+        for keep, is_online in ((0, False), (HEAD_MESSAGES_MIN, True)):
+            for session in self.sessions:
+                if session.is_online is is_online:
+                    session.evict(folded, keep)
+                if self.budget.memory_bytes <= target_bytes:
+                    return
+        for group in self.groups.values():
+            group.evict(folded, 0)
 
     # What operators may do.
 

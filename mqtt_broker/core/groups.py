@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
 from sessions.budget import Budget, QueueFull
-from sessions.journal import Item, Journal, Ticket
+from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Grants, Message, grants
 from sessions.queue import Queue
 from sessions.rows import ShareRow
@@ -59,7 +59,7 @@ class Group:
         self._journal = journal
         self.members: dict[str, GroupMember] = {}
         self._online: list[GroupMember] | None = None  # worked out when asked
-        self._waiting = Queue()
+        self._waiting = Queue(is_shared=True)
         self.sid = 0  # in the store, once something had to wait here
         self._order = 0
 
@@ -148,7 +148,9 @@ class Group:
         self.refresh(now)
 
     def evict(self, folded: int, keep: int) -> bool:
-        return True  # it keeps its messages in memory
+        waiting = self._waiting
+        self._budget.memory_bytes -= waiting.evict(folded, keep)
+        return waiting.in_memory <= QUEUE_HEAD_MESSAGES
 
     def restore(self, sid: int, messages: int, size: int, n_last: int) -> None:
         """What the store has for the group from an earlier life."""
@@ -191,6 +193,8 @@ class Group:
         waiting.append((message, Grant(message.envelope.qos, False, (), self), n, ticket))
         budget.memory_bytes += size
         self._count(1, size)
+        if self._journal is not None and waiting.in_memory > QUEUE_HEAD_MESSAGES:
+            self._journal.grown[self] = None
         return True
 
     def _record(self, message: Message) -> tuple[int, Ticket | None]:
@@ -225,5 +229,6 @@ class Group:
         self._budget.queued_bytes -= waiting.bytes
         if self.sid and self._journal is not None:
             self._journal.on_end(self.sid, waiting.items(), now)
+            self._journal.grown.pop(self, None)
         self.sid = 0
-        self._waiting = Queue()
+        self._waiting = Queue(is_shared=True)

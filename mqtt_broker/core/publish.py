@@ -341,9 +341,8 @@ def _take_qos2(
     if ticket is not None and ticket.holds and ticket.is_wanted:
         ticket.answer = connection.hold(data)
     elif session.sid and len(opened) < len(answered):
-        connection.answer(
-            data, now, safely=True
-        )  # a repeated id: what it stands for may not be on disk
+        # An id is repeated: what it stands for may not be on disk.
+        connection.answer(data, now, safely=True)
     else:
         connection.answer_before(data, place)
     if violation is not None:

@@ -62,7 +62,8 @@ class Ledger(Client):
             request = self.asked[packet.packet_id]
             assert isinstance(request, Subscribe)
             for one in request.requests:
-                self.promised[one.filter] = self.world.now, one
+                if one is self.wants.get(one.filter):  # else it has asked for another since
+                    self.promised[one.filter] = self.world.now, one
                 self.has_session = True
         super()._on_packet(packet)
 
@@ -212,8 +213,10 @@ class CrashWorld(World):
         if self.rng.random() < 0.08:
             self.crash()
         elif self.rng.random() < 0.05:
-            for owner in self.broker.sessions:
-                owner.evict(self.journal.folded, 0)
+            for session in self.broker.sessions:
+                session.evict(self.journal.folded, 0)
+            for group in self.broker.groups.values():
+                group.evict(self.journal.folded, 0)
         else:
             super()._act(client)
 
