@@ -20,6 +20,8 @@ from typing import Final
 
 from sessions.records import (
     Completed,
+    Cursor,
+    CursorsGone,
     Delivered,
     Done,
     Ended,
@@ -30,9 +32,10 @@ from sessions.records import (
     Retained,
     Sent,
     Stored,
+    StreamGone,
     Unsubscribed,
 )
-from sessions.rows import SessionRow, ShareRow, SubscriptionRow
+from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
 
 PAUSE_EVERY: Final = 64
 
@@ -148,6 +151,33 @@ class OpenIds:
             self.closed.add(packet_id)
 
 
+class Places:
+    """Where owners are in streams.
+
+    taken    stream: owner: partition: (epoch, the next offset)
+    gone     (owner, stream) that the tables are to forget before that; without a stream: all
+
+    The cursors of a stream that went are among neither: they go with it.
+    """
+
+    __slots__ = ("gone", "taken")
+
+    def __init__(self) -> None:
+        self.taken: dict[str, dict[str, dict[int, tuple[str, int]]]] = {}
+        self.gone: set[tuple[str, str]] = set()
+
+    def take(self, record: Cursor) -> None:
+        owners = self.taken.setdefault(record.stream, {})
+        partitions = owners.setdefault(record.owner, {})
+        for partition, offset in record.offsets:
+            partitions[partition] = (record.epoch, offset)
+
+    def forget(self, owner: str, stream: str) -> None:
+        self.gone.add((owner, stream))
+        for owners in [self.taken.get(stream, {})] if stream else self.taken.values():
+            owners.pop(owner, None)
+
+
 class Changes:
     """The net change of a batch. `place` numbers the packet ids that are opened, from here on."""
 
@@ -164,6 +194,9 @@ class Changes:
         self.received: dict[int, OpenIds] = {}
         self.retained: set[int] = set()
         self.unretained: set[int] = set()
+        self.streams: dict[str, StreamRow] = {}
+        self.streams_gone: set[str] = set()  # before those above: one may be there again
+        self.places = Places()
         self.records = 0
         self.messages = 0  # stored in all
         self.last_mid = 0
@@ -189,6 +222,8 @@ class Changes:
             self._open(self.received, record.sid, record.packet_ids)
         elif isinstance(record, Freed):
             _close(self.received, record.sid, record.packet_ids)
+        elif isinstance(record, Cursor):
+            self.places.take(record)
         elif isinstance(record, SessionRow):
             self.sessions[record.sid] = record
             self.last_sid = max(self.last_sid, record.sid)
@@ -200,9 +235,15 @@ class Changes:
             self._retain(record)
         elif isinstance(record, Ended):
             self._end(record.sid)
-        else:
+        elif isinstance(record, ShareRow):
             self.shares[record.sid] = record
             self.last_sid = max(self.last_sid, record.sid)
+        elif isinstance(record, StreamRow):
+            self.streams[record.name] = record
+        elif isinstance(record, CursorsGone):
+            self.places.forget(record.owner, record.stream)
+        else:
+            self._drop_stream(record)
 
     def _lane(self, sid: int) -> Lane:
         lane = self.lanes.get(sid)
@@ -255,6 +296,11 @@ class Changes:
         self.lanes.pop(sid, None)
         self.releases.pop(sid, None)
         self.received.pop(sid, None)
+
+    def _drop_stream(self, record: StreamGone) -> None:
+        self.streams_gone.add(record.name)
+        self.streams.pop(record.name, None)
+        self.places.taken.pop(record.name, None)
 
     # What the tables are told.
 

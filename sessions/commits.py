@@ -5,6 +5,11 @@ failed is kept, in order, and goes with what came meanwhile once the database is
 whose end nobody saw may have succeeded: before it is repeated, the journal is asked for the
 last number it has.
 
+What belongs to a group may also stand in files beside the database, the telemetry log: they
+are written before the group (`Beside`), and how far they are then is committed with it. So
+what lies beyond that in the files belongs to no group that is safe. While they cannot be
+written nothing is committed.
+
 Groups that were folded are removed here too, a few with every commit: the journal has one
 writer, and nobody waits for a lock.
 """
@@ -13,14 +18,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from errno import EDQUOT, ENOSPC
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Engine
 
-from sessions.engines import Database, execute, insert
+from sessions.engines import Database, execute, explain, insert, repeated
 from sessions.records import Corrupt
-from sessions.workers import Worker
+from sessions.workers import Elsewhere, Worker
 
 COMMIT_BYTES_MAX: Final = 64 << 20
 # Removing costs two statements, and a long row frees its pages one by one. So a commit removes
@@ -31,7 +37,23 @@ REMOVED_IN_STEP: Final = 200
 IDLE_S: Final = 1.0
 READ_GROUPS: Final = 16
 
+BESIDE: Final = "telemetry log"
+
 Group = tuple[int, float, bytes]  # number, at, data
+
+
+class Beside(Protocol):
+    """Files that belong to groups and are on disk before them: the telemetry log."""
+
+    def write(self, number: int) -> Mapping[str, str]:
+        """Put on disk what belongs to groups up to this one; the ends that are not committed.
+
+        By name, as text. Repeated, it says the same ends, or later ones, until they are
+        committed. When it raises it may have written nothing, or anything beyond those ends.
+        """
+
+    def commit(self, ends: Mapping[str, str]) -> None:
+        """These ends are in the journal."""
 
 
 class Writer(Worker):
@@ -48,9 +70,12 @@ class Writer(Worker):
         self._database = database
         self._on_committed = on_committed  # up to which number, how many bytes
         self._prepare = prepare
-        # An event is set when all before it is safe; None only wakes the writer.
-        self._queue: queue.SimpleQueue[Group | threading.Event | None] = queue.SimpleQueue()
+        self.beside: Beside | None = None
+        # An event is set when all before it is safe, a name is one whose ends are to be
+        # forgotten, None only wakes the writer.
+        self._queue: queue.SimpleQueue[Group | threading.Event | str | None] = queue.SimpleQueue()
         self._flushed: list[threading.Event] = []
+        self._forgotten: list[str] = []
         self._waiting: list[Group] = []
         self._waiting_bytes = 0
         self._is_unsure = False
@@ -73,6 +98,10 @@ class Writer(Worker):
         self._folded = number
         self._queue.put(None)
 
+    def forget_ends(self, name: str) -> None:
+        """Nothing of that name is beside the journal any longer. It may come again."""
+        self._queue.put(name)
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was submitted is committed."""
         reached = threading.Event()
@@ -93,7 +122,7 @@ class Writer(Worker):
     def run(self) -> None:
         while True:
             self._gather()
-            if self._waiting or self._removed_to < self._folded:
+            if self._waiting or self._forgotten or self._removed_to < self._folded:
                 self.attempt(self._commit)
             elif self._is_stopping and self._queue.empty():
                 return
@@ -107,7 +136,13 @@ class Writer(Worker):
 
     def _gather(self) -> None:
         """Sleep until there is something to do, then take all that waits."""
-        while not (self._waiting or self._flushed or self._is_stopping or self._abandoned.is_set()):
+        while not (
+            self._waiting
+            or self._forgotten
+            or self._flushed
+            or self._is_stopping
+            or self._abandoned.is_set()
+        ):
             has_rest = self._removed_to < self._folded
             try:
                 self._add(self._queue.get(timeout=IDLE_S if has_rest else None))
@@ -119,9 +154,11 @@ class Writer(Worker):
         while self._waiting_bytes < COMMIT_BYTES_MAX and not self._queue.empty():
             self._add(self._queue.get_nowait())
 
-    def _add(self, item: Group | threading.Event | None) -> None:
+    def _add(self, item: Group | threading.Event | str | None) -> None:
         if isinstance(item, threading.Event):
             self._flushed.append(item)
+        elif isinstance(item, str):
+            self._forgotten.append(item)
         elif item is not None:
             self._waiting.append(item)
             self._waiting_bytes += len(item[2])
@@ -129,34 +166,57 @@ class Writer(Worker):
     def _commit(self) -> None:
         connection = self.connect(self._database.journal)
         self._gather_more()
+        number = self._waiting[-1][0] if self._waiting else self.last_number
+        ends = self._write_beside(number)
         with connection.begin():
-            if self._is_unsure:
-                self._forget_safe(connection)
+            groups = self._unsafe(connection) if self._is_unsure else self._waiting
             self._is_unsure = True
-            if self._waiting:
-                insert(connection, "journal", ("number", "at", "data"), self._waiting)
+            if groups:
+                insert(connection, "journal", ("number", "at", "data"), groups)
+            self._record_ends(connection, ends)
             removed_to = self._remove(connection)
         self._is_unsure = False
         self._removed_to = removed_to
-        if self._waiting:
-            size = self._waiting_bytes
-            self.last_number = self._waiting[-1][0]
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self._on_committed(self.last_number, size)
+        self._forgotten.clear()
+        size = self._waiting_bytes
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        is_later = number > self.last_number
+        self.last_number = number
+        try:
+            if ends and self.beside is not None:
+                self.beside.commit(ends)
+        except Exception as error:
+            # The groups are safe whoever was told of it; the ends are said again until they
+            # are taken.
+            raise Elsewhere(BESIDE, _explain(error)) from error
+        finally:
+            if is_later:
+                self._on_committed(number, size)
 
-    def _forget_safe(self, connection: Connection) -> None:
-        """Drop what an attempt has committed without our knowing."""
+    def _write_beside(self, number: int) -> Mapping[str, str]:
+        if self.beside is None:
+            return {}
+        try:
+            return self.beside.write(number)
+        except Exception as error:  # its reasons are its own, and it is tried again
+            raise Elsewhere(BESIDE, _explain(error)) from error
+
+    def _unsafe(self, connection: Connection) -> list[Group]:
+        """What waits, but for what an attempt has committed without our knowing."""
         found = execute(connection, "SELECT max(number) FROM journal").scalar()
         state = execute(connection, "SELECT removed_to FROM journal_state").scalar_one()
         self._removed_to = state
         safe = max(found or 0, state)
-        if safe > self.last_number:
-            done = [group for group in self._waiting if group[0] <= safe]
-            self.last_number = safe
-            del self._waiting[: len(done)]
-            self._waiting_bytes = sum(len(group[2]) for group in self._waiting)
-            self._on_committed(safe, sum(len(group[2]) for group in done))
+        return [group for group in self._waiting if group[0] > safe]
+
+    def _record_ends(self, connection: Connection, ends: Mapping[str, str]) -> None:
+        """What is forgotten goes first: what is said of its name by now is of another life."""
+        if self._forgotten:
+            marks = repeated("?", len(self._forgotten))
+            execute(connection, f"DELETE FROM stream_ends WHERE name IN ({marks})", self._forgotten)
+        if ends:
+            insert(connection, "stream_ends", ("name", "ends"), ends.items(), ("name",))
 
     def _remove(self, connection: Connection) -> int:
         left = self._folded - self._removed_to
@@ -171,6 +231,13 @@ class Writer(Worker):
         execute(connection, "DELETE FROM journal WHERE number <= ?", (to,))
         execute(connection, "UPDATE journal_state SET removed_to = ?", (to,))
         return to
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        said = "disk full" if error.errno in (ENOSPC, EDQUOT) else error.strerror
+        return f"{said} ({error.filename})" if error.filename else said
+    return explain(error)
 
 
 def read_groups(connection: Connection, after: int) -> list[Any]:

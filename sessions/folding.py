@@ -82,6 +82,8 @@ class Fold:
         self._packet_ids("received", self._changes.received)
         self._subscribe()
         self._describe_sessions()
+        self._drop_streams()
+        self._take_places()
 
     def _execute(self, statement: str, values: Sequence[Any]) -> int:
         self._breathe()
@@ -231,6 +233,38 @@ class Fold:
         shares = ((row.sid, row.filter) for row in self._changes.shares.values())
         self._insert(schema.shares, shares, ("sid",))
         self._insert(schema.retained, ((mid,) for mid in self._changes.retained))
+
+    # Streams.
+
+    def _drop_streams(self) -> None:
+        for names in chunks(sorted(self._changes.streams_gone)):
+            marks = repeated("?", len(names))
+            self._execute(f"DELETE FROM streams WHERE name IN ({marks})", names)
+            self._execute(f"DELETE FROM stream_offsets WHERE stream IN ({marks})", names)
+        rows = (
+            (row.name, row.epoch, row.filter, row.settings, row.created_at)
+            for row in self._changes.streams.values()
+        )
+        self._insert(schema.streams, rows, ("name",))
+
+    def _take_places(self) -> None:
+        places = self._changes.places
+        everywhere = sorted(schema.digest(owner) for owner, stream in places.gone if not stream)
+        for owners in chunks(everywhere):
+            where = f"owner_digest IN ({repeated('?', len(owners))})"
+            self._execute(f"DELETE FROM stream_offsets WHERE {where}", owners)
+        gone = [(schema.digest(owner), stream) for owner, stream in places.gone if stream]
+        for some in chunks(gone):
+            where = repeated("(owner_digest = ? AND stream = ?)", len(some), " OR ")
+            self._execute(f"DELETE FROM stream_offsets WHERE {where}", _flat(some))
+        rows = (
+            (digest, owner, stream, partition, epoch, offset)
+            for stream, owners in places.taken.items()
+            for owner, partitions in owners.items()
+            for digest in (schema.digest(owner),)
+            for partition, (epoch, offset) in partitions.items()
+        )
+        self._insert(schema.stream_offsets, rows, ("owner_digest", "stream", "partition"))
 
 
 def _flat(rows: Iterable[Sequence[Any]]) -> list[Any]:

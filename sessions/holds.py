@@ -1,7 +1,8 @@
-"""What of a session waits for the store before it is sent."""
+"""What waits for the store: of a session before it is sent, and whoever else wants to know."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sessions.journal import Hold, Item
@@ -40,3 +41,16 @@ class Resumption(Hold):
         if self.session.outbox is self.box:
             self.session.is_gated = False
             self.session.repeat(now)
+
+
+class Then(Hold):
+    """Something to be done once what was recorded is on disk."""
+
+    __slots__ = ("then",)
+
+    def __init__(self, then: Callable[[float], None]) -> None:
+        super().__init__()
+        self.then = then
+
+    def release(self, now: float) -> None:
+        self.then(now)

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from sessions import records
 from sessions.message import Grant, Message
-from sessions.rows import SessionRow, ShareRow, SubscriptionRow
+from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
 
 MEMORY: Final = 0
 RELAXED: Final = 1
@@ -234,6 +234,21 @@ class Owner(Protocol):
         """Let the store alone have what it has, up to that group; True when that is enough."""
 
 
+class Alongside(Protocol):
+    """Files that are written with a group, before it: the telemetry log."""
+
+    @property
+    def has_new(self) -> bool:
+        """Whether anything came since the last `take`."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What came and is not on disk."""
+
+    def take(self, number: int) -> bool:
+        """What came belongs to group `number`; False: nothing did."""
+
+
 class Journal:
     __slots__ = (
         "_entries",
@@ -242,6 +257,7 @@ class Journal:
         "_submit",
         "_unfolded",
         "_waiting",
+        "alongside",
         "cancelled",
         "certain",
         "committed",
@@ -276,6 +292,7 @@ class Journal:
         self.folded = number
         self.last_mid = last_mid
         self.last_sid = last_sid
+        self.alongside: Alongside | None = None
         self.current: Ticket | None = None  # what deliveries belong to that happen now
         self.grown: dict[Owner, None] = {}  # those with more in memory than they need
         self.wanted: list[Owner] = []  # those that wait for a page of what is stored
@@ -305,7 +322,12 @@ class Journal:
     @property
     def is_waiting(self) -> bool:
         """Whether there is anything to hand to the store, or to ask it for."""
-        return len(self._entries) > 0 or len(self.wanted) > 0
+        return len(self._entries) > 0 or len(self.wanted) > 0 or self.has_alongside
+
+    @property
+    def has_alongside(self) -> bool:
+        """Whether files have something new that goes with the next group."""
+        return self.alongside is not None and self.alongside.has_new
 
     @property
     def is_settled(self) -> bool:
@@ -409,6 +431,24 @@ class Journal:
     def on_shared(self, row: ShareRow) -> None:
         self._record(records.encode_shared(row))
 
+    def on_stream(self, row: StreamRow) -> None:
+        """There is a stream of that name, and this is what it is."""
+        self._record(records.encode_stream(row))
+
+    def on_stream_gone(self, name: str) -> None:
+        """Nor where anybody was in it."""
+        self._record(records.encode_stream_gone(name))
+
+    def on_cursor(
+        self, owner: str, stream: str, epoch: str, offsets: list[tuple[int, int]]
+    ) -> None:
+        """`owner` has taken these partitions up to these offsets: (partition, the next)."""
+        self._record(records.encode_cursor(owner, stream, epoch, offsets))
+
+    def on_cursors_gone(self, owner: str, stream: str) -> None:
+        """It reads there no longer; an empty `stream`: nowhere."""
+        self._record(records.encode_cursors_gone(owner, stream))
+
     def wait(self, hold: Hold) -> None:
         """Release it when everything recorded so far is on disk."""
         self._entries.append(hold)
@@ -438,7 +478,7 @@ class Journal:
     def flush(self, now: float) -> None:
         """Pack what was gathered, and hand it to the store."""
         entries = self._entries
-        if not entries:
+        if not entries and not self.has_alongside:
             return
         self._entries = []
         self.certain = self._gathered_bytes = 0
@@ -461,7 +501,8 @@ class Journal:
                 entry.write(out)
             else:
                 holds.append(entry)
-        if out:
+        has_files = self.alongside is not None and self.alongside.take(self.number + 1)
+        if out or has_files:
             blob = records.seal(out)
             self.number += 1
             self._packed_bytes += len(blob)

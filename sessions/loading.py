@@ -25,8 +25,10 @@ LOADED: Final = (
     schema.releases,
     schema.received,
     schema.retained,
+    schema.streams,
+    schema.stream_offsets,
 )
-DERIVED: Final = ("filter_digest", "refs")
+DERIVED: Final = ("filter_digest", "owner_digest", "refs")
 
 _COUNTED: Final = """
 UPDATE messages SET refs = counted.refs FROM (
@@ -86,6 +88,10 @@ class Loading:
 def _derived(table: Table, row: Sequence[Any]) -> Sequence[Any]:
     if table is schema.subscriptions:
         return (row[0], schema.digest(row[1]), *row[1:])
+    if table is schema.stream_offsets:
+        return (schema.digest(row[0]), *row)
+    if table is schema.streams and not all(isinstance(value, str) for value in row[:4]):
+        raise TypeError("a stream is described in words")
     if table is schema.messages:
         return (*row, 0)
     return row

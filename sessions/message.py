@@ -170,16 +170,20 @@ class Envelope:
             self._topic_bytes = encode_string(self.topic)
         return self._topic_bytes
 
+    @property
+    def travels(self) -> bytes:
+        """The properties that go on to receivers, as they came, without a length in front."""
+        if self._travels is None:
+            self._travels = without(self.section, _HOP) if self.properties else b""
+        return self._travels
+
     def _write_section(self, subscription_ids: Ids, now: float, alias: int) -> bytes:
         """The property section: what the publisher said, in its order, and what is ours.
 
         Response Topic [MQTT-3.3.2-15], Correlation Data [MQTT-3.3.2-16], User Properties
         [MQTT-3.3.2-17] and Content Type [MQTT-3.3.2-20] go on as they came.
         """
-        travels = self._travels
-        if travels is None:
-            travels = without(self.section, _HOP) if self.properties else b""
-            self._travels = travels
+        travels = self.travels
         if not (travels or subscription_ids or alias or self.expiry_interval >= 0):
             return NO_PROPERTIES_V5
         ours = Properties()

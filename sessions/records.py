@@ -15,6 +15,8 @@ Runs are the rule: a burst of messages is one record, and so are its acknowledge
     RECEIVED     inbound QoS 2 ids that are open       FREED        and that are closed
     RETAINED     a retained message took another's place (0: there is none)
     SHARED       a shared subscription that keeps messages itself
+    STREAM       a stream as it is now             STREAM_GONE  it is no more, nor cursors in it
+    CURSOR       how far an owner is in a stream   CURSORS_GONE it is in one, or any, no longer
 
 A message is kept while a delivery or the retained messages refer to it.
 """
@@ -27,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sessions.rows import SessionRow, ShareRow, SubscriptionRow, WillRow
+from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
 
 FORMAT: Final = 1
 
@@ -45,6 +47,10 @@ RECEIVED: Final = 11
 FREED: Final = 12
 RETAINED: Final = 13
 SHARED: Final = 14
+STREAM: Final = 15
+STREAM_GONE: Final = 16
+CURSOR: Final = 17
+CURSORS_GONE: Final = 18
 
 _SEAL: Final = struct.Struct("<BI")
 _SESSION: Final = struct.Struct("<BQBdIBddB")
@@ -57,6 +63,9 @@ _LIST: Final = struct.Struct("<BQI")
 _SENT: Final = struct.Struct("<QH")
 _RELEASED: Final = struct.Struct("<QQH")
 _RETAINED: Final = struct.Struct("<BQQ")
+_STREAM: Final = struct.Struct("<Bd")
+_CURSOR: Final = struct.Struct("<BIHHH")
+_OFFSET: Final = struct.Struct("<HQ")
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -151,6 +160,25 @@ class Retained:
     before: int
 
 
+@dataclass(slots=True)
+class StreamGone:
+    name: str
+
+
+@dataclass(slots=True)
+class Cursor:
+    owner: str
+    stream: str
+    epoch: str
+    offsets: list[tuple[int, int]]  # partition, the next to be taken
+
+
+@dataclass(slots=True)
+class CursorsGone:
+    owner: str
+    stream: str  # empty: all of the owner's
+
+
 Record = (
     SessionRow
     | Ended
@@ -166,6 +194,10 @@ Record = (
     | Freed
     | Retained
     | ShareRow
+    | StreamRow
+    | StreamGone
+    | Cursor
+    | CursorsGone
 )
 
 
@@ -297,6 +329,27 @@ def encode_shared(row: ShareRow) -> bytes:
     return _SID.pack(SHARED, row.sid) + _text(row.filter)
 
 
+def encode_stream(row: StreamRow) -> bytes:
+    texts = (row.name, row.epoch, row.filter, row.settings)
+    return _STREAM.pack(STREAM, row.created_at) + b"".join([_text(text) for text in texts])
+
+
+def encode_stream_gone(name: str) -> bytes:
+    return bytes((STREAM_GONE,)) + _text(name)
+
+
+def encode_cursor(owner: str, stream: str, epoch: str, offsets: list[tuple[int, int]]) -> bytes:
+    """One for each acknowledgement of a reader: lengths in front, and no more than that."""
+    whose, where, life = owner.encode(), stream.encode(), epoch.encode()
+    head = _CURSOR.pack(CURSOR, len(whose), len(where), len(life), len(offsets))
+    found = [_OFFSET.pack(partition, offset) for partition, offset in offsets]
+    return b"".join((head, whose, where, life, *found))
+
+
+def encode_cursors_gone(owner: str, stream: str) -> bytes:
+    return bytes((CURSORS_GONE,)) + _text(owner) + _text(stream)
+
+
 def runs_of(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """(n, mid) pairs as runs in which both count up by one."""
     runs: list[tuple[int, int, int]] = []
@@ -352,6 +405,8 @@ class _Reader:
             return self._delivered()
         if kind in (SENT, DONE, RELEASED, COMPLETED, RECEIVED, FREED):
             return self._list(kind)
+        if kind == CURSOR:
+            return self._cursor()
         if kind == SESSION:
             return self._session()
         if kind == SUBSCRIBED:
@@ -371,6 +426,14 @@ class _Reader:
             return Unsubscribed(sid, self._text()) if kind == UNSUBSCRIBED else ShareRow(
                 sid, self._text()
             )  # fmt: skip
+        if kind == STREAM:
+            _, created_at = _STREAM.unpack_from(self.data, self.at)
+            self.at += _STREAM.size
+            return StreamRow(self._text(), self._text(), self._text(), self._text(), created_at)
+        if kind in (STREAM_GONE, CURSORS_GONE):
+            self.at += 1
+            name = self._text()
+            return StreamGone(name) if kind == STREAM_GONE else CursorsGone(name, self._text())
         raise Corrupt(f"an unknown record {kind}")
 
     def _take(self, form: struct.Struct) -> tuple[int, ...]:
@@ -445,6 +508,14 @@ class _Reader:
         share = self._text() if is_shared else ""
         qos, retain = flags >> 1, bool(flags & 1)
         return Delivered(sid, n, mid, count, size, qos, retain, subscription_ids, share, packet_ids)
+
+    def _cursor(self) -> Cursor:
+        _, whose, where, life, count = self._take(_CURSOR)
+        owner = self._bytes(whose).decode()
+        stream = self._bytes(where).decode()
+        epoch = self._bytes(life).decode()
+        found = self._bytes(count * _OFFSET.size)
+        return Cursor(owner, stream, epoch, list(_OFFSET.iter_unpack(found)))
 
     def _list(self, kind: int) -> Record:
         _, sid, count = self._take(_LIST)

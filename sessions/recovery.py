@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine
 
 from sessions import schema
-from sessions.engines import StoreError, execute, explain
+from sessions.engines import Database, StoreError, execute, explain
 from sessions.folder import read_meta
 from sessions.rows import (
     Backlog,
+    CursorRow,
     DeliveryRow,
     MessageRow,
     SessionRow,
     ShareRow,
+    StreamRow,
     SubscriptionRow,
     WillRow,
 )
@@ -34,6 +36,8 @@ _SESSIONS: Final = ", ".join(schema.names(schema.sessions))
 _SUBSCRIPTIONS: Final = (
     "sid, filter, qos, no_local, retain_as_published, retain_handling, identifier"
 )
+_STREAMS: Final = "SELECT name, epoch, filter, settings, created_at FROM streams"
+_CURSORS: Final = "SELECT owner, stream, epoch, partition, next_offset FROM stream_offsets"
 _MESSAGE: Final = (
     "m.mid, m.topic, m.qos, m.retain, m.section, m.payload, m.publisher, m.received_at, "
     "m.expiry_interval"
@@ -44,7 +48,8 @@ _DELIVERY: Final = (
 _BOTH: Final = f"SELECT {_DELIVERY}, {_MESSAGE} FROM deliveries d JOIN messages m ON m.mid = d.mid"
 
 
-def snapshot(engine: Engine) -> Snapshot:
+def snapshot(database: Database) -> Snapshot:
+    engine = database.tables
     with engine.connect() as connection:
         connection.execution_options(sqlite_reads=True)
         meta = read_meta(connection)
@@ -73,6 +78,13 @@ def snapshot(engine: Engine) -> Snapshot:
         retained=rows(
             f"SELECT {_MESSAGE} FROM retained r JOIN messages m ON m.mid = r.mid ORDER BY r.mid",
             message_row,
+        ),
+        streams=sorted(rows(_STREAMS, stream_row), key=attrgetter("name")),
+        cursors=sorted(
+            rows(_CURSORS, cursor_row), key=lambda row: (row.stream, row.owner, row.partition)
+        ),
+        stream_ends=dict(
+            _rows(database.journal, "SELECT name, ends FROM stream_ends", itemgetter(0, 1))
         ),
         last_number=meta.folded,
         last_mid=meta.last_mid,
@@ -143,6 +155,14 @@ def subscription_row(row: Sequence[Any]) -> SubscriptionRow:
 
 def share_row(row: Sequence[Any]) -> ShareRow:
     return ShareRow(row[0], row[1])
+
+
+def stream_row(row: Sequence[Any]) -> StreamRow:
+    return StreamRow(row[0], row[1], row[2], row[3], row[4])
+
+
+def cursor_row(row: Sequence[Any]) -> CursorRow:
+    return CursorRow(row[0], row[1], row[2], row[3], row[4])
 
 
 def message_row(row: Sequence[Any]) -> MessageRow:

@@ -91,3 +91,25 @@ class Backlog:
     bytes: int
     n_first: int
     n_last: int
+
+
+@dataclass(slots=True)
+class StreamRow:
+    """A stream of the telemetry log that the broker has."""
+
+    name: str
+    epoch: str  # of this life of the stream: one that is made anew under its name has another
+    filter: str  # the topics whose messages go there
+    settings: str  # JSON, all of them
+    created_at: float
+
+
+@dataclass(slots=True)
+class CursorRow:
+    """Up to where somebody has taken a partition of a stream."""
+
+    owner: str  # a consumer group, or a session with a reader of its own
+    stream: str
+    epoch: str
+    partition: int
+    offset: int  # the next to be taken

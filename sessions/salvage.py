@@ -3,7 +3,9 @@
 The old files are kept, under names with a date. They are read from copies, table by table
 along their keys: where a page cannot be read, the scan looks for the next key that can, and
 goes back from there to the edge of the damage. Then the groups of the journal that were not
-folded yet are folded, those that are whole. What is lost is said in words.
+folded yet are folded, those that are whole. The ends of the telemetry log are taken over when
+nothing of the journal is missing: older ones would make little of what the log has. What is
+lost is said in words.
 
 The new files take their place by renaming; a crash between two renames is finished at the
 next start.
@@ -20,11 +22,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Integer, Table
 
 from sessions import schema
 from sessions.changes import Changes
-from sessions.engines import execute, explain, sqlite_engine
+from sessions.engines import execute, explain, insert, sqlite_engine
 from sessions.files import LOGS, MAGIC, PAGE_BYTES, Files, beside, create, remove, sync
 from sessions.folder import Meta, read_meta
 from sessions.folding import Fold
@@ -65,11 +67,14 @@ def salvage(files: Files, say: Say) -> None:
     finish(files, say)
 
 
-def finish(files: Files, say: Say) -> None:
-    """Put what was saved in place of the old files, wherever that was cut short."""
+def finish(files: Files, say: Say) -> bool:
+    """Put what was saved in place of the old files, wherever that was cut short.
+
+    Whether there was anything.
+    """
     ready = files.aside(READY)
     if not ready.tables.exists():
-        return
+        return False
     date = time.strftime("%Y%m%d-%H%M%S")
     for made, path in ((ready.journal, files.journal), (ready.tables, files.tables)):
         if not made.exists():
@@ -82,6 +87,7 @@ def finish(files: Files, say: Say) -> None:
             say(f"the old {path.name} is kept as {kept.name}")
         os.replace(made, path)
     sync(files.tables.parent)
+    return True
 
 
 def _rescue(old: Files, new: Files, say: Say) -> None:
@@ -89,7 +95,7 @@ def _rescue(old: Files, new: Files, say: Say) -> None:
     try:
         with database.tables.connect() as connection:
             meta = _rescue_tables(old, connection, say)
-            _rescue_journal(old, connection, meta.folded, say)
+            ends = _rescue_journal(old, connection, meta.folded, say)
             with connection.begin():
                 for gone in settle(connection, is_strict=False):
                     say(f"dropped {gone}")
@@ -103,6 +109,12 @@ def _rescue(old: Files, new: Files, say: Say) -> None:
                     "alive_at = max(?, alive_at)",
                     (meta.last_mid, meta.last_sid, meta.next_place, meta.alive_at),
                 )
+                has_streams = execute(connection, "SELECT count(*) FROM streams").scalar_one()
+        if ends:
+            with database.journal.connect() as connection, connection.begin():
+                insert(connection, "stream_ends", columns(schema.stream_ends), ends)
+        elif has_streams:
+            say("lost up to where the telemetry log is in the journal: it speaks for itself")
     finally:
         database.dispose()
 
@@ -115,7 +127,7 @@ def _rescue_tables(old: Files, new: Connection, say: Say) -> Meta:
             return meta
         with new.begin():
             loading = Loading(new, is_strict=False)
-            for table in LOADED:
+            for table in _known(connection, LOADED):
                 for row in readable(connection, table, columns(table), say):
                     try:
                         loading.add(table, row)
@@ -134,14 +146,28 @@ def _rescue_tables(old: Files, new: Connection, say: Say) -> Meta:
             return meta
 
 
-def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> None:
-    """Group by group: one that is damaged, or that makes no sense any more, is lost alone."""
+def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[tuple[Any, ...]]:
+    """Group by group: one that is damaged, or that makes no sense any more, is lost alone.
+
+    Returns the ends of the telemetry log, if they can be believed.
+    """
+    losses: list[str] = []
+
+    def lose(line: str) -> None:
+        losses.append(line)
+        say(line)
+
     with _opened(old.journal) as connection:
         if connection is None:
             say("nothing of the journal can be read: what was not folded is lost")
-            return
-        rows = readable(connection, schema.journal, ("number", "at", "data"), say)
+            return []
+        rows = readable(connection, schema.journal, columns(schema.journal), lose)
         groups = sorted(row for row in rows if row[0] > folded)
+        ends = [
+            row
+            for table in _known(connection, (schema.stream_ends,))
+            for row in readable(connection, table, columns(table), lose)
+        ]
     place = execute(new, "SELECT coalesce(max(place), 0) + 1 FROM releases").scalar_one()
     new.rollback()
     saved = 0
@@ -150,6 +176,9 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> None:
             changes = Changes(place)
             for record in unseal(data):
                 changes.apply(record)
+            if not changes.records:  # it only said that there is something in the log
+                saved += 1
+                continue
             with new.begin():
                 Fold(new, changes, _hold).apply()
                 execute(
@@ -159,13 +188,26 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> None:
                     (changes.last_mid, changes.last_sid, at),
                 )
         except Exception as error:
-            say(f"lost group {number} of the journal: {explain(error)}")
+            lose(f"lost group {number} of the journal: {explain(error)}")
         else:
             place = changes.place
             saved += 1
     say(f"saved {saved} groups from the journal")
     if groups and groups[0][0] > folded + 1 and folded:
-        say(f"lost groups {folded + 1} to {groups[0][0] - 1} of the journal")
+        lose(f"lost groups {folded + 1} to {groups[0][0] - 1} of the journal")
+    has_all = not groups or groups[-1][0] - groups[0][0] == len(groups) - 1
+    is_sound = all(isinstance(value, str) for row in ends for value in row)
+    return ends if has_all and is_sound and not losses else []
+
+
+def _known(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
+    """Without those that an older program did not make."""
+    try:
+        with connection.begin():
+            found = execute(connection, "SELECT name FROM sqlite_master").scalars().all()
+    except Exception:  # each is tried, then
+        return list(tables)
+    return [table for table in tables if table.name in found]
 
 
 def _hold() -> None:
@@ -236,11 +278,16 @@ def readable(
 
 
 class _Scan:
-    """Rows of one table by its key: one number, or a number and something below it."""
+    """Rows of one table by its key: one number, or a number and something below it.
+
+    A table whose key begins with something else is read by the number that SQLite gives a row.
+    """
 
     def __init__(self, connection: Connection, table: Table, names: tuple[str, ...]) -> None:
         self._connection = connection
-        self._keys = tuple(column.name for column in table.primary_key.columns)
+        keys = list(table.primary_key.columns)
+        has_number = isinstance(keys[0].type, Integer)
+        self._keys = tuple(column.name for column in keys) if has_number else ("rowid",)
         key = ", ".join(self._keys)
         self._width = len(self._keys)
         self._marks = ", ".join("?" * self._width)

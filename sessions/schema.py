@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 # The newest step in migrations/versions. A database that is there already needs no Alembic.
-HEAD: Final = "0001"
+HEAD: Final = "0002"
 TABLES: Final = "tables"
 JOURNAL: Final = "journal"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -126,6 +126,25 @@ retained: Final = Table(
     Column("mid", BigInteger().with_variant(Integer, "sqlite"), primary_key=True,
            autoincrement=False),
 )  # fmt: skip
+streams: Final = Table(
+    "streams",
+    tables,
+    Column("name", Text, primary_key=True),
+    Column("epoch", Text, nullable=False),
+    Column("filter", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+stream_offsets: Final = Table(
+    "stream_offsets",
+    tables,
+    Column("owner_digest", LargeBinary, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("stream", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", Text, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+)
 # One row: whose tables these are, and how far the journal is in them.
 meta: Final = Table(
     "meta",
@@ -155,14 +174,22 @@ journal_state: Final = Table(
     Column("owner", Text, nullable=False),
     Column("removed_to", BigInteger, nullable=False),
 )
+# Up to where the telemetry log belongs to groups that are in the journal, or were.
+stream_ends: Final = Table(
+    "stream_ends",
+    journal_tables,
+    Column("name", Text, primary_key=True),
+    Column("ends", Text, nullable=False),
+)
 
 
 def names(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns)
 
 
-def digest(filter: str) -> bytes:
-    return hashlib.blake2b(filter.encode(), digest_size=16).digest()
+def digest(text: str) -> bytes:
+    """Of a filter, or of the owner of a cursor."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def version_of(connection: Connection) -> str | None:
@@ -173,8 +200,8 @@ def version_of(connection: Connection) -> str | None:
     return str(found) if found is not None else None
 
 
-def upgrade(connection: Connection, parts: set[str]) -> None:
-    """Take a database to HEAD, within the transaction that `connection` is in."""
+def upgrade(connection: Connection, parts: set[str], step: str = HEAD) -> None:
+    """Take a database to a step, within the transaction that `connection` is in."""
     # Alembic is needed once in the life of a database, and costs 70 ms to import.
     from alembic import command
     from alembic.config import Config
@@ -184,7 +211,7 @@ def upgrade(connection: Connection, parts: set[str]) -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     config.attributes["parts"] = parts
-    command.upgrade(config, "head")
+    command.upgrade(config, step)
 
 
 def begin(connection: Connection, part: str, store_id: str) -> None:

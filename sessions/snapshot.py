@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sessions.rows import Backlog, DeliveryRow, MessageRow, SessionRow, ShareRow, SubscriptionRow
+from sessions.rows import (
+    Backlog,
+    CursorRow,
+    DeliveryRow,
+    MessageRow,
+    SessionRow,
+    ShareRow,
+    StreamRow,
+    SubscriptionRow,
+)
 
 
 @dataclass(slots=True)
@@ -22,7 +31,11 @@ class Snapshot:
     received: Iterable[tuple[int, list[int]]]  # sid, inbound packet ids
     backlogs: Iterable[Backlog]  # what waits, by sid
     retained: Iterable[MessageRow]
+    streams: list[StreamRow]  # by name
+    cursors: list[CursorRow]  # by stream, owner and partition
+    stream_ends: dict[str, str]  # of the telemetry log: name, and the ends as they were given
     last_number: int  # of the groups
     last_mid: int
     last_sid: int
     alive_at: float  # when the broker last showed a sign of life; 0: never
+    has_lost_ends: bool = False  # of the telemetry log: what it has itself is all there is to know

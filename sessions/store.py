@@ -9,6 +9,7 @@ Numbers are given by the caller, one after the other, from `Snapshot.last_number
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 import uuid
@@ -17,11 +18,11 @@ from typing import Final
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from sessions import files as sqlite_files
 from sessions import postgres, recovery, salvage, schema
-from sessions.commits import Writer
+from sessions.commits import Beside, Writer
 from sessions.engines import Database, StoreError, execute, explain, parse_url, postgres_engine
 from sessions.files import Damage, Files, Lock
 from sessions.folder import Folder, read_meta
@@ -51,6 +52,7 @@ class Store:
         self._is_started = False
         self._is_closed = False
         self._is_done = False
+        self._is_saved = False  # what there is was saved from damaged files, just now
         self.commits = 0
         self.folded = 0
         self.cancelled = 0
@@ -86,19 +88,24 @@ class Store:
         except OSError as error:
             raise StoreError(f"{files.tables.parent}: {error.strerror}") from None
         try:
-            salvage.finish(files, log)
+            is_saved = salvage.finish(files, log)
             try:
-                return cls._open_checked(files, lock, is_whole=recover)
+                store = cls._open_checked(files, lock, is_whole=recover)
             except Damage as damage:
                 if not recover:
                     raise StoreError(f"{damage}; {ADVICE}") from None
                 log(str(damage))
                 salvage.salvage(files, log)
-                return cls._open_checked(files, lock, is_whole=False)
+                is_saved = True
+                store = cls._open_checked(files, lock, is_whole=False)
+            store._is_saved = is_saved
+            return store
         except BaseException as error:
             lock.release()
             if isinstance(error, OSError):
                 raise StoreError(f"{files.tables.parent}: {error.strerror}") from None
+            if isinstance(error, SQLAlchemyError | sqlite3.Error):
+                raise StoreError(f"{files.tables}: {explain(error)}") from None
             raise
 
     @classmethod
@@ -233,29 +240,40 @@ class Store:
     def snapshot(self) -> Snapshot:
         """What the broker starts from, before `start`."""
         try:
-            return recovery.snapshot(self.database.tables)
+            found = recovery.snapshot(self.database)
         except StoreError:
             raise
         except Exception as error:
             raise StoreError(f"the store cannot be read: {explain(error)}") from error
+        found.has_lost_ends = self._is_saved and not found.stream_ends
+        return found
 
     def start(
         self,
         on_committed: Callable[[int], None],
         on_folded: Callable[[int], None],
         on_state: Callable[[str], None],
+        beside: Beside | None = None,
     ) -> None:
-        """All three are called from threads of the store. A state of "" means all is well."""
+        """All three are called from threads of the store. A state of "" means all is well.
+
+        `beside` has what belongs to groups and is not in them.
+        """
         self._on_committed = on_committed
         self._on_folded = on_folded
         self._on_state = on_state
         self._is_started = True
+        self._writer.beside = beside
         self._writer.folded(self._folded_to)
         for worker in (self._writer, self._folder, self._pager):
             worker.start()
 
     def submit(self, number: int, blob: bytes, at: float) -> None:
         self._writer.submit(number, blob, at)
+
+    def forget_ends(self, name: str) -> None:
+        """Nothing of that name is beside the journal any longer: with the next commit, or now."""
+        self._writer.forget_ends(name)
 
     def page(
         self,

@@ -4,11 +4,13 @@ The first line says what it is, the last how many rows of each table there were:
 was cut short is noticed. Between them is a line a row, by table. Bytes are base64, times are
 seconds, and a session that never expires says "never".
 
-    {"fleetmq": "state", "format": 1, "last_mid": 9, ...}
+    {"fleetmq": "state", "format": 2, "last_mid": 9, ...}
     {"table": "sessions", "sid": 1, "client_id": "meter-7", ...}
     {"end": {"sessions": 1, ...}}
 
-What can be worked out is not in it: digests, and how many refer to a message.
+What can be worked out is not in it: digests, and how many refer to a message. Nor are the
+messages of streams, which are in files of their own; but up to where those belong to the state
+is. Format 1 is from before there were streams, and the same without them.
 """
 
 from __future__ import annotations
@@ -18,21 +20,27 @@ import binascii
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, Final
 
 from sqlalchemy import Boolean, Column, Connection, Double, LargeBinary, Table, Text
+from sqlalchemy.exc import IntegrityError
 
-from sessions.engines import StoreError, execute
+from sessions import schema
+from sessions.engines import StoreError, execute, explain, insert
 from sessions.folder import read_meta
 from sessions.loading import LOADED, Loading, columns, settle
 from sessions.store import Store
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+FORMATS: Final = (1, 2)
 FETCH_ROWS: Final = 1000
 PROGRESS_ROWS: Final = 50_000
 NEVER: Final = "never"
 _META: Final = ("last_mid", "last_sid", "next_place", "alive_at")
-_TABLES: Final = {table.name: table for table in LOADED}
+# The tables come first; what the journal has of the telemetry log follows them.
+_ENDS: Final = schema.stream_ends
+_TABLES: Final = {table.name: table for table in (*LOADED, _ENDS)}
 _INTEGER_MAX: Final = (1 << 63) - 1
 
 Progress = Callable[[int], None]  # so many rows so far
@@ -59,18 +67,30 @@ def export(store: Store, progress: Progress = lambda _: None) -> Iterator[str]:
                     done += 1
                     if not done % PROGRESS_ROWS:
                         progress(done)
-            yield _line({"end": counts})
+    with store.database.journal.connect() as connection:
+        connection.execution_options(sqlite_reads=True)
+        with connection.begin():
+            for row in _rows(connection, _ENDS):
+                yield row
+                counts[_ENDS.name] += 1
+    yield _line({"end": counts})
 
 
 def _rows(connection: Connection, table: Table) -> Iterator[str]:
     names = columns(table)
     writers = [_writer(table.c[name]) for name in names]
-    key = ", ".join(column.name for column in table.primary_key.columns)
+    key = ", ".join(_ordered(connection, column) for column in table.primary_key.columns)
     found = execute(connection, f"SELECT {', '.join(names)} FROM {table.name} ORDER BY {key}")
     for part in found.yield_per(FETCH_ROWS).partitions():
         for row in part:
             values = (write(value) for write, value in zip(writers, row, strict=True))
             yield _line({"table": table.name} | dict(zip(names, values, strict=True)))
+
+
+def _ordered(connection: Connection, column: Column[Any]) -> str:
+    """PostgreSQL has an order of texts for people; the same state is to be the same lines."""
+    is_sorted = connection.dialect.name == "sqlite" or not isinstance(column.type, Text)
+    return column.name if is_sorted else f'{column.name} COLLATE "C"'
 
 
 def _line(value: dict[str, Any]) -> str:
@@ -103,14 +123,24 @@ def load(
     store: Store, lines: Iterable[bytes], progress: Progress = lambda _: None
 ) -> dict[str, int]:
     """Into an empty store, all or nothing. Returns the rows of each table."""
-    with store.database.tables.connect() as connection, connection.begin():
+    try:
+        return _load(store, lines, progress)
+    except IntegrityError as error:
+        raise StoreError(f"rows of the file are in each other's way: {explain(error)}") from None
+
+
+def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str, int]:
+    with ExitStack() as stack:
+        connection = stack.enter_context(store.database.tables.connect())
+        stack.enter_context(connection.begin())
         if _is_used(connection):
             raise StoreError(f"{store.database.name} is not empty: import into a new store")
         number = 0
         head: dict[str, Any] | None = None
         end: dict[str, Any] | None = None
         loading = Loading(connection)
-        readers = {table.name: _Reader(table) for table in LOADED}
+        ends: list[tuple[Any, ...]] = []
+        readers = {name: _Reader(table) for name, table in _TABLES.items()}
         for number, text in enumerate(lines, 1):
             try:
                 if end is not None:
@@ -119,12 +149,15 @@ def load(
                 if head is None:
                     head = _head(line)
                 elif "end" in line:
-                    end = line["end"]
+                    end = _counts(line["end"])
                 else:
-                    reader = readers.get(line.pop("table", ""))
+                    reader = readers.get(str(line.pop("table", "")))
                     if reader is None:
                         raise ValueError("names no table of the state")
-                    loading.add(reader.table, reader.row(line))
+                    if reader.table is _ENDS:
+                        ends.append(reader.row(line))
+                    else:
+                        loading.add(reader.table, reader.row(line))
             except (ValueError, KeyError) as error:
                 raise LineError(f"line {number}: {error}") from None
             if not number % PROGRESS_ROWS:
@@ -132,17 +165,26 @@ def load(
         loading.flush()
         if head is None or end is None:
             raise LineError(f"line {number}: the file ends here, it is not whole")
-        if end != loading.counts:
+        counts = loading.counts | {_ENDS.name: len(ends)}
+        if end | {name: end.get(name, 0) for name in counts} != counts:
             raise LineError(f"line {number}: the file holds other rows than it says: {end}")
         settle(connection, is_strict=True)
         sets = ", ".join(f"{name} = ?" for name in _META)
         execute(connection, f"UPDATE meta SET {sets}", [head[name] for name in _META])
-    return loading.counts
+        if store.database.is_sqlite:
+            # Another file, which is done first: a crash between the two leaves tables that
+            # are empty, so that it can be tried again.
+            connection = stack.enter_context(store.database.journal.connect())
+            stack.enter_context(connection.begin())
+        execute(connection, "DELETE FROM stream_ends")
+        insert(connection, _ENDS.name, columns(_ENDS), ends)
+    return counts
 
 
 def _is_used(connection: Connection) -> bool:
     return any(
-        execute(connection, f"SELECT 1 FROM {name} LIMIT 1").first() is not None for name in _TABLES
+        execute(connection, f"SELECT 1 FROM {table.name} LIMIT 1").first() is not None
+        for table in LOADED
     )
 
 
@@ -159,9 +201,15 @@ def _object(text: bytes) -> dict[str, Any]:
 def _head(line: dict[str, Any]) -> dict[str, Any]:
     if line.get("fleetmq") != "state":
         raise ValueError("this is not the state of a FleetMQ broker")
-    if line.get("format") != FORMAT:
-        raise ValueError(f"format {line.get('format')}, this program reads {FORMAT}")
+    if line.get("format") not in FORMATS:
+        raise ValueError(f"format {line.get('format')}, this program reads up to {FORMAT}")
     return {name: _number(line[name], name) for name in _META}
+
+
+def _counts(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"no numbers of rows: {value!r}")
+    return value
 
 
 def _number(value: Any, name: str) -> Any:

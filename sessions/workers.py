@@ -1,8 +1,8 @@
 """A thread of the store that does not give up: the writer, the folder and the pager are such.
 
-It keeps its own connections. What fails is reported as one line, the connections are dropped,
-and the same work is tried again after a while that grows to a second, for ever: until it
-succeeds or the store is abandoned.
+It keeps its own connections. What fails is reported as one line, the connections are dropped
+(unless it is said that they are good, see `Elsewhere`), and the same work is tried again after
+a while that grows to a second, for ever: until it succeeds or the store is abandoned.
 """
 
 from __future__ import annotations
@@ -27,10 +27,19 @@ class Abandoned(Exception):
     """The store was told to give up what it could not do."""
 
 
+class Elsewhere(Exception):
+    """What failed is not the database, and nothing is wrong with the connections to it."""
+
+    def __init__(self, name: str, said: str) -> None:
+        super().__init__(said)
+        self.name = name  # of what failed
+
+
 class Worker(ABC):
     def __init__(self, name: str, on_state: Callable[[str, str], None]) -> None:
         self.name = name
         self._on_state = on_state
+        self._failing = name  # it, or something elsewhere
         self._state = ""
         self._connections: dict[Engine, Connection] = {}
         self._abandoned = threading.Event()
@@ -85,21 +94,27 @@ class Worker(ABC):
                 result = work()
             except Abandoned:
                 raise
+            except Elsewhere as error:
+                self._say(error.name, str(error))
             except Exception as error:  # whatever it is, the work has to be done
                 self.drop()
-                self._say(explain(error))
+                self._say(self.name, explain(error))
             else:
-                self._say("")
+                self._say(self._failing, "")
                 return result
             if self._abandoned.wait(delay_s):
                 break
             delay_s = min(2 * delay_s, RETRY_S_MAX)
         raise Abandoned
 
-    def _say(self, state: str) -> None:
-        if state != self._state:
-            self._state = state
-            self._on_state(self.name, state)
+    def _say(self, name: str, state: str) -> None:
+        """What fails is one thing at a time: work that fails in another way has come further."""
+        before, was = self._failing, self._state
+        if (name, state) != (before, was):
+            self._failing, self._state = name, state
+            self._on_state(name, state)
+            if was and name != before:
+                self._on_state(before, "")
 
     def _main(self) -> None:
         try:

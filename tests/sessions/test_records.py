@@ -12,6 +12,8 @@ from sessions import records
 from sessions.records import (
     Completed,
     Corrupt,
+    Cursor,
+    CursorsGone,
     Delivered,
     Done,
     Ended,
@@ -22,12 +24,13 @@ from sessions.records import (
     Retained,
     Sent,
     Stored,
+    StreamGone,
     Unsubscribed,
     runs_of,
     seal,
     unseal,
 )
-from sessions.rows import SessionRow, ShareRow, SubscriptionRow, WillRow
+from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
 
 CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=200)
 
@@ -116,6 +119,12 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Freed, NUMBER, IDS),
     st.builds(Retained, NUMBER, NUMBER),
     st.builds(ShareRow, NUMBER, TEXT),
+    st.builds(StreamRow, TEXT, TEXT, TEXT, TEXT, TIME),
+    st.builds(StreamGone, TEXT),
+    st.builds(
+        Cursor, TEXT, TEXT, TEXT, st.lists(st.tuples(st.integers(0, 65_535), NUMBER), max_size=5)
+    ),
+    st.builds(CursorsGone, TEXT, TEXT),
 )
 
 
@@ -170,6 +179,14 @@ def encode(record: Record) -> bytes:
             return records.encode_ids(records.FREED, record.sid, list(record.packet_ids))
         case Retained():
             return records.encode_retained(record.mid, record.before)
+        case StreamRow():
+            return records.encode_stream(record)
+        case StreamGone():
+            return records.encode_stream_gone(record.name)
+        case Cursor():
+            return records.encode_cursor(record.owner, record.stream, record.epoch, record.offsets)
+        case CursorsGone():
+            return records.encode_cursors_gone(record.owner, record.stream)
 
 
 @CHECK
@@ -194,6 +211,19 @@ def test_a_changed_blob_is_refused_before_anything_is_read(
 def test_a_blob_that_is_cut_short(length: int) -> None:
     with pytest.raises(Corrupt):
         unseal(seal([records.encode_end(1)])[:length])
+
+
+def test_a_group_without_records() -> None:
+    """Only the telemetry log had something."""
+    assert list(unseal(seal([]))) == []
+    assert len(seal([])) == 5
+
+
+def test_a_cursor_is_small_and_may_be_anybodys() -> None:
+    record = Cursor("o" * 70_000, "s" * 100, "e" * 36, [(65_535, 2**63 - 1)])
+    assert list(unseal(seal([encode(record)]))) == [record]
+    words = Cursor("g", "s", "e", [(0, 1)])
+    assert len(encode(words)) == 11 + 3 + 10
 
 
 def test_a_record_of_another_kind() -> None:

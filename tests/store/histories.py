@@ -10,14 +10,17 @@ import random
 from collections.abc import Iterator
 
 from sessions import records
-from sessions.rows import SessionRow, ShareRow, SubscriptionRow, WillRow
+from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
 
 TOPICS = ("a", "a/b", "fleet/7/temperature", "ü/€", "x" * 5000, "t" * 65_535)
 FILTERS = ("a/#", "+/b", "fleet/+/temperature", "$share/g/a/#", "f" * 65_535, "f" * 65_534 + "g")
+STREAMS = ("telemetry", "a.b-c_1", "n" * 100)
+OWNERS = ("$share/g/$stream/telemetry", "client-1", "o" * 65_535, "o" * 65_534 + "p", "ü/€")
 
 
 class History:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, has_streams: bool = True) -> None:
+        self.has_streams = has_streams
         self.rng = random.Random(seed)
         self.sid = 0
         self.mid = 0
@@ -31,6 +34,7 @@ class History:
         self.received: dict[int, list[int]] = {}
         self.subscribed: dict[int, set[str]] = {}
         self.retained: dict[str, int] = {}
+        self.streams: dict[str, StreamRow] = {}
 
     def groups(self, count: int) -> Iterator[tuple[bytes, float]]:
         for _ in range(count):
@@ -43,12 +47,14 @@ class History:
     def step(self) -> list[bytes]:
         if len(self.sessions) < 2:
             return self.connect()
-        steps = (
+        steps = [
             (self.connect, 1), (self.describe, 2), (self.end, 1), (self.share, 1),
             (self.subscribe, 3), (self.unsubscribe, 1), (self.publish, 12), (self.send, 6),
             (self.finish, 8), (self.release, 3), (self.complete, 3), (self.receive, 3),
             (self.free, 3), (self.move, 1), (self.late, 1),
-        )  # fmt: skip
+        ]  # fmt: skip
+        if self.has_streams:
+            steps += [(self.stream, 2), (self.unstream, 1), (self.take, 6), (self.untake, 2)]
         step = self.rng.choices([s for s, _ in steps], [w for _, w in steps])[0]
         return step()
 
@@ -240,6 +246,40 @@ class History:
         self.n[sid] = n + 3
         done = records.encode_done(sid, [(n + 1, self.mid + 1, 2)])
         return [done, records.encode_sent(sid, [(n + 2, 9)])]
+
+    def stream(self) -> list[bytes]:
+        """A new one, or one as it is now."""
+        name = self.rng.choice(STREAMS)
+        before = self.streams.get(name)
+        epoch = before.epoch if before is not None else f"epoch-{self.rng.random()}"
+        created_at = before.created_at if before is not None else self.now
+        settings = f'{{"name": "{name}", "retain_s": {self.rng.randint(0, 9)}}}'
+        row = StreamRow(name, epoch, self.rng.choice(FILTERS), settings, created_at)
+        self.streams[name] = row
+        return [records.encode_stream(row)]
+
+    def unstream(self) -> list[bytes]:
+        """Gone, and often made again at once."""
+        name = self.rng.choice(STREAMS)
+        if self.streams.pop(name, None) is None:
+            return []
+        found = [records.encode_stream_gone(name)]
+        return found + self.stream() if self.rng.random() < 0.5 else found
+
+    def take(self) -> list[bytes]:
+        rng = self.rng
+        name = rng.choice(STREAMS)
+        row = self.streams.get(name)
+        epoch = row.epoch if row is not None else "late"
+        offsets = [(partition, rng.randrange(1 << 40)) for partition in rng.sample(range(256), 3)]
+        if rng.random() < 0.5:
+            offsets = [(rng.randrange(4), rng.randrange(9))]
+        return [records.encode_cursor(rng.choice(OWNERS), name, epoch, offsets)]
+
+    def untake(self) -> list[bytes]:
+        return [
+            records.encode_cursors_gone(self.rng.choice(OWNERS), self.rng.choice(["", *STREAMS]))
+        ]
 
     def _session(self) -> int:
         return self.rng.choice(list(self.sessions))

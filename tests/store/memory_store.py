@@ -9,6 +9,9 @@ It has the calls of `sessions.store.Store` and does nothing by itself: `commit`,
     store.commit()                     # safe: on_committed(1)
     store = store.crash()              # what was only submitted is gone
 
+Files beside it (`start(..., beside)`) are asked and told as the real store does it: when they
+fail, nothing is committed and `state` says so.
+
 What records mean is written here a second time, one by one and without runs, so that the two
 can be compared.
 """
@@ -16,11 +19,14 @@ can be compared.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sessions.commits import Beside
 from sessions.records import (
     Completed,
+    Cursor,
+    CursorsGone,
     Delivered,
     Done,
     Ended,
@@ -31,15 +37,18 @@ from sessions.records import (
     Retained,
     Sent,
     Stored,
+    StreamGone,
     Unsubscribed,
     unseal,
 )
 from sessions.rows import (
     Backlog,
+    CursorRow,
     DeliveryRow,
     MessageRow,
     SessionRow,
     ShareRow,
+    StreamRow,
     SubscriptionRow,
 )
 from sessions.snapshot import Snapshot
@@ -60,6 +69,9 @@ class Tables:
         self.releases: dict[int, list[int]] = {}
         self.received: dict[int, list[int]] = {}
         self.retained: set[int] = set()
+        self.streams: dict[str, StreamRow] = {}
+        self.cursors: dict[tuple[str, str, int], CursorRow] = {}  # by stream, owner, partition
+        self.stream_ends: dict[str, str] = {}
         self.last_number = 0
         self.last_mid = 0
         self.last_sid = 0
@@ -77,6 +89,9 @@ class Tables:
         other.releases = {sid: list(found) for sid, found in self.releases.items()}
         other.received = {sid: list(found) for sid, found in self.received.items()}
         other.retained = set(self.retained)
+        other.streams = dict(self.streams)
+        other.cursors = dict(self.cursors)
+        other.stream_ends = dict(self.stream_ends)
         other.last_number = self.last_number
         other.last_mid = self.last_mid
         other.last_sid = self.last_sid
@@ -138,6 +153,20 @@ class Tables:
                 self._retain(record)
             case Ended():
                 self._end(record.sid)
+            case StreamRow():
+                self.streams[record.name] = record
+            case StreamGone():
+                self.streams.pop(record.name, None)
+                self._forget(lambda row: row.stream == record.name)
+            case Cursor():
+                for partition, offset in record.offsets:
+                    self.cursors[record.stream, record.owner, partition] = CursorRow(
+                        record.owner, record.stream, record.epoch, partition, offset
+                    )
+            case CursorsGone():
+                self._forget(
+                    lambda row: row.owner == record.owner and record.stream in ("", row.stream)
+                )
 
     def _store(self, record: Stored) -> None:
         for at, payload in enumerate(record.payloads):
@@ -189,6 +218,9 @@ class Tables:
         ):  # fmt: skip
             table.pop(sid, None)
 
+    def _forget(self, is_meant: Callable[[CursorRow], bool]) -> None:
+        self.cursors = {key: row for key, row in self.cursors.items() if not is_meant(row)}
+
     def page(self, sid: int, after_n: int, messages_max: int, bytes_max: int) -> Page:
         found: Page = []
         size = 0
@@ -215,6 +247,9 @@ class Tables:
             received=[(sid, list(ids)) for sid, ids in sorted(self.received.items()) if ids],
             backlogs=_backlogs([row for row in rows if not row.packet_id]),
             retained=[self.messages[mid] for mid in sorted(self.retained)],
+            streams=[row for _, row in sorted(self.streams.items())],
+            cursors=[row for _, row in sorted(self.cursors.items())],
+            stream_ends=dict(self.stream_ends),
             last_number=self.last_number,
             last_mid=self.last_mid,
             last_sid=self.last_sid,
@@ -231,6 +266,8 @@ class MemoryStore:
         self._on_committed: Callable[[int], None] = _nobody
         self._on_folded: Callable[[int], None] = _nobody
         self._on_state: Callable[[str], None] = _nobody
+        self._beside: Beside | None = None
+        self._forgotten: list[str] = []
         self._last = self._tables.last_number
         self.state = ""
         self.commits = 0
@@ -258,16 +295,21 @@ class MemoryStore:
         on_committed: Callable[[int], None],
         on_folded: Callable[[int], None],
         on_state: Callable[[str], None],
+        beside: Beside | None = None,
     ) -> None:
         self._on_committed = on_committed
         self._on_folded = on_folded
         self._on_state = on_state
+        self._beside = beside
 
     def submit(self, number: int, blob: bytes, at: float) -> None:
         if number != self._last + 1:
             raise ValueError(f"group {number} cannot follow {self._last}")
         self._last = number
         self._submitted.append((number, blob, at))
+
+    def forget_ends(self, name: str) -> None:
+        self._forgotten.append(name)
 
     def page(
         self,
@@ -300,9 +342,23 @@ class MemoryStore:
         count = min(count, len(self._submitted))
         if self.state or not count:
             return
+        ends: Mapping[str, str] = {}
+        if self._beside is not None:
+            try:
+                ends = self._beside.write(self._submitted[count - 1][0])
+            except Exception as error:
+                self._on_state(f"telemetry log: {error}")
+                return
+            self._on_state("")
         for _ in range(count):
             self._journal.append(self._submitted.popleft())
+        for name in self._forgotten:
+            self._tables.stream_ends.pop(name, None)
+        self._forgotten.clear()
+        self._tables.stream_ends.update(ends)
         self.commits += 1
+        if ends and self._beside is not None:
+            self._beside.commit(ends)
         self._on_committed(self._journal[-1][0])
 
     def fold(self) -> None:

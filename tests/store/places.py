@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from sessions import records
+from sessions.commits import Beside
 from sessions.recovery import read_page
 from sessions.rows import SessionRow
 from sessions.snapshot import Snapshot
@@ -48,7 +49,7 @@ class Place:
 class Watch:
     """Starts a store, hands it groups and knows what it said."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, beside: Beside | None = None) -> None:
         self.store = store
         self.number = store.snapshot().last_number
         self.committed = [self.number]
@@ -56,7 +57,10 @@ class Watch:
         self.states = [""]
         self._news = threading.Condition()
         store.start(
-            self._teller(self.committed), self._teller(self.folded), self._teller(self.states)
+            self._teller(self.committed),
+            self._teller(self.folded),
+            self._teller(self.states),
+            beside,
         )
 
     def _teller(self, said: list[Any]) -> Callable[[Any], None]:
@@ -94,6 +98,10 @@ class Watch:
     def until_state(self, part: str) -> None:
         """Whole if it is empty: "" means all is well."""
         self.until(lambda: part in self.states[-1] if part else not self.states[-1])
+
+    def until_state_or_committed(self) -> None:
+        """All is committed, or something is wrong."""
+        self.until(lambda: bool(self.states[-1]) or self.committed[-1] == self.number)
 
     def page(self, sid: int, after_n: int, messages_max: int, bytes_max: int) -> Page:
         pages: list[Page] = []
@@ -134,6 +142,9 @@ def contents(snapshot: Snapshot) -> dict[str, Any]:
         "received": list(snapshot.received),
         "backlogs": list(snapshot.backlogs),
         "retained": list(snapshot.retained),
+        "streams": snapshot.streams,
+        "cursors": snapshot.cursors,
+        "stream_ends": snapshot.stream_ends,
         "last": (snapshot.last_mid, snapshot.last_sid),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import astuple
 
 import pytest
 from sqlalchemy import Connection, create_engine
@@ -163,6 +164,13 @@ def check(connection: Connection, tables: Tables) -> None:
     assert {row[0] for row in rows("SELECT sid FROM sessions")} == set(tables.sessions)
     assert {row[0] for row in rows("SELECT sid FROM shares")} == set(tables.shares)
     assert {row[0] for row in rows("SELECT mid FROM retained")} == tables.retained
+    assert rows("SELECT name, epoch, filter, settings, created_at FROM streams ORDER BY name") == [
+        astuple(row) for _, row in sorted(tables.streams.items())
+    ]
+    assert rows(
+        "SELECT owner, stream, epoch, partition, next_offset FROM stream_offsets "
+        "ORDER BY stream, owner, partition"
+    ) == [astuple(row) for _, row in sorted(tables.cursors.items())]
     assert rows("SELECT sid, filter, qos, identifier FROM subscriptions ORDER BY sid, filter") == [
         (sid, row.filter, row.qos, row.identifier)
         for sid in sorted(tables.subscriptions)

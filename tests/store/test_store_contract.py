@@ -12,6 +12,7 @@ from sqlalchemy import MetaData, text
 
 from sessions import records, schema
 from sessions.store import Store, StoreError
+from tests.store.histories import STREAMS
 from tests.store.places import (
     BYTES_MAX,
     Ledger,
@@ -78,7 +79,8 @@ def test_nothing_is_left_when_everything_has_ended(place: Place) -> None:
     history = ledger.history
     ended = [records.encode_end(sid) for sid in (*history.sessions, *history.shares)]
     forgotten = [records.encode_retained(0, mid) for mid in history.retained.values()]
-    watch.submit(records.seal([*ended, *forgotten]))
+    gone = [records.encode_stream_gone(name) for name in STREAMS]
+    watch.submit(records.seal([*ended, *forgotten, *gone]))
     watch.until_folded()
     with watch.store.database.tables.connect() as connection:
         for table in schema.tables.tables.values():

@@ -16,6 +16,7 @@ import pytest
 
 from sessions import files as sqlite_files
 from sessions.store import Store, StoreError
+from tests.store.log_files import EMPTY, LogFiles
 from tests.store.places import Ledger, Place, Watch, check_same
 
 FOLDED: Final = 60
@@ -35,6 +36,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ledger]:
     watch.until_committed()
     place.close()
     return place.data_dir, ledger
+
+
+@pytest.fixture
+def logged(broken: Place, whole: tuple[Path, Ledger]) -> Place:
+    """The same with a telemetry log beside it."""
+    log = LogFiles()
+    log.watch = watch = Watch(broken.open(), log)
+    log.append(watch.number + 1, "telemetry", 3)
+    for _ in range(3):
+        watch.submit(EMPTY)
+    watch.until_folded()
+    for _ in range(3):
+        log.append(watch.number + 1, "other", 3)
+        watch.submit(EMPTY)
+    watch.until_committed()
+    broken.close()
+    assert whole[1].tables(GROUPS).streams
+    return broken
 
 
 def tables_of(place: Place) -> Path:
@@ -61,20 +80,20 @@ def cut(path: Path, share: float) -> None:
     os.truncate(path, int(path.stat().st_size * share))
 
 
-def spoil_group(path: Path) -> None:
+def spoil_group(path: Path, after: int = FOLDED + 1) -> None:
     """One bit of one group: SQLite itself cannot see it."""
     with sqlite3.connect(path) as connection:
         number, data = connection.execute(
-            "SELECT number, data FROM journal WHERE number > ? LIMIT 1", (FOLDED + 1,)
+            "SELECT number, data FROM journal WHERE number > ? LIMIT 1", (after,)
         ).fetchone()
         spoilt = data[:-1] + bytes((data[-1] ^ 1,))
         connection.execute("UPDATE journal SET data = ? WHERE number = ?", (spoilt, number))
     connection.close()
 
 
-def lose_group(path: Path) -> None:
+def lose_group(path: Path, number: int = FOLDED + 2) -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM journal WHERE number = ?", (FOLDED + 2,))
+        connection.execute("DELETE FROM journal WHERE number = ?", (number,))
     connection.close()
 
 
@@ -169,6 +188,54 @@ def test_what_can_be_saved_is_saved(broken: Place, whole: tuple[Path, Ledger], d
         found = {row.sid for row in store.snapshot().sessions}
         wanted = set(ledger.tables(GROUPS).sessions)
         assert len(found & wanted) > len(wanted) // 2
+
+
+def spoil_ends(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE stream_ends SET ends = x'ff' WHERE name = 'other'")
+    connection.close()
+
+
+def zero_ends(path: Path) -> None:
+    """The page that has them, and no other."""
+    with sqlite3.connect(path) as connection:
+        found = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'stream_ends'")
+        page = found.fetchone()[0]
+    connection.close()
+    overwrite(path, (page - 1) * 4096, 4096)
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_kept"),
+    [
+        *((name, True) for name in ("tables' head", "tables torn", "journal's head", "no tables")),
+        *((name, False) for name in ("no journal", "empty journal", "a spoilt group")),
+        *((name, False) for name in ("a group lost", "no page of ends", "ends of no sense")),
+    ],
+)
+def test_the_ends_of_the_log_are_believed_when_nothing_of_the_journal_is_missing(
+    logged: Place, whole: tuple[Path, Ledger], damage: str, is_kept: bool
+) -> None:
+    if damage == "no page of ends":
+        zero_ends(journal_of(logged))
+    elif damage == "ends of no sense":
+        spoil_ends(journal_of(logged))
+        cut(tables_of(logged), 0.5)
+    elif damage == "a group lost":
+        lose_group(journal_of(logged), GROUPS + 5)
+    elif damage == "a spoilt group":
+        spoil_group(journal_of(logged), GROUPS + 4)
+    else:
+        DAMAGES[damage][0](tables_of(logged), journal_of(logged))
+    log: list[str] = []
+    store = logged.open(recover=True, log=log.append)
+    snapshot = store.snapshot()
+    assert snapshot.stream_ends == ({"telemetry": "3", "other": "9"} if is_kept else {})
+    assert snapshot.has_lost_ends is not is_kept
+    assert any("it speaks for itself" in line for line in log) is not is_kept
+    # It is said at the start that lost them, and at no later one.
+    store.abandon()
+    assert not logged.open().snapshot().has_lost_ends
 
 
 def test_recover_leaves_a_sound_store_alone(broken: Place, whole: tuple[Path, Ledger]) -> None:

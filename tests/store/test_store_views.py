@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import text
 
 from sessions import records
-from sessions.rows import ShareRow, SubscriptionRow, WillRow
+from sessions.rows import ShareRow, StreamRow, SubscriptionRow, WillRow
 from sessions.store import Store
 from tests.store.places import Ledger, Place, Watch, delivered, session_row, stored
 
@@ -22,6 +22,8 @@ VIEWS: Final = (
     "v_queues",
     "v_inflight",
     "v_retained",
+    "v_streams",
+    "v_stream_offsets",
 )
 NEVER: Final = 4_294_967_295
 
@@ -49,6 +51,11 @@ def small_fleet(place: Place) -> Store:
                 records.encode_sent(1, [(1, 11), (2, 12), (3, 13)]),
                 records.encode_released(1, [(3, 3, 13)]),
                 records.encode_retained(20, 0),
+                records.encode_stream(StreamRow("telemetry", "e1", "fleet/#", "{}", 1.8e9)),
+                records.encode_stream(StreamRow("unread", "e2", "a/#", "{}", 1.8e9)),
+                records.encode_cursor("$share/g/x", "telemetry", "e1", [(0, 30), (1, 12)]),
+                records.encode_cursor("reader:client-1", "telemetry", "e1", [(1, 7)]),
+                records.encode_cursor("reader:client-1", "unread", "e0", [(0, 1), (1, 1)]),
             ]
         )
     )
@@ -62,9 +69,9 @@ def ask(store: Store, query: str) -> list[dict[str, Any]]:
         return [dict(row) for row in found.mappings()]
 
 
-def test_there_are_ten_questions_and_a_last_one() -> None:
-    assert len(QUERIES) == 11
-    assert len(re.findall(r"^\*\*\d+\. ", DOCUMENT, re.MULTILINE)) == 10
+def test_there_are_twelve_questions_and_a_last_one() -> None:
+    assert len(QUERIES) == 13
+    assert len(re.findall(r"^\*\*\d+\. ", DOCUMENT, re.MULTILINE)) == 12
 
 
 def test_the_answers(place: Place) -> None:
@@ -89,7 +96,15 @@ def test_the_answers(place: Place) -> None:
         ("fleet/7/temperature", 2)
     ]
     assert [(row["share"], row["members_known"]) for row in answers[9]] == [("$share/g/jobs/#", 1)]
-    assert answers[10][0]["up_to_group"] == 1
+    assert [tuple(row.values()) for row in answers[10]] == [
+        ("telemetry", "reader:client-1", 1, 7, 7),
+        ("telemetry", "$share/g/x", 2, 42, 12),
+    ]
+    assert [tuple(row.values()) for row in answers[11]] == [
+        ("unread", "left over", "reader:client-1"),
+        ("unread", "nobody reads it", None),
+    ]
+    assert answers[12][0]["up_to_group"] == 1
 
 
 def test_every_column_is_described(place: Place) -> None:
@@ -118,6 +133,9 @@ def test_what_the_views_say(place: Place) -> None:
     assert str(sessions[1]["expires_at"]).startswith("2128-06-11")
     assert str(sessions[1]["will_at"]).startswith("2096-10-02")
     assert sessions[1]["expires_in_s"] > 1e9
+    streams = ask(store, "SELECT * FROM v_streams ORDER BY name")
+    assert [(row["name"], row["readers"]) for row in streams] == [("telemetry", 2), ("unread", 0)]
+    assert str(streams[0]["created_at"]).startswith("2027-01-15")
     shared = ask(store, "SELECT * FROM v_subscriptions WHERE is_shared")
     assert [(row["filter"], row["identifier"]) for row in shared] == [("$share/g/jobs/#", 9)]
 

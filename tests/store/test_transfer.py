@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from mqtt_broker.cli.main import main
-from sessions import transfer
+from sessions import schema, transfer
 from sessions.store import StoreError
+from tests.store.log_files import EMPTY, LogFiles
 from tests.store.places import Ledger, Place, Watch, check_same, queued
 
 
@@ -72,6 +73,76 @@ def test_life_goes_on_after_a_move(state: tuple[Place, Ledger], place: Place) ->
     place.close()
 
 
+ENDS = {"telemetry": "3", "Zeta": "6", "alpha": "3", "_": "3"}
+
+
+@pytest.fixture
+def logged(state: tuple[Place, Ledger]) -> Place:
+    """The same with a telemetry log beside it."""
+    files = state[0]
+    log = LogFiles()
+    log.watch = watch = Watch(files.open(), log)
+    for name in (*ENDS, "Zeta"):
+        log.append(watch.number + 1, name, 3)
+        watch.submit(EMPTY)
+    watch.until_committed()
+    assert log.committed == ENDS
+    files.close()
+    return files
+
+
+def ends_of(place: Place) -> dict[str, str]:
+    store = place.open()
+    try:
+        return store.snapshot().stream_ends
+    finally:
+        store.abandon()
+
+
+def test_the_ends_of_the_log_move_too(logged: Place, database: Place, tmp_path: Path) -> None:
+    lines = export(logged)
+    names = [json.loads(line).get("name") for line in lines if b'"stream_ends", ' in line]
+    assert names == sorted(ENDS)
+    assert load(database, lines)["stream_ends"] == len(ENDS)
+    assert ends_of(database) == ENDS
+    back = Place(tmp_path / "back")
+    load(back, export(database))
+    assert ends_of(back) == ENDS
+    assert export(back) == lines
+
+
+def test_an_import_that_dies_between_two_files_can_be_repeated(
+    logged: Place, tmp_path: Path
+) -> None:
+    """The journal has its rows, the tables have none."""
+    lines = export(logged)
+    target = Place(tmp_path)
+    store = target.open()
+    with store.database.journal.connect() as connection, connection.begin():
+        connection.execute(
+            schema.stream_ends.insert(), [{"name": name, "ends": "1"} for name in ("old", "_")]
+        )
+    store.abandon()
+    load(target, lines)
+    assert ends_of(target) == ENDS
+
+
+def test_a_file_from_before_there_were_streams(state: tuple[Place, Ledger], tmp_path: Path) -> None:
+    later = ("streams", "stream_offsets", "stream_ends")
+    lines = [one for one in map(json.loads, export(state[0])) if one.get("table") not in later]
+    lines[0]["format"] = 1
+    for name in later:
+        del lines[-1]["end"][name]
+    target = Place(tmp_path)
+    counts = load(target, [json.dumps(line).encode() for line in lines])
+    assert [counts[name] for name in later] == [0, 0, 0]
+    tables = state[1].tables(80)
+    tables.streams.clear()
+    tables.cursors.clear()
+    check_same(target.open(), tables)
+    target.close()
+
+
 def test_a_store_that_is_not_empty_is_refused(state: tuple[Place, Ledger], place: Place) -> None:
     lines = export(state[0])
     if place is not state[0]:
@@ -93,6 +164,18 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "a word for a number": ("deliveries", lambda x: x | {"n": "7"}, "deliveries: n: not a number"),
     "a number too large": ("deliveries", lambda x: x | {"n": 1 << 63}, "n: out of range"),
     "yes for true": ("messages", lambda x: x | {"retain": 1}, "retain: not true or false"),
+    "an offset too large": (
+        "stream_offsets",
+        lambda x: x | {"next_offset": 1 << 63},
+        "next_offset: out of range",
+    ),
+    "no epoch": ("stream_offsets", without("epoch"), "stream_offsets: missing or unknown: epoch"),
+    "settings that are no text": (
+        "streams",
+        lambda x: x | {"settings": {}},
+        "streams: settings: not a text",
+    ),
+    "a list for a table": ("streams", lambda x: x | {"table": []}, "names no table"),
     "no base64": ("messages", lambda x: x | {"payload": "?"}, "payload: not base64"),
     "no time": ("sessions", lambda x: x | {"expires_at": "soon"}, "expires_at: not a time"),
     "half a character": ("messages", lambda x: x | {"topic": "\ud800"}, "half a character"),
@@ -120,10 +203,13 @@ def test_a_wrong_line_is_named(state: tuple[Place, Ledger], tmp_path: Path, case
         (lambda lines: [], "^line 0: the file ends here"),
         (lambda lines: [*lines, lines[-1]], r"^line \d+: there is more after the end"),
         (lambda lines: [*lines[:5], *lines[6:]], r"^line \d+: the file holds other rows"),
+        (lambda lines: [*lines[:-1], b'{"end": {}}'], r"^line \d+: the file holds other rows"),
+        (lambda lines: [*lines[:-1], b'{"end": 5}'], r"^line \d+: no numbers of rows: 5"),
+        (lambda lines: [lines[0], lines[1], *lines[1:]], "in each other's way"),
         (lambda lines: [b"{}\n", *lines], "^line 1: this is not the state"),
         (lambda lines: [b"\xff\n", *lines], "^line 1: not JSON"),
         (lambda lines: [lines[0], b"[]\n", *lines[1:]], "^line 2: not an object"),
-        (lambda lines: [lines[0].replace(b'"format": 1', b'"format": 2')], "^line 1: format 2"),
+        (lambda lines: [lines[0].replace(b'"format": 2', b'"format": 3')], "^line 1: format 3"),
     ],
 )
 def test_a_file_that_is_not_whole(

@@ -1,0 +1,142 @@
+"""The telemetry log and the journal together, through crashes between the two.
+
+What belongs to a group that is in the journal stands in the log once and in order; of what
+belongs to another group there is nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event
+
+from mqtt_broker.streams.log import Log
+from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.reader import Reader
+from mqtt_broker.streams.records import records
+from mqtt_broker.streams.settings import Settings
+from mqtt_broker.streams.source import Source
+from mqtt_broker.streams.writer import LogWriter
+from sessions import workers
+from sessions.store import Store
+from tests.store.log_files import EMPTY
+from tests.store.places import Place, Watch
+
+STREAMS = {"telemetry": 2, "other": 1}
+LIVES = 6
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "RETRY_S", 0.001)
+    monkeypatch.setattr(workers, "RETRY_S_MAX", 0.01)
+
+
+class Beside:
+    """A log as the store sees it."""
+
+    def __init__(self, log: Log) -> None:
+        self.writer = LogWriter(log)
+
+    def write(self, number: int) -> Mapping[str, str]:
+        return {name: ends.text() for name, ends in self.writer.write(number).items()}
+
+    def commit(self, ends: Mapping[str, str]) -> None:
+        self.writer.commit({name: Offsets.decode(text) for name, text in ends.items()})
+
+
+class Broker:
+    """One life: what is published in it, and how it ends."""
+
+    def __init__(self, place: Place, root: Path, rng: random.Random) -> None:
+        self.rng = rng
+        self.store = place.open()
+        self.snapshot = self.store.snapshot()
+        ends = {name: Offsets.decode(text) for name, text in self.snapshot.stream_ends.items()}
+        self.log = Log.open(root, ends, report=lambda line: None)
+        for name, partitions in STREAMS.items():
+            if name not in self.log.streams:
+                self.log.create(Settings(name, partitions=partitions, segment_bytes=4096))
+        self.beside = Beside(self.log)
+        self.watch = Watch(self.store, self.beside)
+
+    def publish(self, published: dict[int, list[tuple[str, str, bytes]]]) -> None:
+        """One group's."""
+        number = self.watch.number + 1
+        group = published[number] = []
+        for _ in range(self.rng.randint(0, 3)):
+            name, client = self.rng.choice(list(STREAMS)), self.rng.choice("abc")
+            payloads = [b"%d/%d" % (number, self.rng.getrandbits(60)) for _ in range(3)]
+            stream = self.log.stream(name)
+            assert self.beside.writer.append(stream, "t", client, payloads, number) == 3
+            group += [(name, client, payload) for payload in payloads]
+        self.beside.writer.take(number)
+        self.watch.submit(EMPTY)
+
+    def die(self) -> None:
+        self.store.abandon()
+        self.log.close()
+
+
+def test_what_is_in_the_log_is_what_the_journal_has(place: Place, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    root = tmp_path / "streams"
+    published: dict[int, list[tuple[str, str, bytes]]] = {}
+    cut = 0
+    for life in range(LIVES):
+        broker = Broker(place, root, rng)
+        number = broker.snapshot.last_number
+        cut += sum(map(len, (group for at, group in published.items() if at > number)))
+        published = {at: group for at, group in published.items() if at <= number}
+        check(root, published)
+        for _ in range(rng.randint(1, 8)):
+            broker.publish(published)
+        broker.watch.until_committed()
+        safe = broker.watch.number
+        check(root, published)
+        with _no_commits(broker.store, life):
+            for _ in range(rng.randint(1, 8)):
+                broker.publish(published)
+            broker.watch.until_state("journal: ")
+            broker.die()
+        assert broker.watch.committed[-1] == safe
+    assert cut > 0
+
+
+class _no_commits:
+    """The log is written, the journal is not."""
+
+    def __init__(self, store: Store, life: int) -> None:
+        self._engine: Engine = store.database.journal
+        self._life = life
+
+    def _fail(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "INTO journal" in statement:
+            raise RuntimeError(f"no room in life {self._life}")
+
+    def __enter__(self) -> None:
+        event.listen(self._engine, "before_cursor_execute", self._fail)
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(self._engine, "before_cursor_execute", self._fail)
+
+
+def check(root: Path, published: dict[int, list[tuple[str, str, bytes]]]) -> None:
+    """By client, since order holds within a partition."""
+    wanted: dict[tuple[str, str], list[bytes]] = {}
+    for _, group in sorted(published.items()):
+        for name, client, payload in group:
+            wanted.setdefault((name, client), []).append(payload)
+    found: dict[tuple[str, str], list[bytes]] = {}
+    for name, partitions in STREAMS.items():
+        with Source.open(root, name) as source:
+            for partition in range(partitions):
+                with Reader(source, partition, 0) as reader:
+                    while batches := reader.read():
+                        for batch in batches:
+                            for one in records(batch):
+                                found.setdefault((name, one.client_id), []).append(one.payload)
+    assert found == wanted
