@@ -2,7 +2,7 @@
 
 A run is what a publisher sent in one burst to one topic, and costs the same however long it is;
 each payload costs an entry in a list. Columns are made once, when the batch is written, by loops
-that run in C: about 0.1 us a message in runs of twenty, 0.5 us one by one.
+that run in C: about 0.04 us a message in runs of fifty, 0.5 us one by one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from mqtt_broker.streams.batch import NEVER, NULL, Column, encode
 ROWS_MAX: Final = 16_384
 BYTES_MAX: Final = 4 << 20
 ROW_BYTES: Final = 32  # what a row needs beside its texts, about
+_TIME: Final = struct.Struct("<q")
+_FLAGS: Final = [bytes([number]) for number in range(256)]
+_COUNTING: Final = struct.pack(f"<{ROWS_MAX + 1}i", *range(ROWS_MAX + 1))
 
 
 class Run(NamedTuple):
@@ -31,6 +34,7 @@ class Run(NamedTuple):
     properties: bytes
     flags: int
     received_us: int
+    payload_bytes: int = -1  # of each, when they are all equal
 
 
 class Builder:
@@ -98,29 +102,38 @@ class Builder:
 
     def _encode(self, seed: int, base: int, span: int, deltas: bytes | None) -> bytes:
         received: Sequence[int] = ()
-        flags: Sequence[int] = ()
-        topic = client = properties = _column((), ())
+        times = flags = b""
+        topic = client = payload = properties = _column((), ())
         if self._runs:
-            counts, topics, clients, sections, flags, received = zip(*self._runs, strict=True)
+            counts, topics, clients, sections, about, received, sizes = zip(
+                *self._runs, strict=True
+            )
+            each = sizes[0] if sizes.count(sizes[0]) == len(sizes) else -1
             if len(counts) == self.count:
                 counts = ()  # a row a run
+                times = struct.pack(f"<{len(received)}q", *received)
+                flags = bytes(about)
             else:
-                flags = list(_spread(flags, counts))
-                received = list(_spread(received, counts))
+                times = b"".join(map(mul, map(_TIME.pack, received), counts))
+                flags = b"".join(map(mul, map(_FLAGS.__getitem__, about), counts))
             topic = _column(topics, counts)
             client = _column(clients, counts)
             properties = _column(sections, counts)
+            if each < 0:
+                payload = _column(self._payloads, ())
+            else:
+                payload = Column(_steps(self.count, each), b"".join(self._payloads))
         return encode(
             seed,
             base,
             span,
             self.count,
-            struct.pack(f"<{len(received)}q", *received),
+            times,
             _times(self._events),
             _times(self._sents),
             deltas,
-            bytes(flags),
-            (topic, client, _column(self._payloads, ()), properties),
+            flags,
+            (topic, client, payload, properties),
             min(received, default=NEVER),
             max(received, default=NULL),
         )
@@ -147,10 +160,21 @@ def _column(cells: Sequence[bytes], counts: Sequence[int]) -> Column:
     count = sum(counts) if counts else len(cells)
     blob = b"".join(map(mul, cells, counts)) if counts else b"".join(cells)
     first = lengths[0] if lengths else 0
-    if not blob:
-        return Column(bytes(4 * count + 4), blob)
-    if lengths.count(first) == len(lengths):  # the rule: 13 ns a row, not 23
-        steps: Iterable[int] = range(0, count * first + 1, first)
-    else:
-        steps = accumulate(_spread(lengths, counts) if counts else lengths, initial=0)
+    if lengths.count(first) == len(lengths):
+        return Column(_steps(count, first), blob)
+    steps = accumulate(_spread(lengths, counts) if counts else lengths, initial=0)
     return Column(struct.pack(f"<{count + 1}i", *steps), blob)
+
+
+def _steps(count: int, size: int) -> bytes:
+    """The offsets of cells of one size, which most are: 0, size, 2 * size and so on.
+
+    All of them by one multiplication of the row 0, 1, 2, ... taken as a number: nothing is
+    carried from one to the next, since the last is below 2**31. 4 ns a row; packed, 13.
+    """
+    if not size:
+        return bytes(4 * count + 4)
+    if count > ROWS_MAX:
+        return struct.pack(f"<{count + 1}i", *range(0, count * size + 1, size))
+    length = 4 * count + 4
+    return (int.from_bytes(_COUNTING[:length], "little") * size).to_bytes(length, "little")

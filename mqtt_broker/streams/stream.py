@@ -32,6 +32,8 @@ class Stream:
         self.partitioner = Partitioner(settings.partition_by, settings.partitions)
         self.times = Times(settings.event_time, settings.sent_time)
         self.is_deleted = False
+        self.appended = 0  # messages that were taken for it since it was opened
+        self.refused = 0  # for want of room
         self._committed = committed.Writer(disk, directory / names.COMMITTED, settings.partitions)
         self._is_shown = False  # whether the file says what is committed
 

@@ -77,32 +77,42 @@ class LogWriter:
         retain: bool = False,
         properties: bytes = b"",
         user: User = (),
+        payload_bytes: int = -1,
     ) -> int:
         """Messages that differ only in payload; how many of them, from the first, were taken.
 
         `properties` as MQTT 5 writes them, without the length in front and without what belongs
         to one hop; `user` the user properties in it, for partitions and times that go by them.
+        `payload_bytes`: how long each payload is, if all are as long.
         """
         topic_bytes, client_bytes = topic.encode(), client_id.encode()
         each = len(topic_bytes) + len(client_bytes) + len(properties) + ROW_BYTES
         count = len(payloads)
-        size = each * count + sum(map(len, payloads))
+        size = _size(each, payloads, payload_bytes)
         if self.waiting_bytes + size > self.waiting_bytes_max:
             payloads = payloads[: self._room(payloads, each)]
             self.messages_refused += count - len(payloads)
+            stream.refused += count - len(payloads)
             count = len(payloads)
             if not count:
                 return 0
+            size = _size(each, payloads, payload_bytes)
         flags = qos | _RETAIN if retain else qos
+        about = topic_bytes, client_bytes, properties, flags, received_us, payload_bytes
         for number, part in stream.partitioner.deal(topic, client_id, payloads, user):
-            size = each * len(part) + sum(map(len, part))
+            if len(part) < count:
+                size = _size(each, part, payload_bytes)
             partition = stream.partitions[number]
-            step = len(part) if size <= BYTES_MAX else max(1, len(part) * BYTES_MAX // size)
+            if size <= BYTES_MAX:
+                self._add(stream, partition, Run(len(part), *about), part, size, user)
+                continue
+            step = max(1, len(part) * BYTES_MAX // size)
             for at in range(0, len(part), step):
-                piece = part[at : at + step] if step < len(part) else part
-                run = Run(len(piece), topic_bytes, client_bytes, properties, flags, received_us)
-                self._add(stream, partition, run, piece, each, user)
+                piece = part[at : at + step]
+                size = _size(each, piece, payload_bytes)
+                self._add(stream, partition, Run(len(piece), *about), piece, size, user)
         self.messages += count
+        stream.appended += count
         return count
 
     def _room(self, payloads: Sequence[bytes], each: int) -> int:
@@ -122,12 +132,11 @@ class LogWriter:
         partition: Partition,
         run: Run,
         payloads: Sequence[bytes],
-        each: int,
+        size: int,
         user: User,
     ) -> None:
         times = stream.times
         events, sents = times.find(payloads, user) if times.is_wanted else (_NO_TIMES, _NO_TIMES)
-        size = each * run.rows + sum(map(len, payloads))
         self._builder(partition, size).append_run(run, payloads, size, events, sents)
         self._added_bytes += size
 
@@ -163,7 +172,12 @@ class LogWriter:
                 if is_synced:
                     self._log.sync(list(self._writing))
                 self._settle()
-            return {name: stream.ends() for name, stream in self._unsaid.items()}
+            streams = self._log.streams
+            return {
+                name: stream.ends()
+                for name, stream in self._unsaid.items()
+                if streams.get(name) is stream  # else it was deleted
+            }
 
     def _gather(self, number: int) -> None:
         """Join what was taken in several groups: larger batches, and one write a partition."""
@@ -207,3 +221,11 @@ class LogWriter:
                     self._log.report(f"stream {name!r}: {error}; readers are told later")
                 if stream.committed() == stream.ends():
                     self._unsaid.pop(name, None)
+
+
+def _size(each: int, payloads: Sequence[bytes], payload_bytes: int) -> int:
+    """What messages count: their payloads, and so much beside each."""
+    count = len(payloads)
+    if payload_bytes >= 0:
+        return (each + payload_bytes) * count
+    return each * count + sum(map(len, payloads))

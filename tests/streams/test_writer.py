@@ -201,6 +201,17 @@ def test_what_was_said_of_a_stream_that_was_deleted_is_not_for_the_next(tmp_path
         assert payloads(tmp_path) == [b"3"]
 
 
+def test_what_is_deleted_before_it_is_committed_has_no_ends(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.append([Sent("t", "c", b"1")])
+        assert writing.write().keys() == {NAME}
+        writing.log.delete(NAME)
+        assert writing.write() == {}
+        writing.create()
+        assert writing.write() == {}
+
+
 def test_settings_change_while_it_is_written_to(tmp_path: Path) -> None:
     with Writing(tmp_path) as writing:
         writing.create(partitions=2)
