@@ -1,6 +1,24 @@
-"""Spark jobs on the telemetry log.
+"""Spark on the telemetry log: a data source, jobs, sinks; and a bridge that fills a log.
 
-Rules of this room: the only one that imports pyspark. It reads the log's files and never
-speaks MQTT. A reader raises where reading on would lose data, and a sink is idempotent by
-query and batch.
+    import spark_ingest
+    spark_ingest.register(spark)
+    rows = spark.read.format("fleetmq").option("path", "data/streams").option("stream", "t").load()
+
+Rules of this room: the only one that imports pyspark, and not before it is needed. A reader
+raises where reading on would lose data; what does not parse is a row with a reason; a sink is
+idempotent by query and batch. Of the broker it knows the log's library alone.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("fleetmq")` known to a session."""
+    from spark_ingest.source import FleetmqDataSource
+
+    spark.dataSource.register(FleetmqDataSource)

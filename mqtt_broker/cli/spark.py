@@ -1,0 +1,357 @@
+"""`fleetmq spark`: run jobs on the telemetry log, or bring messages of another broker into one.
+
+    fleetmq spark list
+    fleetmq spark run JOB --log DIR|URL --sink URL [--checkpoint DIR] [--once] [--master local[*]]
+    fleetmq spark run JOB --log DIR|URL --sink URL --from TIME --to TIME
+    fleetmq spark bridge ...
+
+`run` reads as a stream until SIGINT or SIGTERM, with `--once` until the log is drained, and with
+`--to` a range of the log as a batch. Exit codes: 0 it did, 1 it ran and failed, 2 the command
+line is wrong, or there is no Spark here; then nothing was read.
+
+Nothing of Spark is imported before a job is to be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from mqtt_broker.cli.errors import DONE, Failure, UsageError
+from spark_ingest import session
+from spark_ingest.jobs import SUMMARIES, load
+
+if TYPE_CHECKING:
+    from spark_ingest.running import Plan, Progress
+
+CHECKPOINTS: Final = "fleetmq-spark"
+LINE_EVERY_S: Final = 5.0
+
+
+class _JobParser(argparse.ArgumentParser):
+    """Asks the job for its options when it is the one that was named."""
+
+    job = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.job:
+            job, self.job = self.job, ""
+            self._ask(job)
+        return super().parse_known_args(args, namespace)
+
+    def _ask(self, job: str) -> None:
+        try:
+            session.check(needs_java=False)
+        except session.NotThere as error:
+            self.exit(2, f"{self.prog}: {error}\n")
+        options = self.add_argument_group(f"of {job}")
+        for one in dataclasses.fields(load(job).settings):
+            about = one.metadata
+            said = f"{about['help']} ({about['default']})" if about["default"] else about["help"]
+            options.add_argument(
+                about["flag"], dest=f"job_{one.name}", metavar="X", help=said.replace("%", "%%")
+            )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("list", help="what jobs there are")
+    run_it = actions.add_parser("run", help="run a job")
+    jobs = run_it.add_subparsers(
+        dest="job", required=True, metavar="JOB", parser_class=_kind_of(parser)
+    )
+    for name, summary in SUMMARIES.items():
+        one = jobs.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        _add_run_arguments(one)
+        assert isinstance(one, _JobParser)
+        one.job = name
+    bridge = actions.add_parser("bridge", help="from any MQTT broker into a local log")
+    importlib.import_module("spark_ingest.bridge").add_bridge_arguments(bridge)
+
+
+def _kind_of(parser: argparse.ArgumentParser) -> type[argparse.ArgumentParser]:
+    """A parser that reports errors as its parent does."""
+    return type("JobParser", (_JobParser, type(parser)), {})
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to read")
+    what.add_argument(
+        "--log", required=True, metavar="DIR|URL", help="the log's directory, or the broker's URL"
+    )
+    what.add_argument("--stream", metavar="NAME", help="(the only one there is)")
+    what.add_argument("--token", default="", metavar="TOKEN", help="for a URL (FLEETMQ_TOKEN)")
+    what.add_argument("--from", dest="start", metavar="WHERE",
+                      help="earliest, latest, offsets, or an ISO time (earliest)")  # fmt: skip
+    what.add_argument("--to", dest="end", metavar="WHERE", help="as --from: a batch ends there")
+    what.add_argument("--parse", choices=("auto", "json", "cbor", "none"))
+    what.add_argument("--schema", metavar="FILE", help="a JSON Schema, not the stream's own")
+    what.add_argument("--max-rows", type=int, metavar="N", help="of a micro-batch")
+    what.add_argument(
+        "--allow-data-loss", action="store_true", help="go on where retention was faster"
+    )
+    where = parser.add_argument_group("where to put it")
+    where.add_argument(
+        "--sink", action="append", required=True, metavar="URL",
+        help="sqlite:///F, postgresql://..., parquet:DIR, mqtt://..., console:",
+    )  # fmt: skip
+    where.add_argument("--table-prefix", default="", metavar="TEXT", help="of tables in SQL")
+    where.add_argument("--registry", metavar="URL", help="of the device registry (the SQL sink)")
+    where.add_argument("--registry-table", default="devices", metavar="NAME", help="(devices)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--checkpoint", metavar="DIR", help=f"({CHECKPOINTS}/...)")
+    how.add_argument("--once", action="store_true", help="drain what is there, and stop")
+    how.add_argument("--trigger", default="1s", metavar="T", help="between micro-batches (1s)")
+    how.add_argument("--master", default="local[*]", metavar="URL", help="(local[*])")
+    how.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark's own")
+    how.add_argument("--py-files", action="append", default=[], metavar="ZIP",
+                     help="code for the executors (deploy/README.md)")  # fmt: skip
+    how.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "list":
+        width = max(map(len, SUMMARIES))
+        for name, summary in SUMMARIES.items():
+            print(f"{name:{width}}  {summary}")
+        return DONE
+    if args.action == "bridge":
+        code: int = importlib.import_module("spark_ingest.bridge").run_bridge(args)
+        return code
+    try:
+        session.check()
+    except session.NotThere as error:
+        raise Failure(str(error), 2) from None
+    return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from spark_ingest import running
+    from spark_ingest.jobs.job import OptionError
+    from spark_ingest.sinks.sink import SinkError
+
+    try:
+        with _sinks(args) as sinks:
+            plan = _plan(args, sinks)
+            return _with_spark(args, plan)
+    except (OptionError, SinkError, session.NotThere, running.ReadError) as error:
+        raise UsageError(str(error)) from None
+    except running.RunError as error:
+        raise Failure(str(error)) from None
+
+
+@contextlib.contextmanager
+def _sinks(args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+    from spark_ingest.sinks.sink import open_sink
+
+    with contextlib.ExitStack() as stack:
+        sinks = []
+        for url in args.sink:
+            sink = open_sink(url, prefix=args.table_prefix)
+            stack.callback(sink.close)
+            sinks.append(sink)
+        yield tuple(sinks)
+
+
+def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
+    from spark_ingest.jobs.job import Context, duration
+    from spark_ingest.running import Plan, log_rows
+
+    job = load(args.job)
+    given = {
+        name.removeprefix("job_"): value
+        for name, value in vars(args).items()
+        if name.startswith("job_")
+    }
+    settings = job.parse(given)
+    try:
+        trigger = f"{duration(args.trigger)} microseconds"
+    except ValueError as error:
+        raise UsageError(f"--trigger: {error}") from None
+    if args.end is not None:
+        for flag, value in (("--once", args.once), ("--checkpoint", args.checkpoint)):
+            if value:
+                raise UsageError(f"{flag}: a batch (--to) has none")
+    context = Context(registry=_registry(args, job.registry))
+    return Plan(
+        job,
+        settings,
+        context,
+        sinks,
+        log_rows(_source(args), job, settings, is_stream=args.end is None),
+        checkpoint=args.checkpoint or _checkpoint(args),
+        trigger=trigger,
+        once=args.once,
+    )
+
+
+def _source(args: argparse.Namespace) -> dict[str, str]:
+    """Options of the data source."""
+    is_url = args.log.startswith(("http://", "https://"))
+    options = {
+        "url" if is_url else "path": args.log if is_url else str(Path(args.log).absolute()),
+        "startingOffsets": args.start or "earliest",
+    }
+    if not is_url and not Path(args.log).is_dir():
+        raise UsageError(f"--log: there is no directory {args.log}")
+    if args.end is not None:
+        options["endingOffsets"] = args.end
+    if token := args.token or os.environ.get("FLEETMQ_TOKEN", ""):
+        options["token"] = token
+    if args.parse:
+        options["parse"] = args.parse
+    if args.schema:
+        options["schemaFile"] = args.schema
+    if args.allow_data_loss:
+        options["failOnDataLoss"] = "false"
+    if args.max_rows is not None:
+        if args.max_rows < 1:
+            raise UsageError(f"--max-rows: {args.max_rows} is below 1")
+        options["maxRowsPerTrigger"] = str(args.max_rows)
+    options["stream"] = args.stream or _only_stream(args.log, is_url=is_url)
+    return options
+
+
+def _only_stream(log: str, *, is_url: bool) -> str:
+    if is_url:
+        raise UsageError("--stream: say which, when --log is a URL")
+    from mqtt_broker.streams.source import stream_names
+
+    found = stream_names(Path(log))
+    if len(found) != 1:
+        there = f"there are {', '.join(found)}" if found else "there is none"
+        raise UsageError(f"--stream: say which; in {log} {there}")
+    return found[0]
+
+
+def _registry(args: argparse.Namespace, wanted: str) -> Any:
+    """The device registry: where it is said, else in the SQL sink, if the job wants one."""
+    from spark_ingest.jobs.job import NEEDED, NONE
+    from spark_ingest.registry import Registry
+    from spark_ingest.sinks.sink import is_sql
+
+    url = args.registry or next((url for url in args.sink if is_sql(url)), None)
+    if wanted == NONE or (wanted != NEEDED and args.registry is None):
+        if wanted == NONE or url is None or not Registry.is_there(url, args.registry_table):
+            return None
+    if url is None:
+        raise UsageError(f"--registry: {args.job} needs one, and no --sink is SQL")
+    return Registry(url, args.registry_table)
+
+
+def _checkpoint(args: argparse.Namespace) -> str:
+    """The same for the same job, log and sinks: it resumes without being told where."""
+    said = "\0".join([args.log, args.stream or "", *args.sink, args.table_prefix])
+    return f"{CHECKPOINTS}/{args.job}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
+def _conf(said: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in said:
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"--conf: {text!r} is not spark.KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def _with_spark(args: argparse.Namespace, plan: Plan) -> int:
+    import spark_ingest
+    from spark_ingest import running
+
+    spark = session.start(
+        f"fleetmq {args.job}", args.master, _conf(args.conf), py_files=tuple(args.py_files)
+    )
+    stop = _Stop()
+    show = _Show(sys.stderr, is_quiet=args.quiet)
+    try:
+        spark_ingest.register(spark)
+        with stop:
+            if args.end is not None:
+                progress = running.batch(spark, plan)
+            else:
+                show.say(f"{args.job}: reading {args.log}; checkpoint {plan.checkpoint}")
+                progress = running.stream(
+                    spark, plan, is_stopped=stop.is_asked, on_progress=show.put
+                )
+        show.end(progress)
+    finally:
+        spark.stop()
+    return DONE
+
+
+class _Stop:
+    """SIGINT and SIGTERM ask to stop after the batch that is under way; a second one does not
+    wait for it."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._before: dict[int, Any] = {}
+
+    def is_asked(self) -> bool:
+        return self._asked
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+
+
+class _Show:
+    """Progress: a line that renews itself on a terminal, one every few seconds elsewhere."""
+
+    def __init__(self, out: TextIO, *, is_quiet: bool) -> None:
+        self._out = out
+        self._is_quiet = is_quiet
+        self._is_terminal = out.isatty()
+        self._last = 0.0
+
+    def say(self, text: str) -> None:
+        if not self._is_quiet:
+            self._out.write(text + "\n")
+            self._out.flush()
+
+    def put(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._is_quiet or (not self._is_terminal and now - self._last < LINE_EVERY_S):
+            return
+        self._last = now
+        if self._is_terminal:
+            self._out.write(f"\r\x1b[K{_line(progress)}")
+            self._out.flush()
+        else:
+            self.say(_line(progress))
+
+    def end(self, progress: Progress) -> None:
+        if self._is_terminal and not self._is_quiet:
+            self._out.write("\r\x1b[K")
+        results = ", ".join(f"{name} {rows:,}" for name, rows in progress.by_output.items())
+        self.say(f"done: {_line(progress)}; written: {results or 'by executors'}")
+
+
+def _line(progress: Progress) -> str:
+    lag = "" if progress.lag_s is None else f", lag {progress.lag_s:.1f} s"
+    return (
+        f"batch {progress.batch}, {progress.rows:,} rows, {progress.rows_per_s:,.0f} rows/s{lag},"
+        f" late {progress.late:,}, left out {progress.left_out:,}, rejects {progress.rejects:,}"
+    )

@@ -1,0 +1,128 @@
+"""`correlate`: requests with their answers, within a time.
+
+    SELECT * FROM requests q LEFT JOIN answers a
+    ON a.key = q.key AND a.at BETWEEN q.at AND q.at + INTERVAL 10 SECONDS
+
+Requests are messages to topics of one filter, answers those of another: commands and responses
+(`--requests '+/cmd/#' --answers '+/response'`), alarms and acknowledgements. What makes an answer
+belong to its request is a key: MQTT's Correlation Data, the client, a level of the topic, a field
+of the payload. Each answer within the time is a row (`answered`); a request without any is one
+too (`unanswered`), when the time is over and nothing can arrive that would still change it.
+
+Times are the broker's, one clock for both sides (`--time event` takes the devices'). Requests and
+answers may lie in different partitions: `--skew` is how far behind another one may be read, and
+how much longer an unanswered request takes to be told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_ingest.jobs.columns import of_topics, place, text_of, time_of, topic_filter
+from spark_ingest.jobs.job import (
+    APPEND,
+    Context,
+    Job,
+    OptionError,
+    Output,
+    duration,
+    option,
+    positive_duration,
+)
+from spark_ingest.jobs.lateness import interval_text
+
+CORRELATED = Output(
+    "correlated",
+    ("request_partition", "request_offset", "answer_partition", "answer_offset"),
+)
+CORRELATION = "correlation"
+
+
+def _key(text: str) -> str:
+    return text if text == CORRELATION else place("client", "topic", "value")(text)
+
+
+@dataclass(frozen=True)
+class Settings:
+    requests: str = option("--requests", topic_filter, "+/+/cmd/#", "topics of requests")
+    answers: str = option("--answers", topic_filter, "+/+/response/#", "topics of answers")
+    key: str = option(
+        "--key", _key, CORRELATION,
+        "what both have: correlation (MQTT's), client, topic:N or value:FIELD",
+    )  # fmt: skip
+    answer_key: str = option("--answer-key", lambda text: _key(text) if text else "", "",
+                             "where the answer has it, if elsewhere")  # fmt: skip
+    within_us: int = option("--within", positive_duration, "10s", "an answer comes so soon")
+    time: str = option(
+        "--time", place("event", "received", "sent", "value"), "received", "whose clock"
+    )
+    skew_us: int = option(
+        "--skew", duration, "1m", "how far behind another a partition may be read"
+    )
+
+
+def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+    if options.requests == options.answers:
+        raise OptionError("--answers", "it is the same as --requests")
+    requests = _side(rows, "request", options.requests, options.key, options)
+    answers = _side(rows, "answer", options.answers, options.answer_key or options.key, options)
+    until = F.col("request_at") + F.expr(f"INTERVAL {options.within_us} MICROSECONDS")
+    joined = requests.join(
+        answers,
+        (F.col("request_key") == F.col("answer_key"))
+        & (F.col("answer_at") >= F.col("request_at"))
+        & (F.col("answer_at") <= until),
+        "left_outer",
+    )
+    took = F.unix_micros("answer_at") - F.unix_micros("request_at")
+    result = F.struct(
+        "request_partition",
+        "request_offset",
+        F.coalesce("answer_partition", F.lit(-1)).alias("answer_partition"),
+        F.coalesce("answer_offset", F.lit(-1)).alias("answer_offset"),
+        F.col("request_key").alias("key"),
+        F.when(F.col("answer_at").isNull(), F.lit("unanswered"))
+        .otherwise(F.lit("answered"))
+        .alias("outcome"),
+        *["request_topic", "request_client", "request_at"],
+        *["answer_topic", "answer_client", "answer_at"],
+        (took / F.lit(1_000_000)).alias("took_s"),
+    )
+    return joined.select(result.alias("correlated"))
+
+
+def _side(rows: DataFrame, name: str, topics: str, key: str, options: Settings) -> DataFrame:
+    at = f"{name}_at"
+    return (
+        of_topics(rows, topics)
+        .select(
+            F.col("partition").alias(f"{name}_partition"),
+            F.col("offset").alias(f"{name}_offset"),
+            F.col("topic").alias(f"{name}_topic"),
+            F.col("client_id").alias(f"{name}_client"),
+            time_of(rows, options.time).alias(at),
+            _key_column(rows, key).alias(f"{name}_key"),
+        )
+        .where(F.col(f"{name}_key").isNotNull() & (F.col(f"{name}_key") != ""))
+        .withWatermark(at, interval_text(options.skew_us))
+    )
+
+
+def _key_column(rows: DataFrame, key: str) -> Column:
+    """As text, so that both sides may have it in different places. Bytes are shown in hex."""
+    if key == CORRELATION:
+        return F.hex(F.col("properties.correlation_data"))
+    return text_of(rows, key, "--key")
+
+
+JOB = Job(
+    "correlate",
+    Settings,
+    (CORRELATED,),
+    build,
+    lambda options: APPEND,
+    unread=("payload", "qos", "retain"),
+)

@@ -1,0 +1,177 @@
+"""Results in any SQL database, exactly once.
+
+A batch is one transaction: its rows, upserted, and a row of the ledger. After a crash Spark runs
+the batch again, and the ledger says that it is there. Which query it is, is the checkpoint's id:
+a new checkpoint is a new query, whose batches count from 0 again.
+
+    fleetmq_spark_ledger
+        query         the checkpoint's id
+        batch         its number
+        job           which job it was
+        rows          of all its outputs
+        committed_at  UTC
+
+Tables are made when they are missing, in that transaction too. Where the database has no
+transactions around that (MySQL), a crash leaves an empty table behind, and nothing else.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    make_url,
+    select,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from spark_ingest.sinks import tables
+from spark_ingest.sinks.sink import Batch, SinkError
+
+LEDGER: Final = "fleetmq_spark_ledger"
+# How many batches of a query the ledger remembers. Spark repeats only the last one.
+REMEMBERED: Final = 1_000
+LOCK_WAIT_S: Final = 30
+
+
+class SqlSink:
+    def __init__(self, engine: Engine, prefix: str = "") -> None:
+        self.engine = engine
+        self._prefix = prefix
+        self._metadata = MetaData()
+        self._tables: dict[str, Table] = {}
+        self._ledger = Table(
+            LEDGER,
+            self._metadata,
+            Column("query", String(64), primary_key=True),
+            Column("batch", BigInteger(), primary_key=True, autoincrement=False),
+            Column("job", String(64), nullable=False),
+            Column("rows", BigInteger(), nullable=False),
+            Column("committed_at", DateTime(), nullable=False),
+        )
+
+    def write(self, batch: Batch) -> None:
+        try:
+            if not self.has(batch):
+                found = batch.tables  # computed before the transaction begins
+                with self.engine.begin() as connection:
+                    self._write(connection, batch, found)
+        except DBAPIError as error:
+            raise SinkError(f"{self.name}: {explain(error)}") from error
+
+    @property
+    def name(self) -> str:
+        return self.engine.url.render_as_string(hide_password=True)
+
+    def has(self, batch: Batch) -> bool:
+        """Whether this batch was committed."""
+        with self.engine.connect() as connection:
+            if not self.engine.dialect.has_table(connection, LEDGER):
+                return False
+            return self._last(connection, batch.query) >= batch.number
+
+    def _write(self, connection: Connection, batch: Batch, found: Any) -> None:
+        self._ledger.create(connection, checkfirst=True)
+        rows = sum(table.num_rows for table in found.values())
+        # First of all: a second driver on the same checkpoint fails here, and writes nothing.
+        connection.execute(
+            insert(self._ledger).values(
+                query=batch.query,
+                batch=batch.number,
+                job=batch.job,
+                rows=rows,
+                committed_at=datetime.now(UTC).replace(tzinfo=None),
+            )
+        )
+        for output in batch.outputs:
+            table = self._table(connection, batch, output.name, found[output.name])
+            tables.upsert(connection, table, output, found[output.name])
+        old = (self._ledger.c.query == batch.query) & (
+            self._ledger.c.batch <= batch.number - REMEMBERED
+        )
+        connection.execute(delete(self._ledger).where(old))
+
+    def _table(self, connection: Connection, batch: Batch, name: str, rows: Any) -> Table:
+        table = self._tables.get(name)
+        if table is None:
+            output = next(one for one in batch.outputs if one.name == name)
+            metadata = MetaData()
+            table = tables.table_of(metadata, self._prefix + name, rows.schema, output)
+            tables.prepare(connection, table)
+            # Only what was committed is known to be there.
+            event.listen(
+                connection, "commit", lambda _: self._tables.update({name: table}), once=True
+            )
+        return table
+
+    def _last(self, connection: Connection, query: str) -> int:
+        found = connection.execute(
+            select(func.max(self._ledger.c.batch)).where(self._ledger.c.query == query)
+        ).scalar()
+        return -1 if found is None else int(found)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def open_engine(url: str) -> Engine:
+    """An engine whose transactions hold what they promise. SinkError."""
+    try:
+        parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        is_sqlite = parsed.get_backend_name() == "sqlite"
+        options = {"timeout": LOCK_WAIT_S} if is_sqlite else {}
+        engine = create_engine(parsed, poolclass=NullPool, connect_args=options)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise SinkError(f"{url.partition('@')[2] or url!r}: {explain(error)}") from None
+    except ModuleNotFoundError as error:
+        raise SinkError(f"the sink needs the Python package {error.name}") from None
+    if is_sqlite:
+        _make_strict(engine)
+    return engine
+
+
+def _make_strict(engine: Engine) -> None:
+    """SQLite's driver would begin transactions late, and let tables be made outside them."""
+
+    @event.listens_for(engine, "connect")
+    def on_connect(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+
+    @event.listens_for(engine, "begin")
+    def on_begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def open_sink(url: str, prefix: str) -> SqlSink:
+    sink = SqlSink(open_engine(url), prefix)
+    try:
+        with sink.engine.connect():
+            pass
+    except SQLAlchemyError as error:
+        raise SinkError(f"{sink.name}: {explain(error)}") from None
+    return sink
+
+
+def explain(error: Exception) -> str:
+    """One line of what a driver says over several."""
+    said = str(getattr(error, "orig", None) or error).strip()
+    return " ".join(said.split()) or type(error).__name__

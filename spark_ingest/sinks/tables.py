@@ -1,0 +1,213 @@
+"""Results as SQL tables: types of columns, and the statements that write rows.
+
+A row replaces the one with the same keys. Where an output says `newer_by`, it does so only if it
+is not older. SQLite and PostgreSQL do that in one statement; any other database in two, which is
+the same within a transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    DateTime,
+    Double,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    inspect,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import TIMESTAMP
+from sqlalchemy.types import TypeEngine
+
+from spark_ingest.jobs.job import Output
+from spark_ingest.sinks.sink import SinkError
+
+# Keys are indexed, and some databases index no text without a length.
+KEY_CHARS_MAX: Final = 255
+ROWS_A_STATEMENT: Final = 10_000
+
+
+def sql_type(kind: pa.DataType, *, is_key: bool) -> TypeEngine[Any]:
+    if pa.types.is_boolean(kind):
+        return Boolean()
+    if pa.types.is_integer(kind):
+        return BigInteger()
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return Double()
+    if pa.types.is_timestamp(kind):
+        return DateTime().with_variant(TIMESTAMP(timezone=True), "postgresql")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return LargeBinary()
+    if is_key:
+        return Text().with_variant(String(KEY_CHARS_MAX), "mysql", "mariadb", "oracle", "mssql")
+    return Text()
+
+
+def table_of(metadata: MetaData, name: str, schema: pa.Schema, output: Output) -> Table:
+    return Table(
+        name,
+        metadata,
+        *[
+            Column(
+                field.name,
+                sql_type(field.type, is_key=field.name in output.keys),
+                primary_key=field.name in output.keys,
+                autoincrement=False,
+                nullable=field.name not in output.keys,
+            )
+            for field in schema
+        ],
+    )
+
+
+def prepare(connection: Connection, table: Table) -> None:
+    """Make the table if there is none; if there is one, it must have the columns."""
+    inspector = inspect(connection)
+    if not inspector.has_table(table.name):
+        table.create(connection)
+        return
+    found = {column["name"] for column in inspector.get_columns(table.name)}
+    if missing := [column.name for column in table.columns if column.name not in found]:
+        raise SinkError(
+            f"table {table.name!r} has no column {', '.join(map(repr, missing))}:"
+            " rename the table, or choose another with --table-prefix"
+        )
+    keys = set(inspector.get_pk_constraint(table.name)["constrained_columns"])
+    if keys != {column.name for column in table.primary_key}:
+        wanted = ", ".join(column.name for column in table.primary_key)
+        raise SinkError(f"table {table.name!r} has another primary key than ({wanted})")
+
+
+def columns_of(rows: pa.Table, dialect: str) -> list[list[Any]]:
+    """Values as the driver takes them, column by column."""
+    found = []
+    for column in rows.columns:
+        kind = column.type
+        if pa.types.is_timestamp(kind) and dialect == "sqlite":
+            column = pc.strftime(column, "%Y-%m-%d %H:%M:%S")  # has the fraction in it
+        elif pa.types.is_timestamp(kind) and dialect != "postgresql":
+            column = column.cast(pa.timestamp("us"))
+        elif pa.types.is_decimal(kind):
+            column = column.cast(pa.float64())
+        found.append(column.to_pylist())
+    return found
+
+
+def upsert(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
+    if not rows.num_rows:
+        return
+    dialect = connection.dialect.name
+    if dialect == "sqlite":
+        _upsert_sqlite(connection, table, output, rows)
+    elif dialect == "postgresql" and connection.dialect.driver == "psycopg":
+        _upsert_postgres(connection, table, output, rows)
+    else:
+        _upsert_any(connection, table, output, rows)
+
+
+def _on_conflict(connection: Connection, table: Table, output: Output) -> str:
+    """What both SQLite and PostgreSQL say behind an INSERT."""
+    quote = connection.dialect.identifier_preparer.quote
+    keys = ", ".join(map(quote, output.keys))
+    rest = [column.name for column in table.columns if column.name not in output.keys]
+    if not rest:
+        return f"ON CONFLICT ({keys}) DO NOTHING"
+    sets = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in rest)
+    said = f"ON CONFLICT ({keys}) DO UPDATE SET {sets}"
+    if output.newer_by:
+        new = ", ".join(f"excluded.{quote(name)}" for name in output.newer_by)
+        old = ", ".join(f"{quote(table.name)}.{quote(name)}" for name in output.newer_by)
+        said += f" WHERE ({new}) >= ({old})"
+    return said
+
+
+def _upsert_sqlite(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
+    quote = connection.dialect.identifier_preparer.quote
+    names = ", ".join(map(quote, rows.column_names))
+    marks = ", ".join("?" * rows.num_columns)
+    statement = (
+        f"INSERT INTO {quote(table.name)} ({names}) VALUES ({marks})"
+        f" {_on_conflict(connection, table, output)}"
+    )
+    for at in range(0, rows.num_rows, ROWS_A_STATEMENT):
+        part = columns_of(rows.slice(at, ROWS_A_STATEMENT), "sqlite")
+        connection.exec_driver_sql(statement, list(zip(*part, strict=True)))
+
+
+def _upsert_postgres(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
+    """COPY into a table of this transaction, and one statement from there."""
+    quote = connection.dialect.identifier_preparer.quote
+    staged, target = quote(f"staged_{table.name}"), quote(table.name)
+    names = ", ".join(map(quote, rows.column_names))
+    connection.exec_driver_sql(
+        f"CREATE TEMPORARY TABLE {staged} ON COMMIT DROP AS"
+        f" SELECT {names} FROM {target} WITH NO DATA"
+    )
+    driver: Any = connection.connection.driver_connection
+    with driver.cursor() as cursor, cursor.copy(f"COPY {staged} ({names}) FROM STDIN") as copy:
+        for at in range(0, rows.num_rows, ROWS_A_STATEMENT):
+            part = columns_of(rows.slice(at, ROWS_A_STATEMENT), "postgresql")
+            for row in zip(*part, strict=True):
+                copy.write_row(row)
+    connection.exec_driver_sql(
+        f"INSERT INTO {target} ({names}) SELECT {names} FROM {staged}"
+        f" {_on_conflict(connection, table, output)}"
+    )
+    connection.exec_driver_sql(f"DROP TABLE {staged}")
+
+
+def _upsert_any(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
+    """Two statements: what these rows replace goes, then they come."""
+    keys = [table.c[name] for name in output.keys]
+    same = and_(*[key == bindparam(f"key_{key.name}") for key in keys])
+    for at in range(0, rows.num_rows, ROWS_A_STATEMENT):
+        part = rows.slice(at, ROWS_A_STATEMENT)
+        columns = dict(
+            zip(part.column_names, columns_of(part, connection.dialect.name), strict=True)
+        )
+        records = [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
+        if output.newer_by:
+            records = [
+                record for record in records
+                if not _is_older(connection, table, output, record)
+            ]  # fmt: skip
+        marked = [{f"key_{name}": one[name] for name in output.keys} for one in records]
+        if records:
+            connection.execute(delete(table).where(same), marked)
+            connection.execute(insert(table), records)
+
+
+def _is_older(connection: Connection, table: Table, output: Output, record: dict[str, Any]) -> bool:
+    """Whether the table has a newer row of these keys."""
+    is_newer = or_(
+        *[
+            and_(
+                *[table.c[before] == record[before] for before in output.newer_by[:at]],
+                table.c[name] > record[name],
+            )
+            for at, name in enumerate(output.newer_by)
+        ]
+    )
+    same = and_(*[table.c[name] == record[name] for name in output.keys])
+    return (
+        connection.execute(select(table.c[output.keys[0]]).where(same, is_newer)).first()
+        is not None
+    )

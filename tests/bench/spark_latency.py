@@ -1,0 +1,160 @@
+"""Publish to window row: how old a message is when its window is committed, at a 1 s trigger.
+
+    python tests/bench/spark_latency.py --rate 20000 --seconds 60
+
+A writer appends to a log at a steady rate, as the broker's does; `windows` follows it into SQLite.
+After each commit the windows say how many messages they have counted, and the schedule when those
+were published. The first seconds, in which Spark starts and compiles, do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import spark_ingest
+from mqtt_broker.streams.log import Log
+from mqtt_broker.streams.settings import Settings
+from mqtt_broker.streams.writer import LogWriter
+from spark_ingest import running, session
+from spark_ingest.jobs import load
+from spark_ingest.jobs.job import Context
+from spark_ingest.sinks.sink import Batch
+from spark_ingest.sinks.sql import SqlSink, open_engine
+from tests.bench.spark_job import DEVICES, SCHEMA, STREAM
+
+TICK_S: Final = 0.02
+
+
+class Fleet(threading.Thread):
+    """Publishes at a rate; `published_at` says when a message was."""
+
+    def __init__(self, root: Path, rate: int) -> None:
+        super().__init__(daemon=True)
+        self._log = Log.open(root, None, report=print)
+        self._stream = self._log.create(
+            Settings(STREAM, partitions=2, event_time="json:$.ts ms", schema=SCHEMA)
+        )
+        self._writer = LogWriter(self._log)
+        self._rate = rate
+        self._marks: list[tuple[int, float]] = []  # so many messages by then
+        self.is_stopped = threading.Event()
+        self.count = 0
+
+    def run(self) -> None:
+        began = time.time()
+        while not self.is_stopped.wait(TICK_S):
+            now = time.time()
+            self._publish(int((now - began) * self._rate) - self.count, now)
+        self._log.close()
+
+    def _publish(self, count: int, now: float) -> None:
+        for number in range(self.count, self.count + count):
+            device = number % DEVICES
+            payload = b'{"seq": %d, "ts": %d, "temperature": %.1f, "humidity": 50}' % (
+                number // DEVICES,
+                int(now * 1_000),
+                20 + number % 7,
+            )
+            self._writer.append(
+                self._stream, f"plant/d{device}/t", f"d{device}", [payload], int(now * 1e6)
+            )
+        self.count += count
+        self._writer.take(self.count)
+        self._writer.commit(self._writer.write(self.count))
+        self._marks.append((self.count, now))
+
+    def ages(self, first: int, last: int, now: float) -> list[tuple[float, int]]:
+        """(age, how many) of the messages from one number to another."""
+        found, before = [], 0
+        for count, at in self._marks:
+            part = min(count, last) - max(before, first)
+            if part > 0:
+                found.append((now - at, part))
+            before = count
+        return found
+
+
+class Watched(SqlSink):
+    """Notes after each commit how old was what it made visible."""
+
+    def __init__(self, out: Path, fleet: Fleet, warm_up_s: float) -> None:
+        super().__init__(open_engine(f"sqlite:///{out}"))
+        self._out = out
+        self._fleet = fleet
+        self._counted = 0
+        self._from = time.time() + warm_up_s
+        self.ages: list[tuple[float, int]] = []
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        now = time.time()
+        connection = sqlite3.connect(self._out)
+        counted = connection.execute("SELECT sum(count) FROM windows WHERE metric = ''").fetchone()
+        connection.close()
+        seen = counted[0] or 0
+        if now >= self._from:
+            self.ages += self._fleet.ages(self._counted, seen, now)
+        self._counted = seen
+
+
+def percentile(ages: list[tuple[float, int]], part: float) -> float:
+    left = part * sum(count for _, count in ages)
+    for age, count in sorted(ages):
+        left -= count
+        if left <= 0:
+            return age
+    return float("nan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rate", type=int, default=20_000)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--warm-up", type=float, default=30)
+    parser.add_argument("--master", default="local[2]")
+    args = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="fleetmq-bench-"))
+    try:
+        session.check()
+        spark = session.start("latency", args.master, {"spark.local.dir": str(directory)})
+        spark_ingest.register(spark)
+        fleet = Fleet(directory / "log", args.rate)
+        fleet.start()
+        sink = Watched(directory / "out.db", fleet, args.warm_up)
+        job = load("windows")
+        source = {
+            "path": str(directory / "log"), "stream": STREAM, "startingOffsets": "earliest",
+        }  # fmt: skip
+        settings: Any = job.parse({})
+        read = running.log_rows(source, job, settings, is_stream=True)
+        plan = running.Plan(
+            job, settings, Context(), (sink,), read,
+            checkpoint=str(directory / "checkpoint"), trigger="1 second",
+        )  # fmt: skip
+        until = time.time() + args.warm_up + args.seconds
+        running.stream(
+            spark, plan, is_stopped=lambda: time.time() > until, on_progress=lambda _: None
+        )
+        fleet.is_stopped.set()
+        fleet.join()
+        spark.stop()
+        print(json.dumps({
+            "rate": args.rate,
+            "published": fleet.count,
+            **{f"p{round(part * 100)}_s": round(percentile(sink.ages, part), 2)
+               for part in (0.5, 0.95, 0.99)},
+        }))  # fmt: skip
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
