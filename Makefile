@@ -2,7 +2,8 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-compiled check bench torture load fuzz clean
+.PHONY: help setup run demo test test-compiled check bench bench-spark torture \
+	spark-kill spark-zip load fuzz clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,8 +51,11 @@ $(VENV)/.fuzz: $(VENV)/.ready
 run: setup  ## run a broker on 127.0.0.1:1883, its state in fleetmq-data (HOST=, PORT=, DATA=)
 	@exec $(BIN)/fleetmq broker --host $(HOST) --port $(PORT) --data-dir $(DATA)
 
+demo: setup  ## the whole story in a minute: devices, a kill -9, the log, Spark, and a verdict
+	@$(BIN)/fleetmq demo
+
 test: $(VENV)/.ready  ## run the fast tests on all cores
-	@$(BIN)/python -m pytest -q -n auto -m 'not slow'
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m 'not slow'
 
 test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof
@@ -77,6 +81,17 @@ torture: setup  ## kill the broker KILLS times under load (200), PostgreSQL a qu
 		--database sqlite --command $(BIN)/fleetmq
 	@$(BIN)/python -m tests.fault.torture --kills $$((($(KILLS) + 3) / 4)) --seed $(SEED) \
 		--database postgresql --command $(BIN)/fleetmq
+
+spark-kill: setup  ## kill Spark's drivers KILLS times around their commits, and executors, and count
+	@$(BIN)/python -m tests.spark.killing --kills $(KILLS)
+	@$(BIN)/python -m tests.spark.killing --kills 6 --cluster
+
+spark-zip: $(VENV)/.ready  ## pack the code that Spark's executors need, for --py-files
+	@$(BIN)/python deploy/spark_zip.py
+
+bench-spark: setup  ## measure the Spark job and the source, beside from_json
+	@PYTHONPATH=. $(BIN)/python tests/bench/spark_job.py
+	@PYTHONPATH=. $(BIN)/python tests/bench/spark.py
 
 load: setup  ## load a broker with Locust's users for LOAD_SECONDS seconds (60); a failed request fails it
 	@$(BIN)/python tests/bench/load.py --command $(BIN)/fleetmq --seconds $(LOAD_SECONDS)

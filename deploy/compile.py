@@ -23,8 +23,9 @@ PRODUCT = ROOT / "build" / "product"
 PACKAGES = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 # Whole rooms, and of the server what runs in every turn.
 COMPILED = ("qos", "sessions", "mqtt_broker/codec", "mqtt_broker/topics", "mqtt_broker/core")
-COMPILED_TOO = ("mqtt_broker/server/turns.py", "mqtt_broker/server/links.py",
-                "mqtt_broker/server/app.py")  # fmt: skip
+COMPILED_TOO = tuple(
+    f"mqtt_broker/server/{name}.py" for name in "turns links app layered tls websocket".split()
+)
 # What inherits from a class that is not ours stays as it is (compiled, a dict of our own breaks
 # the collector), and so do the doors, since other people's classes inherit from them.
 INTERPRETED = (
@@ -35,7 +36,7 @@ INTERPRETED = (
 # Of the sessions' room not what is for SQL: the time goes into the database there, and its rows
 # are no tuples of ours.
 COMPILED_SESSIONS = (
-    "budget changes holds journal message outbox queue records registry session"
+    "budget changes feeds holds journal message outbox queue records registry session"
 ).split()
 
 SETUP = """\

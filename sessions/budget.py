@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from sessions.message import Message
 
 
 class QueueFull(enum.Enum):
@@ -12,6 +15,12 @@ class QueueFull(enum.Enum):
     DROP_OLDEST = "drop_oldest"
     DROP_NEW = "drop_new"
     DISCONNECT = "disconnect"
+
+
+class Mourner(Protocol):
+    """Whoever wants to see the messages that clients do not get."""
+
+    def add(self, reason: str, message: Message, client_id: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -30,6 +39,7 @@ class Budget:
     memory_bytes: int = 0  # of those, in memory
     published: int = 0  # PUBLISH packets that sessions have written
     dropped: dict[str, int] = field(default_factory=dict)
+    mourner: Mourner | None = None
 
     def allows(self, messages: int, waiting_bytes: int, size: int) -> bool:
         """Whether one more of `size` bytes may join a queue, and all that waits anywhere."""
@@ -45,3 +55,9 @@ class Budget:
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def lose(self, reason: str, message: Message, client_id: str) -> None:
+        """This client, or all of a shared subscription, will not get it."""
+        self.drop(reason)
+        if self.mourner is not None:
+            self.mourner.add(reason, message, client_id)

@@ -22,6 +22,7 @@ from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.packets import Will
 from qos import PACKET_ID_MAX, Receiver, Sender
 from sessions.budget import Budget, QueueFull
+from sessions.feeds import Fed, Feed, end_fed, pump_feeds
 from sessions.holds import Parked, Resumption
 from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Ids, Message
@@ -66,6 +67,7 @@ class Session:
         "expires_at",
         "expiry_interval",
         "expiry_timer",
+        "feeds",
         "is_gated",
         "is_plain",
         "journal",
@@ -107,6 +109,7 @@ class Session:
         self.will_timer: Cancellable | None = None
         self.outbox = NOBODY
         self.overflow: Callable[[], None] | None = None  # the queue is full and says disconnect
+        self.feeds: list[Feed] | None = None  # readers of the log, when it has any
         self._repeats: deque[int] = (
             deque()
         )  # ids of a resumed window that the peer has no room for yet
@@ -200,7 +203,7 @@ class Session:
         box = self.outbox
         if not box.plain:
             for packet_id, message in zip(ids, messages, strict=True):
-                self._send_one(packet_id, message, grant, now, dup=False)
+                self.send_one(packet_id, message, grant, now, dup=False)
             if self.queue is not None:  # what was too large for the peer left room in the window
                 self.pump(now)
             return
@@ -254,7 +257,7 @@ class Session:
                 self.budget.drop("slow_reader", len(messages))
             return False
         for message in messages:
-            self._send_one(0, message, grant, now, dup=False)
+            self.send_one(0, message, grant, now, dup=False)
         return True
 
     def pump(self, now: float) -> None:
@@ -269,9 +272,11 @@ class Session:
             entry = window.unacked.get(packet_id)
             if entry is not None:
                 # What was sent once does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
-                self._send_one(packet_id, entry[0], entry[1], now, dup=True)
+                self.send_one(packet_id, entry[0], entry[1], now, dup=True)
         if self.queue is not None and not self._repeats:
             self._pump_queue(self.queue, now)
+        if self.feeds is not None:
+            pump_feeds(self, now)
 
     def _pump_queue(self, queue: Queue, now: float) -> None:
         window = self.window
@@ -284,7 +289,7 @@ class Session:
             message, grant, n, _ = item
             if message.envelope.is_expired(now):  # [MQTT-3.3.2-5]
                 window.burn()
-                self.budget.drop("expired")
+                self.budget.lose("expired", message, self.client_id)
                 expired.append(item)
             elif grant.qos:
                 packet_id = window.admit_one(item, grant.qos)
@@ -293,9 +298,9 @@ class Session:
                 if n and grant.qos == 2 and may_park:
                     parked.append((packet_id, item))
                 else:
-                    self._send_one(packet_id, message, grant, now, dup=False)
+                    self.send_one(packet_id, message, grant, now, dup=False)
             else:
-                self._send_one(0, message, grant, now, dup=False)
+                self.send_one(0, message, grant, now, dup=False)
         if self.queue is queue and not len(queue):
             self.queue = None
         journal = self.journal
@@ -360,7 +365,7 @@ class Session:
         self._repeats = deque(self.window.unacked)
         self.pump(now)
 
-    def _send_one(
+    def send_one(
         self, packet_id: int, message: Message, grant: Grant, now: float, *, dup: bool
     ) -> None:
         """One PUBLISH with everything this peer asked for: aliases, size limit, DUP."""
@@ -386,7 +391,9 @@ class Session:
             # As if it had been sent and acknowledged. [MQTT-3.1.2-25]
             forgotten = self.window.forget(packet_id)
             self.budget.drop("packet_too_large")
-            if forgotten is not None:
+            if isinstance(message, Fed):
+                message.feed.on_over([message], 0, now)
+            elif forgotten is not None:
                 self._forget([forgotten], now)
             return
         if alias and not known and box.aliases is not None:
@@ -394,6 +401,12 @@ class Session:
         box.pieces += (packet, message.payload)
         box.mark()
         self.budget.published += 1
+
+    @property
+    def feed_room(self) -> int:
+        """How many messages at QoS 1 a feed may give now: what is live goes first."""
+        is_free = self.outbox.state < CONGESTED and not (self.has_waiting or self.is_gated)
+        return max(0, self.window.room) if is_free else 0
 
     # The queue.
 
@@ -412,7 +425,7 @@ class Session:
         for index, message in enumerate(messages):
             item = (message, grant, n + index if n else 0, ticket)
             if not self._make_room(queue, size, dropped, is_stored=n > 0):
-                budget.drop("queue_full")
+                budget.lose("queue_full", message, self.client_id)
                 dropped.append(item)
                 continue
             queue.append(item)
@@ -438,7 +451,7 @@ class Session:
                         self.want_page(queue)
                     return True
                 dropped.append(self._dequeue(queue))
-                budget.drop("queue_full")
+                budget.lose("queue_full", dropped[-1][0], self.client_id)
                 continue
             if budget.queue_full is QueueFull.DISCONNECT and self.overflow is not None:
                 self.overflow()
@@ -506,12 +519,14 @@ class Session:
 
     # Acknowledgements.
 
-    def on_puback(self, ids: list[int], now: float) -> None:
+    def on_puback(self, ids: list[int], now: float, reason: int = 0) -> None:
         """They are over, and free their place. [MQTT-4.3.2-3]"""
         done = self.window.on_puback(ids)
+        if self.feeds is not None:
+            end_fed(done, reason, now)
         if self.sid and done and self.journal is not None:
             self.journal.on_done(self.sid, done, now)
-        if self.queue is not None or self._repeats:
+        if self.queue is not None or self._repeats or self.feeds is not None:
             self.pump(now)
 
     def on_pubrec(self, ids: list[int], now: float) -> bool:

@@ -12,10 +12,14 @@ import signal
 import sys
 
 from mqtt_broker import __version__
+from mqtt_broker.admin.front import Front
+from mqtt_broker.admin.server import HttpServerError
 from mqtt_broker.server.app import Server, load_strategy
 from mqtt_broker.server.config import DATA_DIR, Config, ConfigError, StartError, load
+from mqtt_broker.server.listeners import check_files
 from mqtt_broker.server.loop import TurnLoop
 from mqtt_broker.server.memory import keep_large_buffers
+from mqtt_broker.server.notify import Notifier
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let clients in without a login on addresses others can reach",
     )
     parser.add_argument("--max-keepalive", type=int, metavar="S", help="longest keep alive")
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="where health, metrics and the API are served (default 127.0.0.1:8080), or off",
+    )
     parser.add_argument("--log-level", help="debug, info, warning or error (default info)")
     parser.add_argument(
         "--check", action="store_true", help="check the configuration, say so, and end"
@@ -58,13 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     names = (
         "host port unix_socket data_dir database_url durability recover allow_anonymous "
-        "max_keepalive log_level"
+        "max_keepalive log_level http"
     ).split()
     try:
         config = load(args.config, os.environ, {name: getattr(args, name) for name in names})
         load_strategy(config.settings.shared_strategy)
         if args.check:
-            print(f"configuration ok: {', '.join(map(str, config.endpoints))}")
+            check_files(config.endpoints)
+            print(f"configuration ok: {', '.join(one.url for one in config.endpoints)}")
             return 0
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
@@ -86,22 +96,36 @@ async def _serve(config: Config) -> bool:
     loop = asyncio.get_running_loop()
     server = Server(config)
     endpoints = server.start()
+    front = Front(server, config)
+    try:
+        http = front.start()
+    except HttpServerError as error:
+        await server.stop()
+        raise ConfigError(str(error)) from None
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    where = ", ".join(map(str, endpoints))
+    loop.add_signal_handler(signal.SIGHUP, server.reload.all)
+    where = ", ".join(endpoint.url for endpoint in endpoints)
     kept = f"durability {config.durability}"
     if config.needs_store:
         kept += f", state in {config.store_name}"
     print(f"FleetMQ {__version__} listens on {where} ({kept})", flush=True)
+    if http:
+        print(f"HTTP at {http}", flush=True)
     # What exists now stays: take it out of the collector's way, and let it look less often
     # at the many small objects of a busy broker, hardly any of which are ever in a cycle.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    notifier = Notifier(loop, os.environ)
+    notifier.ready(f"listens on {where}")
     await stop.wait()
+    notifier.stopping()
     print("FleetMQ stops", flush=True)
-    return await server.stop()
+    is_stored = await server.stop()
+    front.stop()
+    return is_stored
 
 
 def _raise_descriptor_limit() -> None:

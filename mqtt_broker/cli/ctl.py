@@ -2,6 +2,7 @@
 
 export   the whole state as lines of JSON; refused while a broker runs on it
 import   such lines into an empty store, on the same database or another
+acl, ban, unban, bans   who may do what, and who is kept out (`cli.ctl_access`)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from mqtt_broker.cli import ctl_access
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from sessions import transfer
 from sessions.store import Store, StoreError
@@ -32,9 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if is_written:
             action.add_argument("--force", action="store_true", help="write over FILE")
         action.add_argument("file", metavar="FILE", nargs="?", default="-", help=file)
+    ctl_access.add_actions(actions)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action in ctl_access.ACTIONS:
+        return ctl_access.run(args)
     if not args.data_dir and not args.database_url:
         raise UsageError("which store? Say --data-dir DIR or --database-url URL")
     if args.data_dir and args.database_url:

@@ -25,6 +25,10 @@ COMMANDS: Final = {
     "pub": Command("mqtt_broker.cli.pub", "publish messages", ("--help",)),
     "sub": Command("mqtt_broker.cli.sub", "subscribe and print what arrives", ("--help",)),
     "sim": Command("mqtt_broker.cli.sim", "load a broker with simulated devices and judge it"),
+    "spark": Command("mqtt_broker.cli.spark", "run Spark jobs on the telemetry log"),
+    "stream": Command("mqtt_broker.cli.stream", "look into streams and change them"),
+    "demo": Command("mqtt_broker.cli.demo", "show the whole story in a minute, and count"),
+    "passwd": Command("mqtt_broker.cli.passwd", "add, change and remove users"),
     "ctl": Command("mqtt_broker.cli.ctl", "look after what a broker keeps"),
 }
 

@@ -68,6 +68,23 @@ class Publish:
         raw, size, skip = self.raw, self.size, self.payload_at
         return [raw[at + skip : at + size] for at in range(0, len(raw), size)]
 
+    def part(self, first: int, end: int) -> Publish:
+        """Some of the run."""
+        if end - first == self.count:
+            return self
+        return Publish(
+            self.topic,
+            self.qos,
+            self.retain,
+            self.dup,
+            self.properties,
+            self.raw[first * self.size : end * self.size],
+            end - first,
+            self.size,
+            self.id_at,
+            self.payload_at,
+        )
+
     @property
     def section(self) -> bytes:
         """The properties as they came, with their length; empty in 3.1.1."""

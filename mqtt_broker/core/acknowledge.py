@@ -40,7 +40,8 @@ def _act(connection: Connection, packet: Ack, now: float) -> None:
     if packet_type == PUBACK:
         # Whatever its reason code, the exchange is over [MQTT-4.3.2-1]: the message is neither
         # repeated [MQTT-4.4.0-2] nor given to another member of a share. [MQTT-4.8.2-6]
-        connection.session.on_puback(packet.packet_ids, now)
+        # To a consumer group of the log it says that the record was not done.
+        connection.session.on_puback(packet.packet_ids, now, packet.reason)
     elif packet_type == PUBREC:
         _on_pubrec(connection, packet, now)
     elif packet_type == PUBREL:

@@ -19,13 +19,17 @@ from typing import Final
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import DISCONNECT, PUBLISH
 from mqtt_broker.codec.reasons import may_carry
-from mqtt_broker.core import connect, states, sys_topics
-from mqtt_broker.core.access import Access, OpenAccess, Verdict
+from mqtt_broker.core import connect, states, subscribe, sys_topics
+from mqtt_broker.core.access import Access, AskingGuard, Guard, OpenAccess, Verdict
+from mqtt_broker.core.checks import Checks
 from mqtt_broker.core.connection import Connection, Link
+from mqtt_broker.core.dead_letters import REASONS, DeadLetters
 from mqtt_broker.core.groups import Group
+from mqtt_broker.core.replays import Replays
 from mqtt_broker.core.routes import Routes
 from mqtt_broker.core.settings import DEFAULTS, Settings
 from mqtt_broker.core.stats import Stats
+from mqtt_broker.core.taps import Taps
 from mqtt_broker.core.timers import Timers
 from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedTree
@@ -37,6 +41,8 @@ from sessions.outbox import DIRTY, Outbox
 from sessions.registry import Registry
 from sessions.session import Session
 
+_RECHECKED_AT_ONCE: Final = 200  # sessions, when rules change: then others have their turn
+_RECHECK_PAUSE_S: Final = 0.002
 HEAD_MESSAGES_MIN: Final = 50  # that a client which is here has in memory, however little there is
 
 
@@ -67,7 +73,9 @@ class Broker:
         self.rng = rng
         self.access: Access = OpenAccess() if access is None else access
         self.guarded = self.access.guards_topics
-        self.is_strict = self.guarded or settings.maximum_qos < 2  # each PUBLISH is checked
+        self.guards: dict[str, Guard] = {}  # by client id: of sessions whose client was let in
+        self._unchecked: list[str] = []  # clients whose subscriptions wait to be checked again
+        self.is_strict = settings.maximum_qos < 2  # each PUBLISH is checked
         self.log = log
         self.on_bug = on_bug
         self.heap_bytes = heap_bytes
@@ -84,15 +92,26 @@ class Broker:
         )
         self.sessions = Registry(self.budget, settings.receive_maximum, journal)
         self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
+        self.users: dict[str, int] = {}  # user name: how many of its clients are connected
         self.links: set[Connection] = set()  # every one that is not closed
         self.routes = Routes()
         self.groups: dict[str, Group] = {}  # by the whole `$share/...` filter
         self.retained: RetainedTree[Message] = RetainedTree()
         self.retained_bytes = 0
+        self.taps: Taps | None = None
+        self.replays: Replays | None = None
+        self.checks: Checks | None = None
+        self.dead_letters: DeadLetters | None = None
+        if settings.dead_letters:
+            wanted = settings.dead_letters.split(",")
+            self.dead_letters = DeadLetters(self, frozenset(REASONS if "all" in wanted else wanted))
+            self.budget.mourner = self.dead_letters
         self.stats = Stats(now)
         self.timers = Timers()
         self.is_shutting_down = False
+        self.access_figures: Callable[[], dict[str, int]] = dict  # what the access door counts
         self.store_figures: Callable[[], dict[str, int]] = dict
+        self.log_figures: Callable[[], dict[str, int]] = dict  # of streams and who reads them
         self.store_state = ""  # what is wrong with the store; empty: nothing
 
         self.dirty: list[Outbox] = []  # outboxes with something to write this turn
@@ -105,6 +124,13 @@ class Broker:
             sys_topics.start(self, now)
         self.timers.at(now + settings.retained_sweep_s, self._sweep_retained)
 
+    @property
+    def redeliveries_max(self) -> int:
+        """How often a consumer group tries again; 0: always, nobody keeps what it gives up."""
+        letters = self.dead_letters
+        wanted = letters is not None and "redelivery" in letters.reasons
+        return self.settings.redeliveries_max if wanted else 0
+
     # The turn.
 
     def accept(self, link: Link, now: float) -> Connection:
@@ -115,6 +141,8 @@ class Broker:
 
     def flush(self, now: float) -> None:
         """Write everything the turn produced: one write a peer."""
+        if self.dead_letters is not None:
+            self.dead_letters.publish(now)
         dirty = self.dirty
         while dirty:
             batch = dirty[:]
@@ -149,7 +177,8 @@ class Broker:
     def resume(self, connection: Connection, verdict: Verdict, now: float) -> None:
         """The answer to a CONNECT that waited. Too late, or a second one: ignored."""
         if connection.is_undecided and connection.state != states.CLOSED:
-            connection.link.resume_reading()
+            if connection.state == states.WAITING:
+                connection.link.resume_reading()
             connection.resume(verdict, now)
 
     def stop(self, now: float) -> None:
@@ -177,6 +206,12 @@ class Broker:
             for text in session.subscriptions:  # routes sort receivers by what they take
                 self.routes.cache.drop(text)
         self.connections[session.client_id] = connection
+        username = session.username
+        if username is not None:
+            self.users[username] = self.users.get(username, 0) + 1
+            connection.counted_as = username
+        if self.replays is not None and session.feeds is not None:
+            self.replays.on_attached(session, connection.connected_at)
         self.stats.connections += 1
         self.stats.clients_maximum = max(self.stats.clients_maximum, len(self.connections))
 
@@ -191,6 +226,11 @@ class Broker:
             session = connection.session
             session.detach()
             del self.connections[session.client_id]
+            username = connection.counted_as
+            if username is not None:
+                self.users[username] -= 1
+                if not self.users[username]:
+                    del self.users[username]
             if self.settings.client_events:
                 body = json.dumps({"reason": why, "at": round(now, 3)})
                 sys_topics.publish_event(self, session.client_id, "disconnected", body, now)
@@ -225,10 +265,14 @@ class Broker:
             group = self.groups.get(text)
             if group is not None:
                 group.refresh(now)
+        if self.replays is not None and session.feeds is not None and session.is_online:
+            self.replays.on_online(session, now)
 
     def move_shared(self, session: Session, now: float) -> None:
         """What the session held for its groups goes to other members. [MQTT-4.8.2-3]"""
         self.refresh_groups(session, now)
+        if self.replays is not None and session.feeds is not None:
+            self.replays.on_away(session, now)
         mine: list[object] = [self.groups[t] for t in session.subscriptions if t in self.groups]
         for item in session.take_shared(mine) if mine else ():
             group = item[1].group
@@ -282,7 +326,7 @@ class Broker:
     # Back-pressure.
 
     def hold_back(self, connection: Connection, now: float) -> None:
-        """Too much waits for slow readers: stop reading from who adds to it."""
+        """Too much waits for slow readers or for the disk: stop reading from who adds to it."""
         if not connection.is_held_back and connection.state == states.ACTIVE:
             if not self._held_back:
                 self._watch_readers(now)
@@ -308,9 +352,20 @@ class Broker:
             and not self.is_store_behind
         ):
             for connection in self._held_back:
-                connection.is_held_back = False
-                connection.read_on()
+                self._let_go(connection)
             self._held_back.clear()
+
+    def _let_go(self, connection: Connection) -> None:
+        connection.is_held_back = connection.awaits_log = False
+        connection.read_on()
+
+    def on_store_state(self, state: str) -> None:
+        """What is wrong with the store, or nothing. QoS 0 does not wait for one that fails."""
+        self.store_state = state
+        if state:
+            for connection in [c for c in self._held_back if c.awaits_log]:
+                self._held_back.discard(connection)
+                self._let_go(connection)
 
     # The store.
 
@@ -330,6 +385,21 @@ class Broker:
         return journal is not None and (
             journal.uncommitted_bytes > self.settings.journal_bytes_max
             or journal.unfolded_bytes > self.settings.queue_memory_bytes_max
+            or self._is_log_full
+        )
+
+    @property
+    def is_log_behind(self) -> bool:
+        """Whether QoS 0 waits for the log too. With a store that fails it goes on without it."""
+        return self._is_log_full and not self.store_state
+
+    @property
+    def _is_log_full(self) -> bool:
+        journal = self.journal
+        return (
+            journal is not None
+            and journal.alongside is not None
+            and journal.alongside.waiting_bytes > self.settings.stream_bytes_max
         )
 
     def on_committed(self, number: int, now: float) -> None:
@@ -357,6 +427,57 @@ class Broker:
                     return
         for group in self.groups.values():
             group.evict(folded, 0)
+
+    # What clients may do, when that changes.
+
+    def guard_of(self, session: Session) -> Guard:
+        """Of a session from the store nobody knows more than its client id and user name."""
+        guard = self.guards.get(session.client_id)
+        return guard or AskingGuard(self.access, session.client_id, session.username)
+
+    def recheck(self, now: float) -> None:
+        """The rules changed: nothing remembered holds, and subscriptions are checked again.
+
+        Sessions from the store whose client was not here since are checked when it comes.
+        """
+        self.guarded = self.access.guards_topics
+        for connection in self.connections.values():
+            if connection.allowed is not None:
+                connection.allowed.clear()
+        is_under_way = bool(self._unchecked)
+        self._unchecked = list(self.guards)
+        if not is_under_way:
+            self._recheck_some(now)
+
+    def _recheck_some(self, now: float) -> None:
+        for _ in range(min(_RECHECKED_AT_ONCE, len(self._unchecked))):
+            self.recheck_client(self._unchecked.pop(), now)
+        if self._unchecked:
+            self.timers.at(now + _RECHECK_PAUSE_S, self._recheck_some)
+
+    def recheck_client(self, client_id: str, now: float) -> None:
+        """MQTT has no word for a subscription that is taken back, but for the connection."""
+        session = self.sessions.get(client_id)
+        if session is None:
+            return
+        connection = self.connections.get(client_id)
+        guard = self.guards.get(client_id)
+        is_gone = guard is not None and not guard.is_welcome
+        if (self.withdraw(session, now) or is_gone) and connection is not None:
+            connection.end(now, reasons.NOT_AUTHORIZED, why="no longer allowed")
+
+    def withdraw(self, session: Session, now: float) -> bool:
+        """Take back the subscriptions it may no longer have; whether there were any."""
+        guard = self.guards.get(session.client_id)
+        if guard is None:
+            return False
+        lost = [
+            s for s in session.subscriptions.values() if not guard.may_subscribe(s.filter, s.qos)
+        ]
+        for subscription in lost:
+            subscribe.unsubscribe(self, subscription, now)
+            self.log(f"{session.client_id}: no longer allowed to subscribe {subscription.filter!r}")
+        return bool(lost)
 
     # What operators may do.
 

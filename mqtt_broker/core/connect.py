@@ -2,6 +2,7 @@
 
     on_connect   check, ask the access door
     settle       its verdict: admit, refuse, exchange AUTH packets, or wait
+    Reply        the way back for a verdict that comes later
     admit        take over, find or make the session, CONNACK, resume
 
 The verdict may come at once or later through `Broker.resume`; a connection that waits holds
@@ -23,7 +24,15 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Auth, Connect, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core import states, sys_topics, wills
-from mqtt_broker.core.access import PENDING, Allow, Challenge, ConnectRequest, Refuse, Verdict
+from mqtt_broker.core.access import (
+    PENDING,
+    Allow,
+    AskingGuard,
+    Challenge,
+    ConnectRequest,
+    Refuse,
+    Verdict,
+)
 from mqtt_broker.core.publish import is_ours
 from mqtt_broker.core.subscribe import end_subscriptions
 from mqtt_broker.topics.aliases import OutboundAliases
@@ -37,6 +46,45 @@ if TYPE_CHECKING:
 
 KEEPALIVE_ANY = 65_535  # `max_keepalive` that asks for nothing
 _CONNACK_BYTES_MIN = 5
+
+
+class Reply:
+    """Carries a late verdict to the connection that asked. Too late, or a second one: ignored."""
+
+    __slots__ = ("_connection", "_question")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._question = connection.question
+
+    @property
+    def is_wanted(self) -> bool:
+        connection = self._connection
+        return connection.question == self._question and connection.state != states.CLOSED
+
+    def __call__(self, verdict: Verdict, now: float) -> None:
+        if self.is_wanted:
+            self._connection.broker.resume(self._connection, verdict, now)
+
+
+def _ask(connection: Connection, packet: Connect, data: bytes | None, *, again: bool) -> Verdict:
+    """Ask the access door about a CONNECT, or about an AUTH that begins a re-authentication."""
+    connection.question += 1
+    link = connection.link
+    request = ConnectRequest(
+        packet.client_id,
+        connection.username if again else packet.username,
+        packet.password,
+        packet.version,
+        link.peer,
+        packet.properties.text(prop.AUTHENTICATION_METHOD),
+        data,
+        getattr(link, "certificate", None),  # links of embedders and tests need have neither
+        getattr(link, "listener", ""),
+        again,
+        Reply(connection),
+    )
+    return connection.broker.access.connect(request)
 
 
 def on_connect(connection: Connection, packet: Connect, now: float) -> None:
@@ -64,16 +112,8 @@ def on_connect(connection: Connection, packet: Connect, now: float) -> None:
         return
     if packet.will is not None:
         _check_will(broker, packet.will)
-    request = ConnectRequest(
-        packet.client_id,
-        packet.username,
-        packet.password,
-        packet.version,
-        connection.link.peer,
-        packet.properties.text(prop.AUTHENTICATION_METHOD),
-        packet.properties.binary(prop.AUTHENTICATION_DATA),
-    )
-    settle(connection, broker.access.connect(request), now)
+    data = packet.properties.binary(prop.AUTHENTICATION_DATA)
+    settle(connection, _ask(connection, packet, data, again=False), now)
 
 
 def _is_full(broker: Broker, client_id: str) -> bool:
@@ -166,20 +206,12 @@ def on_auth(connection: Connection, packet: Auth, now: float) -> None:
         raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.1-1", "AUTH without its method")
     data = packet.properties.binary(prop.AUTHENTICATION_DATA)
     proceed = connection.proceed
+    if connection.is_undecided:
+        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.0-2", "AUTH before its answer")
     if packet.reason == reasons.CONTINUE_AUTHENTICATION and proceed is not None:
         verdict: Verdict = proceed(data)
     elif packet.reason == reasons.REAUTHENTICATE and connection.state == states.ACTIVE:
-        verdict = connection.broker.access.connect(
-            ConnectRequest(
-                connection.session.client_id,
-                connect.username,
-                connect.password,
-                connect.version,
-                connection.link.peer,
-                method,
-                data,
-            )
-        )
+        verdict = _ask(connection, connect, data, again=True)
     else:
         raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.0-2", "AUTH out of place")
     if connection.state == states.ACTIVE:
@@ -194,8 +226,12 @@ def settle_again(connection: Connection, verdict: Verdict, now: float) -> None:
     if verdict is PENDING:
         connection.is_undecided = True
     elif isinstance(verdict, Allow):
-        connection.username = verdict.username
+        if verdict.is_bound and verdict.username != connection.username:
+            connection.end(now, reasons.NOT_AUTHORIZED, why="re-authenticated as somebody else")
+            return
+        _let_in(connection, connection.session, verdict)
         _send_auth(connection, reasons.SUCCESS, verdict.auth_data)
+        connection.broker.recheck_client(connection.session.client_id, now)
     elif isinstance(verdict, Refuse):  # [MQTT-4.12.1-2]
         fits = reasons.may_carry(DISCONNECT, verdict.reason)
         connection.end(now, verdict.reason if fits else reasons.NOT_AUTHORIZED)
@@ -208,10 +244,19 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     """The client is in: its session, CONNACK, and what it missed."""
     broker = connection.broker
     version = packet.version
-    if packet.will is not None and broker.guarded:
-        if not broker.access.may_publish(packet.client_id, verdict.username, packet.will.topic):
+    guard = verdict.guard
+    if guard is None and broker.guarded:
+        guard = AskingGuard(broker.access, packet.client_id, verdict.username)
+    if packet.will is not None and guard is not None:
+        if not guard.may_publish(packet.will.topic):
             connection.refuse(now, reasons.NOT_AUTHORIZED)
             return
+    if verdict.is_bound and not _is_its_own(broker, packet.client_id, verdict.username):
+        connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID)
+        return
+    if verdict.connections_max and _has_enough(broker, packet.client_id, verdict):
+        connection.refuse(now, reasons.QUOTA_EXCEEDED)
+        return
     keep_alive = _keep_alive(broker, packet)
     properties = _connack_properties(broker, packet, keep_alive, verdict)
     limit = packet.properties.number(prop.MAXIMUM_PACKET_SIZE)
@@ -222,8 +267,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     if broker.journal is not None and not session.sid and _expiry_interval(broker, packet):
         session.sid = broker.journal.new_sid()
     connection.session = session
-    connection.username = verdict.username
-    session.username = verdict.username
+    _let_in(connection, session, verdict)
     session.expiry_interval = _expiry_interval(broker, packet)
     session.cancel_timers()
     session.will = packet.will  # [MQTT-3.1.2-7]
@@ -245,6 +289,8 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     connection.state = states.ACTIVE
     connection.connected_at = now
     connection.watch_keep_alive(keep_alive, now)
+    if present:
+        broker.withdraw(session, now)  # what it may no longer have, before it gets any of it
     broker.attach(connection, found.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM))
     session.overflow = lambda: _on_overflow(connection, now)
     broker.stats.packets_sent[CONNACK] += 1
@@ -257,6 +303,39 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     kept, connection.kept = connection.kept, []
     if kept:
         connection.take(kept, now)
+
+
+def _let_in(connection: Connection, session: Session, verdict: Allow) -> None:
+    """Who it is, what it may do, and for how long."""
+    broker = connection.broker
+    connection.username = session.username = verdict.username
+    connection.guard = verdict.guard
+    if broker.guarded and connection.guard is None:
+        connection.guard = AskingGuard(broker.access, session.client_id, verdict.username)
+    if connection.guard is None:
+        connection.allowed = None
+        broker.guards.pop(session.client_id, None)
+    else:
+        connection.allowed = set()
+        broker.guards[session.client_id] = connection.guard
+    connection.subscriptions_max = verdict.subscriptions_max
+    connection.watch_expiry(verdict.expires_at)
+    connection.limit_rates(verdict.rates)
+
+
+def _is_its_own(broker: Broker, client_id: str, username: str | None) -> bool:
+    """Nobody takes what another user's client left, or is connected with."""
+    session = broker.sessions.get(client_id)
+    return session is None or session.username in (None, username)
+
+
+def _has_enough(broker: Broker, client_id: str, verdict: Allow) -> bool:
+    """Whether its user has all the connections it may have; one it takes over does not count."""
+    count = broker.users.get(verdict.username or "", 0)
+    old = broker.connections.get(client_id)
+    if old is not None and old.counted_as == verdict.username:
+        count -= 1
+    return count >= verdict.connections_max
 
 
 def _open_session(broker: Broker, packet: Connect, now: float) -> tuple[Session, bool]:
@@ -368,6 +447,7 @@ def forget_session(broker: Broker, session: Session, now: float) -> None:
     session.clear(now)  # in the store, what it had goes with it
     end_subscriptions(broker, session, now)
     broker.sessions.remove(session, now)
+    broker.guards.pop(session.client_id, None)
 
 
 def _tell(connection: Connection, present: bool, now: float) -> None:

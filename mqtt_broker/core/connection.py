@@ -30,10 +30,12 @@ from mqtt_broker.codec.packets import (
     Unsubscribe,
 )
 from mqtt_broker.core import acknowledge, connect, publish, subscribe
-from mqtt_broker.core.access import Verdict
+from mqtt_broker.core.access import Guard, Rates, Verdict
+from mqtt_broker.core.rates import Meter
 from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
 from mqtt_broker.core.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases
+from sessions.feeds import pump_feeds
 from sessions.journal import Hold
 from sessions.outbox import CONGESTED, Outbox
 from sessions.session import Session
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 
 ANSWERS_HELD_MAX: Final = 4_096  # of one client that wait for the store, until it is not read
+TOPICS_REMEMBERED_MAX: Final = 512  # of one client: those it may publish to, and did
+_TOPIC_CHARS_REMEMBERED_MAX: Final = 256
 NOTHING_HELD: Final[deque[Answer]] = deque(maxlen=0)  # shared by the many that wait for nothing
 
 
@@ -86,24 +90,33 @@ class Connection:
     __slots__ = (
         "_session",
         "aliases",
+        "allowed",
+        "awaits_log",
         "broker",
         "connect",
         "connected_at",
+        "counted_as",
         "decoder",
+        "expiry",
+        "guard",
         "has_published",
         "held",
         "is_held_back",
         "is_owed",
+        "is_throttled",
         "is_undecided",
         "kept",
         "last_heard_at",
         "last_read_at",
         "link",
+        "meter",
         "only_acknowledges",
         "outbox",
         "proceed",
+        "question",
         "server_keep_alive",
         "state",
+        "subscriptions_max",
         "timer",
         "username",
     )
@@ -121,12 +134,21 @@ class Connection:
         self.proceed: Callable[[bytes | None], Any] | None = None  # an AUTH exchange goes on here
         self.kept: list[Packet | Violation] = []  # came while the CONNECT was being decided
         self.username: str | None = None
+        self.counted_as: str | None = None  # the user it is one of the connections of
+        self.guard: Guard | None = None  # None: everything is open to it
+        self.allowed: set[str] | None = None  # topics its guard lets it publish to; None: any
+        self.question = 0  # the number of the last one the access door was asked
+        self.subscriptions_max = 0  # its own; 0: that of the settings
+        self.expiry: Timer | None = None  # when it may no longer be here
+        self.meter: Meter | None = None  # how fast it may send
+        self.is_throttled = False  # it was faster, and is not read until it is due again
         self.server_keep_alive = 0
         self.connected_at = now
         self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
         self.held: deque[Answer] = NOTHING_HELD  # answers that wait, in their order
         self.is_held_back = False
+        self.awaits_log = False  # held back, and only because the log cannot keep up
         self.is_owed = False  # so many answers wait that it is not read
         self.is_undecided = False  # the access door owes an answer
         # It has sent acknowledgements and never a PUBLISH: a pure subscriber, for the link.
@@ -153,7 +175,7 @@ class Connection:
     def is_pressed(self) -> bool:
         """Whether an acknowledgement would let something go on that waits."""
         session = self._session
-        if session is None:
+        if session is None or session.feeds is not None:
             return True
         journal = self.broker.journal
         if journal is not None and len(journal):  # it may save us from writing them
@@ -164,6 +186,16 @@ class Connection:
     @property
     def version(self) -> int:
         return self.decoder.version
+
+    @property
+    def wants_reasons(self) -> bool:
+        """Whether it understands Reason Strings, and did not refuse them. [MQTT-3.1.2-29]"""
+        connect = self.connect
+        return (
+            connect is not None
+            and self.version == V5
+            and connect.properties.number(prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
+        )
 
     @property
     def name(self) -> str:
@@ -178,11 +210,14 @@ class Connection:
         if self.state == CLOSED:
             return
         self.broker.stats.bytes_received += len(data)
+        meter = self.meter
         try:
             packets = self.decoder.feed(data)
             if packets:
                 self.last_heard_at = now
                 self.take(packets, now)
+            if meter is not None:
+                self._pay(meter, packets, len(data), now)
         except Exception as error:
             self.on_error(error, data, now)
 
@@ -308,8 +343,62 @@ class Connection:
 
     def read_on(self) -> None:
         """Read from the peer, unless there is still a reason not to."""
-        if not (self.is_held_back or self.is_owed or self.outbox.state & CONGESTED):
+        if not (
+            self.is_held_back or self.is_owed or self.is_throttled or self.outbox.state & CONGESTED
+        ):
             self.link.resume_reading()
+
+    # What it may do, and how fast.
+
+    def may_publish(self, topic: str) -> bool:
+        """Asked of the guard once, as long as the rules stay as they are."""
+        allowed = self.allowed
+        if allowed is None or topic in allowed:
+            return True
+        assert self.guard is not None
+        if not self.guard.may_publish(topic):
+            return False
+        if len(topic) <= _TOPIC_CHARS_REMEMBERED_MAX:
+            if len(allowed) >= TOPICS_REMEMBERED_MAX:
+                allowed.clear()
+            allowed.add(topic)
+        return True
+
+    def watch_expiry(self, expires_at: float) -> None:
+        """What let it in holds until then; 0: as long as it likes."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
+        if expires_at:
+            self.expiry = self.broker.timers.at(expires_at, self._on_expired)
+
+    def _on_expired(self, now: float) -> None:
+        self.broker.log(f"{self.name}: what let it in has expired")
+        self.end(now, reasons.MAXIMUM_CONNECT_TIME, why="credentials expired")
+
+    def limit_rates(self, rates: Rates | None) -> None:
+        if rates is None:
+            self.meter = None
+        elif self.meter is None or self.meter.rates != rates:
+            self.meter = Meter(rates)
+
+    def _pay(self, meter: Meter, packets: list[Packet | Violation], size: int, now: float) -> None:
+        """Count what came; who is ahead of its rate is not read until it is not."""
+        messages = 0
+        for packet in packets:
+            if type(packet) is Publish:
+                messages += packet.count
+        wait_s = meter.take(messages, size, now)
+        if wait_s > 0 and not self.is_throttled and self.state == ACTIVE:
+            self.is_throttled = True
+            self.broker.stats.throttled += 1
+            self.link.pause_reading()
+            self.broker.timers.at(now + wait_s, self._on_paid)
+
+    def _on_paid(self, now: float) -> None:
+        self.is_throttled = False
+        if self.state == ACTIVE:
+            self.read_on()
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
@@ -338,6 +427,8 @@ class Connection:
             self.read_on()
             if self._session is not None:
                 self._session.pump(now)
+        elif self._session is not None and self._session.feeds is not None:
+            pump_feeds(self._session, now)
         broker.release_held_back()
 
     def _watch_stalled(self, now: float) -> None:
@@ -411,6 +502,7 @@ class Connection:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+        self.watch_expiry(0.0)
         if say:
             self._say_goodbye(state, reason)
         self.broker.write_out(self.outbox, now)
@@ -454,6 +546,12 @@ class Connection:
 
     # Time.
 
+    def expect_connect(self, seconds: float, now: float) -> None:
+        """Its listener has a connect timeout of its own."""
+        if self.state == NEW and self.timer is not None:
+            self.timer.cancel()
+            self.timer = self.broker.timers.at(now + seconds, self._on_connect_timeout)
+
     def _on_connect_timeout(self, now: float) -> None:
         self.broker.log(f"{self.name}: no CONNECT in time")  # [MQTT-3.1.4-1]
         self.end(now, say=False, why="no CONNECT in time")
@@ -468,7 +566,8 @@ class Connection:
             self.timer = self.broker.timers.at(now + seconds * 1.5, self._on_keep_alive)
 
     def _on_keep_alive(self, now: float) -> None:
-        if self.is_held_back or self.is_owed or self.outbox.state & CONGESTED:
+        is_paused = self.is_held_back or self.is_owed or self.is_throttled
+        if is_paused or self.outbox.state & CONGESTED:
             self.last_heard_at = now  # we are not reading: its silence is ours
         deadline = self.last_heard_at + self.server_keep_alive * 1.5
         if now < deadline:

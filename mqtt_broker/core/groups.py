@@ -95,7 +95,7 @@ class Group:
         for item in items:
             message = item[0]
             if message.envelope.is_expired(now):
-                self._budget.drop("expired")
+                self._budget.lose("expired", message, self.name)
                 self._forget(item, now)
             else:
                 self.hand_over(self.sid, item, now)
@@ -184,10 +184,11 @@ class Group:
         while waiting.head and not budget.allows(len(waiting), waiting.bytes, size):
             if budget.queue_full is not QueueFull.DROP_OLDEST:
                 break
-            self._forget(self._dequeue(), now)
-            budget.drop("queue_full")
+            item = self._dequeue()
+            self._forget(item, now)
+            budget.lose("queue_full", item[0], self.name)
         if not budget.allows(len(waiting), waiting.bytes, size):
-            budget.drop("queue_full")
+            budget.lose("queue_full", message, self.name)
             return True
         n, ticket = self._record(message)
         waiting.append((message, Grant(message.envelope.qos, False, (), self), n, ticket))

@@ -15,7 +15,10 @@ from mqtt_broker.codec.constants import PUBACK, PUBLISH, PUBREC, V5
 from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Publish
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+from mqtt_broker.core.checks import checked
 from mqtt_broker.core.routes import Route
+from mqtt_broker.core.taps import Tap
 from mqtt_broker.topics.names import level_count
 from sessions.journal import COMMIT, MEMORY, Ticket
 from sessions.message import Envelope, Grant, Message
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
     from mqtt_broker.core.connection import Connection
 
+_OURS: Final = frozenset({"$SYS", "$share", "$stream", "$dlq"})
 _PUBACK_HEAD: Final = b"\x40\x02"
 _PUBREC_HEAD: Final = b"\x50\x02"
 _PUBACK_NOBODY_HEAD: Final = b"\x40\x03"
@@ -41,7 +45,6 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     stats.publish_bytes_received += len(packet.raw)
     connection.has_published = True
     connection.only_acknowledges = False
-    session = connection.session
     topic = packet.topic
     if packet.properties and prop.TOPIC_ALIAS in packet.properties:
         topic = _resolve_alias(connection, packet)
@@ -50,26 +53,69 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
         if level_count(topic) > broker.settings.topic_levels_max:
             raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
         route = find_route(broker, topic)
+    if route.check is None:
+        _accept(connection, packet, topic, route, "", now)
+        return
+    for part, why in checked(packet, route.check):
+        _accept(connection, part, topic, route, why, now)
+
+
+def _accept(
+    connection: Connection, packet: Publish, topic: str, route: Route, why: str, now: float
+) -> None:
+    """Take it, unless it is refused: `why` says so of its payload."""
+    broker = connection.broker
+    session = connection.session
     refusal = 0
-    if packet.properties or packet.retain or broker.is_strict or route.refusal:
+    allowed = connection.allowed
+    if (
+        packet.properties
+        or packet.retain
+        or broker.is_strict
+        or route.refusal
+        or why
+        or (allowed is not None and topic not in allowed)
+    ):
         refusal = route.refusal or _refusal(connection, packet, topic)
+        if why and not refusal:
+            refusal = reasons.PAYLOAD_FORMAT_INVALID
+            _bury(connection, packet, topic, why, now)
     elif not packet.qos:
         _forward_qos0(broker, packet, topic, route, session, now)
         if broker.waiting_bytes > broker.waiting_bytes_max:
             broker.hold_back(connection, now)
+        elif route.tap is not None and broker.is_log_behind:
+            connection.awaits_log = True
+            broker.hold_back(connection, now)
         return
     if packet.qos == 2:  # each QoS has its own answer. [MQTT-3.3.4-1]
-        _take_qos2(connection, packet, topic, route, refusal, now)
+        _take_qos2(connection, packet, topic, route, refusal, why, now)
     else:
-        _take(connection, packet, topic, route, refusal, now)
+        _take(connection, packet, topic, route, refusal, why, now)
     if broker.waiting_bytes > broker.waiting_bytes_max or (
-        broker.journal is not None and broker.is_store_behind
+        broker.journal is not None and (packet.qos or packet.retain) and broker.is_store_behind
     ):
         broker.hold_back(connection, now)
 
 
+def _bury(connection: Connection, packet: Publish, topic: str, why: str, now: float) -> None:
+    """What no schema lets through may still be looked at."""
+    dead_letters = connection.broker.dead_letters
+    if dead_letters is not None:
+        client_id = connection.session.client_id
+        envelope = _envelope(packet, topic, client_id, connection.version == V5, now)
+        for payload in packet.payloads():
+            dead_letters.add("schema", Message(envelope, payload), client_id, why)
+
+
 def _take(
-    connection: Connection, packet: Publish, topic: str, route: Route, refusal: int, now: float
+    connection: Connection,
+    packet: Publish,
+    topic: str,
+    route: Route,
+    refusal: int,
+    why: str,
+    now: float,
 ) -> None:
     """QoS 1, and what has to be looked at of QoS 0.
 
@@ -79,7 +125,10 @@ def _take(
     broker = connection.broker
     session = connection.session
     envelope = _envelope(packet, topic, session.client_id, session.version == V5, now)
-    messages = [Message(envelope, payload) for payload in packet.payloads()]
+    payloads = packet.payloads()
+    messages = [Message(envelope, payload) for payload in payloads]
+    if route.tap is not None and not refusal:
+        refusal = _tap_refusal(connection, route.tap, envelope, payloads)
     ticket: Ticket | None = None
     if route.durability and not refusal:
         ticket = open_ticket(broker, messages, route)
@@ -90,16 +139,38 @@ def _take(
         if refusal:
             broker.budget.drop(_drop_name(refusal), packet.count)
         else:
+            if route.tap is not None:
+                route.tap.take(envelope, payloads, now)
             route_messages(broker, messages, route, session, now)
     finally:
         if ticket is not None:
             ticket.journal.close()
     if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
-        data = _pubacks(connection, packet, refusal, route)
-        if ticket is not None and ticket.holds and ticket.is_wanted:
+        data = _pubacks(connection, packet, refusal, why, route)
+        if route.tap is not None and not refusal and route.durability == COMMIT:
+            _hold_for_tap(connection, data)
+        elif ticket is not None and ticket.holds and ticket.is_wanted:
             ticket.answer = connection.hold(data)
         else:
             connection.answer_before(data, place)
+
+
+def _tap_refusal(
+    connection: Connection, tap: Tap, envelope: Envelope, payloads: list[bytes]
+) -> int:
+    """What a tap has no room for cannot be promised."""
+    if not envelope.qos or tap.admits(envelope, payloads):
+        return 0
+    if connection.version != V5:  # without a word for it: unanswered, it is sent again
+        raise Violation(reasons.QUOTA_EXCEEDED, "MQTT3-4.8.0-1", "the log takes no more now")
+    return reasons.QUOTA_EXCEEDED
+
+
+def _hold_for_tap(connection: Connection, data: bytes) -> None:
+    """Until the next group is on disk: the tap's files go with it."""
+    journal = connection.broker.journal
+    assert journal is not None, "without a journal nothing promises to commit"
+    journal.wait(connection.hold(data))
 
 
 def open_ticket(broker: Broker, messages: list[Message], route: Route) -> Ticket | None:
@@ -120,14 +191,17 @@ def find_route(broker: Broker, topic: str) -> Route:
     refusal = 0
     if topic[0] == "$" and is_ours(topic):
         refusal = reasons.NOT_AUTHORIZED
-    return broker.routes.find(topic, refusal, broker.durability_of(topic))
+    durability = broker.durability_of(topic)
+    tap = None if broker.taps is None else broker.taps.find(topic)
+    check = None if broker.checks is None else broker.checks.find(topic)
+    return broker.routes.find(topic, refusal, durability, tap, check)
 
 
 def is_ours(topic: str) -> bool:
     """`$SYS` is the broker's to publish, except for the state that bridges report."""
     if topic.startswith("$SYS/broker/connection/") and topic.endswith("/state"):
         return False
-    return topic.startswith(("$SYS/", "$share/")) or topic in ("$SYS", "$share")
+    return topic.split("/", 1)[0] in _OURS
 
 
 def _resolve_alias(connection: Connection, packet: Publish) -> str:
@@ -152,9 +226,7 @@ def _refusal(connection: Connection, packet: Publish, topic: str) -> int:
         raise Violation(reasons.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"QoS {packet.qos}")
     if packet.retain and not settings.retain_available:  # [MQTT-3.2.2-14]
         raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "RETAIN")
-    if broker.guarded and not broker.access.may_publish(
-        connection.session.client_id, connection.username, topic
-    ):
+    if not connection.may_publish(topic):
         return reasons.NOT_AUTHORIZED
     if packet.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
         for payload in packet.payloads():
@@ -176,9 +248,13 @@ def _forward_qos0(
     same, other = (route.plain_v5, route.plain_v3) if v5 else (route.plain_v3, route.plain_v5)
     if same:
         _fan_out(broker, same, packet.raw, packet.count)
-    if other:
+    if other or route.tap is not None:
         envelope = _envelope(packet, topic, session.client_id, v5, now)
-        data = envelope.whole(not v5, _QOS0, packet.payloads(), now)
+        payloads = packet.payloads()
+        if route.tap is not None:
+            route.tap.take(envelope, payloads, now)
+    if other:
+        data = envelope.whole(not v5, _QOS0, payloads, now)
         _fan_out(broker, other, data, packet.count)
 
 
@@ -226,7 +302,10 @@ def _route_qos0(
 ) -> None:
     v5 = session.version == V5
     envelope = _envelope(packet, topic, session.client_id, v5, now)
-    messages = [Message(envelope, payload) for payload in packet.payloads()]
+    payloads = packet.payloads()
+    if route.tap is not None:
+        route.tap.take(envelope, payloads, now)
+    messages = [Message(envelope, payload) for payload in payloads]
     route_messages(broker, messages, route, session, now)
 
 
@@ -278,6 +357,7 @@ def _take_qos2(
     topic: str,
     route: Route,
     refusal: int,
+    why: str,
     now: float,
 ) -> None:
     """QoS 2: deliver what is new, answer every id with PUBREC. [MQTT-4.3.3-8]
@@ -317,14 +397,18 @@ def _take_qos2(
     if fresh and not refusal:
         envelope = _envelope(packet, topic, session.client_id, connection.version == V5, now)
         messages = [Message(envelope, payload) for payload in fresh]
-        if route.durability:
+        if route.tap is not None:
+            refusal = _tap_refusal(connection, route.tap, envelope, fresh)
+        if route.durability and not refusal:
             ticket = open_ticket(broker, messages, route)
         try:
-            if packet.retain and not broker.retain(messages[-1], now):
+            if refusal or (packet.retain and not broker.retain(messages[-1], now)):
                 refusal = reasons.QUOTA_EXCEEDED
                 for packet_id in answered:
                     receiver.refuse(packet_id)
             else:
+                if route.tap is not None:
+                    route.tap.take(envelope, fresh, now)
                 if ticket is not None and session.sid:
                     ticket.receive(session.sid, opened)
                 route_messages(broker, messages, route, session, now)
@@ -335,10 +419,12 @@ def _take_qos2(
         broker.budget.drop(_drop_name(refusal), len(fresh))
     broker.stats.packets_sent[PUBREC] += len(answered)
     if refusal and connection.version == V5:
-        data = b"".join(encode_ack(PUBREC, i, refusal) for i in answered)
+        data = _refusals(connection, PUBREC, answered, refusal, why)
     else:
         data = b"".join([_PUBREC_HEAD + ID_BYTES[i] for i in answered])
-    if ticket is not None and ticket.holds and ticket.is_wanted:
+    if route.tap is not None and fresh and not refusal and route.durability == COMMIT:
+        _hold_for_tap(connection, data)
+    elif ticket is not None and ticket.holds and ticket.is_wanted:
         ticket.answer = connection.hold(data)
     elif session.sid and len(opened) < len(answered):
         # An id is repeated: what it stands for may not be on disk.
@@ -349,7 +435,9 @@ def _take_qos2(
         raise violation
 
 
-def _pubacks(connection: Connection, packet: Publish, refusal: int, route: Route) -> bytes:
+def _pubacks(
+    connection: Connection, packet: Publish, refusal: int, why: str, route: Route
+) -> bytes:
     """PUBACK for every message of the burst, with its id. [MQTT-4.3.2-4], [MQTT-2.2.1-5]
 
     MQTT 3.1.1 has no word for a refusal: there the message is acknowledged and dropped.
@@ -357,7 +445,7 @@ def _pubacks(connection: Connection, packet: Publish, refusal: int, route: Route
     raw, size, at = packet.raw, packet.size, packet.id_at
     connection.broker.stats.packets_sent[PUBACK] += packet.count
     if refusal and connection.version == V5:
-        return b"".join(encode_ack(PUBACK, i, refusal) for i in packet.packet_ids())
+        return _refusals(connection, PUBACK, packet.packet_ids(), refusal, why)
     if not refusal and not route.is_matched and connection.version == V5:
         ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
         return b"".join([_PUBACK_NOBODY_HEAD + i + _NOBODY for i in ids])
@@ -365,6 +453,21 @@ def _pubacks(connection: Connection, packet: Publish, refusal: int, route: Route
         return _PUBACK_HEAD + raw[at : at + 2]
     ids = [raw[i : i + 2] for i in range(at, len(raw), size)]
     return b"".join([_PUBACK_HEAD + i for i in ids])
+
+
+def _refusals(
+    connection: Connection, packet_type: int, packet_ids: list[int], refusal: int, why: str
+) -> bytes:
+    """With a Reason String, if the client wants to know [MQTT-3.1.2-29] and it fits.
+
+    [MQTT-3.4.2-2], [MQTT-3.5.2-2]
+    """
+    properties = NO_PROPERTIES
+    if why and connection.wants_reasons:
+        properties = Properties({prop.REASON_STRING: why})
+        if not connection.outbox.fits(len(encode_ack(packet_type, 1, refusal, properties))):
+            properties = NO_PROPERTIES
+    return b"".join([encode_ack(packet_type, i, refusal, properties) for i in packet_ids])
 
 
 def _drop_name(refusal: int) -> str:
@@ -380,6 +483,8 @@ def publish(broker: Broker, message: Message, publisher: Session | None, now: fl
     try:
         if message.envelope.retain and not broker.retain(message, now):
             broker.budget.drop("quota_exceeded")  # it is still delivered to who is subscribed
+        if route.tap is not None:
+            route.tap.take(message.envelope, [message.payload], now)
         route_messages(broker, messages, route, publisher, now)
     finally:
         if ticket is not None:

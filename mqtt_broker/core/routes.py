@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqtt_broker.core.checks import Check
 from mqtt_broker.core.groups import Group
+from mqtt_broker.core.taps import Tap
 from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.trie import Trie
 from sessions.message import Grants, grants
@@ -42,15 +44,33 @@ class Target:
 
 
 class Route:
-    __slots__ = ("durability", "groups", "plain_v3", "plain_v5", "refusal", "rest", "targets")
+    __slots__ = (
+        "check",
+        "durability",
+        "groups",
+        "plain_v3",
+        "plain_v5",
+        "refusal",
+        "rest",
+        "tap",
+        "targets",
+    )
 
     def __init__(
-        self, targets: list[Target], groups: list[Group], refusal: int, durability: int
+        self,
+        targets: list[Target],
+        groups: list[Group],
+        refusal: int,
+        durability: int,
+        tap: Tap | None,
+        check: Check | None,
     ) -> None:
         self.targets = targets
         self.groups = groups
         self.refusal = refusal  # a reason code when nobody may publish here
         self.durability = durability  # what an acknowledgement promises here
+        self.check = check  # what is asked of payloads
+        self.tap = tap  # who wants all of it beside the receivers
         self.plain_v3: list[Session] = []
         self.plain_v5: list[Session] = []
         self.rest: list[Target] = []
@@ -101,13 +121,15 @@ class Routes:
         self.cache.drop(text)
         self._groups.remove(text, name)
 
-    def find(self, topic: str, refusal: int, durability: int) -> Route:
+    def find(
+        self, topic: str, refusal: int, durability: int, tap: Tap | None, check: Check | None
+    ) -> Route:
         """The route of a topic that is not in the cache; it is afterwards."""
         by_session: dict[int, list[Subscription]] = {}
         for subscription in self._trie.match(topic):
             by_session.setdefault(id(subscription.session), []).append(subscription)
         targets = [Target(found[0].session, found) for found in by_session.values()]
-        route = Route(targets, self._groups.match(topic), refusal, durability)
+        route = Route(targets, self._groups.match(topic), refusal, durability, tap, check)
         if len(topic) <= _TOPIC_CHARS_CACHED_MAX:
             self.cache.put(topic, route)
         return route

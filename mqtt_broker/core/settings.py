@@ -62,10 +62,25 @@ class Settings:
     journal_bytes_max: int = _option(
         64 << 20, "bytes on their way to the store until publishers are held back", 1 << 16
     )
+    stream_bytes_max: int = _option(
+        32 << 20, "bytes on their way to the telemetry log until publishers are held back", 1 << 16
+    )
     queue_full: str = _option("drop_oldest", "drop_oldest, drop_new or disconnect")
     queue_qos0: bool = _option(False, "whether QoS 0 messages wait for clients that are away")
     retained_messages_max: int = _option(1_000_000, "retained messages")
     retained_bytes_max: int = _option(1 << 30, "bytes of retained messages")
+
+    dead_letters: str = _option(
+        "", "what is published under $dlq/ when it cannot reach a client: all, or some of expired, "
+        "queue_full, schema and redelivery with commas between"
+    )  # fmt: skip
+    replay_skips_damage: bool = _option(
+        False, "whether MQTT readers of the telemetry log go on behind what is damaged"
+    )
+    redeliveries_max: int = _option(
+        5, "how often a consumer group is given a message again until it becomes a dead letter; "
+        "without dead letters for redelivery, always", 1
+    )  # fmt: skip
 
     # Slow readers and back-pressure.
     outbox_bytes_max: int = _option(

@@ -18,6 +18,7 @@ class Stats:
         "publish_bytes_sent",
         "sockets",
         "started_at",
+        "throttled",
         "violations",
     )
 
@@ -33,4 +34,5 @@ class Stats:
         self.connections = 0  # CONNECTs that succeeded
         self.clients_maximum = 0
         self.clients_expired = 0
+        self.throttled = 0  # times a client was not read because it was faster than it may be
         self.violations: dict[int, int] = {}  # reason code -> connections closed for it

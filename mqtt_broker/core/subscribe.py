@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, V5
 from mqtt_broker.codec.encode import encode_suback, encode_unsuback
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core import sys_topics
+from mqtt_broker.core.replays import OFFSET_PROPERTY, Refusal, is_stream_filter
 from mqtt_broker.topics.names import filter_problem, level_count, split_share
 from sessions.message import Grant
 from sessions.rows import SubscriptionRow
 from sessions.session import Session, Subscription
 
 _RETAINED_BYTES_AT_ONCE: Final = 256 << 10
+_REASON_CHARS_MAX: Final = 1_000
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
@@ -35,9 +39,17 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     identifiers = packet.properties.subscription_ids
     identifier = identifiers[0] if identifiers else 0
     codes: list[int] = []
+    texts: list[str] = []
     fresh: list[tuple[Subscription, bool]] = []
+    start = _stream_start(packet)
     for request in packet.requests:  # as if each came alone. [MQTT-3.8.4-5]
         code = _refusal(connection, request)
+        is_stream = is_stream_filter(request.filter)
+        if not code and is_stream:
+            refusal = _stream_refusal(connection, request, start)
+            if refusal is not None:
+                code = refusal.reason
+                texts.append(refusal.text)
         if not code:
             subscription = Subscription(
                 connection.session,
@@ -48,23 +60,70 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
                 request.retain_handling,
                 identifier,
             )
-            is_new = subscribe(broker, subscription, now)
+            is_new = subscribe(broker, subscription, now, start)
             fresh.append((subscription, is_new))
             code = request.qos  # whatever our Maximum QoS. [MQTT-3.8.4-7], [MQTT-3.2.2-10]
+            if is_stream:
+                code = min(code, 1)  # offsets make repeats visible, so once more says enough
         codes.append(code)  # one for each, in order. [MQTT-3.8.4-6], [MQTT-3.9.3-1]
     if connection.version != V5:  # 3.1.1 knows one refusal. [MQTT3-3.9.3-2]
         codes = [code if code < 0x80 else 0x80 for code in codes]
     # The answer, under the id of the request. [MQTT-3.8.4-1], [MQTT-2.2.1-6]
     broker.stats.packets_sent[SUBACK] += 1
-    data = encode_suback(connection.version, packet.packet_id, codes)
+    data = _encode_suback(connection, packet.packet_id, codes, texts)
     connection.check_answer(data)
 
-    def send_retained(then: float) -> None:
+    def begin(then: float) -> None:
         for subscription, is_new in fresh:
-            _send_retained(broker, subscription, is_new, then)
+            if not is_stream_filter(subscription.filter):
+                _send_retained(broker, subscription, is_new, then)
+            elif broker.replays is not None:
+                broker.replays.begin(subscription, then)
 
-    connection.answer(data, now, send_retained, safely=connection.session.sid > 0)
+    connection.answer(data, now, begin, safely=connection.session.sid > 0)
     _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
+
+
+def _stream_start(packet: Subscribe) -> str | None:
+    """Where the client wants to begin to read streams, if it says so."""
+    for name, value in packet.properties.user:
+        if name == OFFSET_PROPERTY:
+            return value
+    return None
+
+
+def _stream_refusal(
+    connection: Connection, request: SubscriptionRequest, start: str | None
+) -> Refusal | None:
+    replays = connection.broker.replays
+    if replays is None:
+        return Refusal(reasons.TOPIC_FILTER_INVALID, "this broker keeps no streams")
+    return replays.refusal(
+        connection.session, request.filter, start, goes_on=request.retain_handling == 1
+    )
+
+
+def _encode_suback(
+    connection: Connection, packet_id: int, codes: list[int], texts: list[str]
+) -> bytes:
+    """With a Reason String for those who want one and can take it.
+
+    Not without Request Problem Information [MQTT-3.1.2-29], nor if it makes the packet too
+    large. [MQTT-3.9.2-1]
+    """
+    version = connection.version
+    connect = connection.connect
+    if (
+        texts
+        and version == V5
+        and connect is not None
+        and connect.properties.number(prop.REQUEST_PROBLEM_INFORMATION, 1)
+    ):
+        said = Properties({prop.REASON_STRING: "; ".join(texts)[:_REASON_CHARS_MAX]})
+        data = encode_suback(version, packet_id, codes, said)
+        if connection.outbox.fits(len(data)):
+            return data
+    return encode_suback(version, packet_id, codes, NO_PROPERTIES)
 
 
 def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> None:
@@ -114,21 +173,20 @@ def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
     """0, or the code of SUBACK that says why not. [MQTT-3.9.3-2]"""
     broker = connection.broker
     session = connection.session
-    if (
-        request.filter not in session.subscriptions
-        and len(session.subscriptions) >= broker.settings.subscriptions_max
-    ):
+    limit = connection.subscriptions_max or broker.settings.subscriptions_max
+    if request.filter not in session.subscriptions and len(session.subscriptions) >= limit:
         return reasons.QUOTA_EXCEEDED
-    if broker.guarded and not broker.access.may_subscribe(
-        session.client_id, connection.username, request.filter, request.qos
-    ):
+    guard = connection.guard
+    if guard is not None and not guard.may_subscribe(request.filter, request.qos):
         return reasons.NOT_AUTHORIZED
     return 0
 
 
-def subscribe(broker: Broker, subscription: Subscription, now: float) -> bool:
+def subscribe(
+    broker: Broker, subscription: Subscription, now: float, start: str | None = None
+) -> bool:
     """Put it in force and in the store; True when the client did not have the filter yet."""
-    is_new = put_in_force(broker, subscription, now)
+    is_new = put_in_force(broker, subscription, now, start)
     session = subscription.session
     if session.sid and broker.journal is not None:
         broker.journal.on_subscribed(
@@ -145,11 +203,19 @@ def subscribe(broker: Broker, subscription: Subscription, now: float) -> bool:
     return is_new
 
 
-def put_in_force(broker: Broker, subscription: Subscription, now: float) -> bool:
+def put_in_force(
+    broker: Broker, subscription: Subscription, now: float, start: str | None = None
+) -> bool:
+    """`start`: where to begin to read, if it is a stream."""
     session = subscription.session
     text = subscription.filter
     is_new = text not in session.subscriptions
     session.subscriptions[text] = subscription  # in place of one before it. [MQTT-3.8.4-3]
+    if is_stream_filter(text):
+        if broker.replays is not None:
+            goes_on = subscription.retain_handling == 1
+            broker.replays.join(subscription, start, now, goes_on=goes_on)
+        return is_new
     shared = split_share(text)
     if shared is None:
         broker.routes.add(subscription)
@@ -169,6 +235,10 @@ def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
     del session.subscriptions[text]
     if session.sid and broker.journal is not None:
         broker.journal.on_unsubscribed(session.sid, text)
+    if is_stream_filter(text):
+        if broker.replays is not None:
+            broker.replays.leave(subscription, now)
+        return
     if split_share(text) is None:
         broker.routes.remove(subscription)
         return

@@ -94,8 +94,13 @@ def _gauges(broker: Broker, now: float) -> dict[str, str]:
     numbers["mqtt/publish/sent"] = broker.publishes_sent
     for reason, count in budget.dropped.items():
         numbers[f"publish/messages/dropped/{reason}"] = count
+    if broker.stats.throttled:
+        numbers["clients/throttled"] = broker.stats.throttled
+    for name, number in broker.access_figures().items():
+        numbers[f"access/{name}"] = number
     for name, number in broker.store_figures().items():
         numbers[f"store/journal/{name}"] = number
+    numbers.update(broker.log_figures())
     values = {name: str(number) for name, number in numbers.items()}
     if broker.journal is not None:
         values["store/state"] = broker.store_state or STORE_OK

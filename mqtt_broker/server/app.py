@@ -21,11 +21,16 @@ from mqtt_broker.server.config import Config, ConfigError
 from mqtt_broker.server.links import READ_BYTES, SocketLink
 from mqtt_broker.server.listeners import Endpoint, Listener
 from mqtt_broker.server.loop import attach
+from mqtt_broker.server.openings import Openings
+from mqtt_broker.server.reload import Reload
+from mqtt_broker.server.schemas import SchemaChecks
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.journal import MODES
 
 if TYPE_CHECKING:
     from mqtt_broker.server.durable import Durable
+    from mqtt_broker.server.security import Guardian
+    from mqtt_broker.server.telemetry import Telemetry
 
 _STOP_S: Final = 1.0  # how long clients have to read their last packet
 _SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
@@ -46,15 +51,29 @@ class Server:
         # and never jump: the clock is read once and monotonic time is added.
         self._epoch = time.time() - time.monotonic()
         self.turn_at = self.now()  # when the last socket was read
+        self.reload = Reload(self.loop)
         self.durable: Durable | None = None
+        self.telemetry: Telemetry | None = None
+        self.guardian: Guardian | None = None  # who asks clients who they are; None: nobody does
         try:
             if config.needs_store:
                 # Not above: what keeps nothing starts without SQL, in a third of the time.
                 from mqtt_broker.server.durable import Durable
 
                 self.durable = Durable(self, config)
+                self.telemetry = self.durable.telemetry
+            if access is None and config.security.is_on:
+                # Not above, for the same reason: hashing, keys and SQL.
+                from mqtt_broker.server.security import open_guardian
+
+                self.guardian = open_guardian(self, config.security)
+                access = self.guardian.door
             strategy = load_strategy(config.settings.shared_strategy)
         except Exception:
+            if self.guardian is not None:
+                self.guardian.stop()
+            if self.durable is not None:
+                self.durable.abandon()
             self._detach()
             raise
         self.broker = Broker(
@@ -69,8 +88,12 @@ class Server:
             journal=self.durable.journal if self.durable is not None else None,
             durabilities=[(text, MODES[mode]) for text, mode in config.durabilities],
         )
+        if config.schemas:
+            self.broker.checks = SchemaChecks(config.schemas)
         self.read_buffer = bytearray(READ_BYTES)
         self.read_view = memoryview(self.read_buffer)
+        self.openings = Openings(self)
+        self.refusals: dict[str, int] = {}  # connections that did not come in, by reason
         self._listeners: list[Listener] = []
         self._links: set[SocketLink] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -89,19 +112,31 @@ class Server:
         try:
             for endpoint in self.config.endpoints:
                 self._listeners.append(Listener(self, endpoint))
+        except ConfigError:
+            self._abandon()
+            raise
         except (OSError, ValueError) as error:  # ValueError: a name that is none
-            self._close_listeners()
-            self._detach()
-            if self.durable is not None:
-                self.durable.abandon()
+            self._abandon()
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"cannot listen on {endpoint}: {reason}") from None
         if self.durable is not None:
             self.durable.start()
+        if self.guardian is not None:
+            self.guardian.start()
         for listener in self._listeners:
             listener.start()
         self._arm()
         return [listener.endpoint for listener in self._listeners]
+
+    def _abandon(self) -> None:
+        """It did not start: let go of everything."""
+        self._close_listeners()
+        self.reload.close()
+        self._detach()
+        if self.guardian is not None:
+            self.guardian.stop()
+        if self.durable is not None:
+            self.durable.abandon()
 
     async def stop(self) -> bool:
         """Tell every client, give them a moment to read it, and let go of everything.
@@ -109,6 +144,10 @@ class Server:
         False when the store could not take all there was; nobody was promised any of that.
         """
         self._close_listeners()
+        self.reload.close()
+        for link in list(self._links):
+            if link.connection is None:  # on the way in
+                link.abort()
         if self.durable is not None:  # what is promised to clients now still reaches them
             for link in self._links:
                 link.pause_reading()
@@ -121,6 +160,8 @@ class Server:
             for link in list(self._links):
                 link.abort()
         is_stored = self.durable is None or await self.durable.stop(_STORE_STOP_S)
+        if self.guardian is not None:
+            self.guardian.stop()
         if self._timer is not None:
             self._timer.cancel()
         self._detach()
@@ -133,13 +174,40 @@ class Server:
 
     # Links.
 
-    def adopt(self, link: SocketLink) -> None:
+    def track(self, link: SocketLink) -> None:
         self._links.add(link)
         self._idle.clear()
-        link.start(self.broker.accept(link, self.now()))
+
+    def adopt(self, link: SocketLink) -> None:
+        """MQTT begins on it."""
+        self.track(link)
+        now = self.now()
+        connection = self.broker.accept(link, now)
+        seconds = link.rules.connect_timeout_s
+        if seconds:
+            connection.expect_connect(seconds, now)
+        link.start(connection)
+
+    def admits(self, link: SocketLink) -> bool:
+        """Whether the link may go on, now that it is known who is there. Nothing is said if not."""
+        guardian = self.guardian
+        if guardian is None:
+            return True
+        link.is_admitted = guardian.door.admits(link.peer)
+        if not link.is_admitted:
+            self.refuse(link.listener, "not admitted", link.peer, "")
+        return link.is_admitted
+
+    def refuse(self, listener: str, reason: str, peer: str, detail: str) -> None:
+        """A connection that does not come in, or whose layers broke: counted and logged."""
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        who = f"{listener}: {peer}" if peer else listener
+        self.log(f"{who}: refused, {reason}: {detail}" if detail else f"{who}: refused, {reason}")
 
     def on_released(self, link: SocketLink) -> None:
         self._links.discard(link)
+        if link.is_admitted and self.guardian is not None:
+            self.guardian.door.left(link.peer)
         if not self._links:
             self._idle.set()
 
@@ -152,7 +220,7 @@ class Server:
 
     def _end_turn(self) -> None:
         broker = self.broker
-        if broker.dirty:
+        if broker.dirty or (broker.dead_letters is not None and len(broker.dead_letters)):
             broker.flush(self.turn_at)
         journal = broker.journal
         if journal is not None and journal.is_waiting and self.durable is not None:

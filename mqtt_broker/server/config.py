@@ -16,14 +16,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mqtt_broker.core.dead_letters import REASONS as DEAD_LETTER_REASONS
 from mqtt_broker.core.settings import UNLIMITED, Settings
-from mqtt_broker.server.listeners import Endpoint
+from mqtt_broker.server.endpoints import Endpoint
+from mqtt_broker.server.listeners_table import DEFAULT_PORT, check_port, read_listeners
+from mqtt_broker.server.schemas import Schema, read_schemas, with_columns
+from mqtt_broker.server.security_tables import TABLES as SECURITY_TABLES
+from mqtt_broker.server.security_tables import Security, check_listeners, read_security
+from mqtt_broker.server.streams_table import read_streams
+from mqtt_broker.server.tables import A, ConfigError, rows, typed
+from mqtt_broker.streams.settings import Settings as StreamSettings
 from mqtt_broker.topics.names import filter_problem
 from mqtt_broker.topics.shared import STRATEGIES
 from sessions.budget import QueueFull
 from sessions.journal import MODES
 
-DEFAULT_PORT: Final = 1883
+__all__ = ["Config", "ConfigError", "StartError", "is_local", "load"]
+
+DEFAULT_HTTP: Final = Endpoint("127.0.0.1", 8080)
 _OWN_KEYS: Final[dict[str, type[Any]]] = {
     "host": str,
     "port": int,
@@ -34,17 +44,17 @@ _OWN_KEYS: Final[dict[str, type[Any]]] = {
     "recover": bool,
     "allow_anonymous": bool,
     "log_level": str,
+    "http": str,
+    "http_token": str,
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "queue_full": tuple(policy.value for policy in QueueFull),
     "log_level": ("debug", "info", "warning", "error"),
     "durability": tuple(MODES),
 }
+_TABLES: Final = ("listeners", "topics", "streams", "schemas", *SECURITY_TABLES)
+DEAD_LETTERS_S: Final = 7 * 86_400  # kept so long, unless a stream of the file says otherwise
 DATA_DIR: Final = "fleetmq-data"  # in the working directory, when nothing is said
-
-
-class ConfigError(Exception):
-    """One line for the operator."""
 
 
 class StartError(Exception):
@@ -62,6 +72,12 @@ class Config:
     recover: bool = False
     allow_anonymous: bool = False
     log_level: str = "info"
+    http: Endpoint | None = DEFAULT_HTTP  # of the command; None: no HTTP
+    http_is_default: bool = True  # nobody asked for that port: another one will do
+    http_token: str = field(default="", repr=False)
+    streams: tuple[StreamSettings, ...] = ()
+    schemas: tuple[Schema, ...] = ()
+    security: Security = field(default_factory=Security)
 
     @property
     def store_name(self) -> str:
@@ -72,9 +88,8 @@ class Config:
 
     @property
     def needs_store(self) -> bool:
-        return any(
-            mode != "memory" for mode in (self.durability, *dict(self.durabilities).values())
-        )
+        modes = (self.durability, *dict(self.durabilities).values())
+        return bool(self.streams) or any(mode != "memory" for mode in modes)
 
 
 def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
@@ -82,10 +97,18 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
     values: dict[str, Any] = {}
     listeners: Any = []
     topics: Any = []
+    streams: Any = []
+    schemas: Any = []
+    security = Security()
     if path is not None:
         table = _read(path)
         listeners = table.pop("listeners", [])
         topics = table.pop("topics", [])
+        streams = table.pop("streams", [])
+        schemas = table.pop("schemas", [])
+        security = read_security(
+            {key: table.pop(key) for key in SECURITY_TABLES if key in table}, path
+        )
         for key, value in table.items():
             values[key] = _checked(key, value, path)
     for name, text in environment.items():
@@ -95,7 +118,25 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
     for key, value in overrides.items():
         if value is not None:
             values[key] = _checked(key, value, f"--{key.replace('_', '-')}")
-    return _build(values, listeners, _durabilities(topics, path or ""), path or "")
+    config = _build(values, listeners, _durabilities(topics, path or ""), path or "", security)
+    found = read_schemas(schemas, path or "")
+    return dataclasses.replace(
+        config, streams=with_columns(_streams(config, streams, path or ""), found), schemas=found
+    )
+
+
+def read_security_of(path: str) -> Security:
+    """Only who may do what, from a file that may have changed."""
+    table = _read(path)
+    return read_security({key: table[key] for key in SECURITY_TABLES if key in table}, path)
+
+
+def _streams(config: Config, found: Any, path: str) -> tuple[StreamSettings, ...]:
+    """Those of the file, and one for dead letters when there are any and nobody keeps them."""
+    streams = read_streams(found, path)
+    if config.settings.dead_letters and not any(s.filter.startswith("$dlq/") for s in streams):
+        return (*streams, StreamSettings("dlq", "$dlq/#", retain_s=DEAD_LETTERS_S))
+    return streams
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -116,9 +157,9 @@ def _kind(key: str, where: str) -> type[Any]:
         return _OWN_KEYS[key]
     if key in _fields():
         return type(_fields()[key].default)
-    if key in ("listeners", "topics"):
+    if key in _TABLES:
         raise ConfigError(f"{where}: {key} are written in the file, as [[{key}]]")
-    near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), "listeners", "topics"], 1)
+    near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), *_TABLES], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     shown = key if key.isprintable() else repr(key)
     raise ConfigError(f"{where}: unknown key {shown}{hint}")
@@ -146,11 +187,13 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{where}: {key} is {_A[kind]}, not {value!r}")
+        raise ConfigError(f"{where}: {key} is {A[kind]}, not {value!r}")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{where}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
+    if key == "dead_letters" and value:
+        _check_reasons(value, where)
     if key == "port":
-        _check_port(value, where)
+        check_port(value, where)
     if key == "shared_strategy" and value not in STRATEGIES and ":" not in value:
         raise ConfigError(
             f"{where}: shared_strategy is one of {', '.join(STRATEGIES)} or package.module:Class"
@@ -164,22 +207,25 @@ def _checked(key: str, value: Any, where: str) -> Any:
     return value
 
 
-_A: Final = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+def _check_reasons(value: str, where: str) -> None:
+    for reason in value.split(","):
+        if reason != "all" and reason not in DEAD_LETTER_REASONS:
+            raise ConfigError(
+                f"{where}: dead_letters is all, or some of {', '.join(DEAD_LETTER_REASONS)} with "
+                f"commas between, not {value!r}"
+            )
 
 
 def _durabilities(topics: Any, path: str) -> tuple[tuple[str, str], ...]:
     """The [[topics]] of the file: a Topic Filter, and what an acknowledgement promises there."""
-    if not (isinstance(topics, list) and all(isinstance(row, dict) for row in topics)):
-        raise ConfigError(f"{path}: topics is written [[topics]], once for each")
     found: list[tuple[str, str]] = []
-    for number, row in enumerate(topics, 1):
-        where = f"{path}: topics {number}"
+    for where, row in rows("topics", topics, path):
         if unknown := set(row) - {"filter", "durability"}:
             raise ConfigError(f"{where}: unknown key {min(unknown)}; it has filter and durability")
-        text = _typed(row, "filter", str, "", where)
+        text = typed(row, "filter", str, "", where)
         if problem := filter_problem(text):
             raise ConfigError(f"{where}: filter: {problem}")
-        mode = _typed(row, "durability", str, "", where)
+        mode = typed(row, "durability", str, "", where)
         if mode not in MODES:
             raise ConfigError(f"{where}: durability is one of {', '.join(MODES)}, not {mode!r}")
         found.append((text, mode))
@@ -191,18 +237,22 @@ def _build(
     listeners: Any,
     durabilities: tuple[tuple[str, str], ...],
     path: str,
+    security: Security,
 ) -> Config:
     names = _fields()
     settings = Settings(**{key: value for key, value in values.items() if key in names})
     own = {key: value for key, value in values.items() if key not in names}
     endpoints = _endpoints(own, listeners, path)
+    check_listeners(security, (endpoint.name for endpoint in endpoints))
     allow_anonymous = own.get("allow_anonymous", False)
     for endpoint in endpoints:
-        if not (allow_anonymous or is_local(endpoint)):
+        is_guarded = security.asks or _is_guarded(endpoint)
+        if not (allow_anonymous or is_local(endpoint) or is_guarded):
             raise ConfigError(
                 f"{endpoint} can be reached from other machines and nobody has to log in: "
                 "say --allow-anonymous (allow_anonymous = true), or listen on 127.0.0.1"
             )
+    http = _http(own)
     return Config(
         settings,
         tuple(endpoints),
@@ -213,26 +263,32 @@ def _build(
         own.get("recover", False),
         allow_anonymous,
         own.get("log_level", "info"),
+        http,
+        "http" not in own,
+        own.get("http_token", ""),
+        security=security,
     )
 
 
+def _http(own: dict[str, Any]) -> Endpoint | None:
+    """Where HTTP is served: an address, or `off`."""
+    text: str = own.get("http", str(DEFAULT_HTTP))
+    if text == "off":
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"http is HOST:PORT or off, not {text!r}")
+    endpoint = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+    if not (is_local(endpoint) or own.get("http_token")):
+        raise ConfigError(
+            f"http: {endpoint} can be reached from other machines: say http_token "
+            "(FLEETMQ_HTTP_TOKEN), which they have to know, or listen on 127.0.0.1"
+        )
+    return endpoint
+
+
 def _endpoints(own: dict[str, Any], listeners: Any, path: str) -> list[Endpoint]:
-    found: list[Endpoint] = []
-    if not (isinstance(listeners, list) and all(isinstance(row, dict) for row in listeners)):
-        raise ConfigError(f"{path}: listeners is written [[listeners]], once for each")
-    for number, row in enumerate(listeners, 1):
-        where = f"{path}: listener {number}"
-        if unknown := set(row) - {"host", "port", "path"}:
-            raise ConfigError(f"{where}: unknown key {min(unknown)}; it has host, port or path")
-        if "path" in row:
-            if not _typed(row, "path", str, "", where):
-                raise ConfigError(f"{where}: path is empty")
-            found.append(Endpoint(path=row["path"]))
-        else:
-            host = _typed(row, "host", str, "127.0.0.1", where)
-            port = _typed(row, "port", int, DEFAULT_PORT, where)
-            _check_port(port, where)
-            found.append(Endpoint(host, port))
+    found = read_listeners(listeners, path)
     if own.get("unix_socket"):
         found.append(Endpoint(path=own["unix_socket"]))
     if not found or "host" in own or "port" in own:
@@ -240,16 +296,11 @@ def _endpoints(own: dict[str, Any], listeners: Any, path: str) -> list[Endpoint]
     return found
 
 
-def _check_port(port: int, where: str) -> None:
-    if not 0 <= port <= 65_535:
-        raise ConfigError(f"{where}: port is 0 to 65535, not {port}")
-
-
-def _typed(row: dict[str, Any], key: str, kind: type, default: Any, where: str) -> Any:
-    value = row.get(key, default)
-    if type(value) is not kind:
-        raise ConfigError(f"{where}: {key} is {_A[kind]}, not {value!r}")
-    return value
+def _is_guarded(endpoint: Endpoint) -> bool:
+    """Whether nobody comes in unasked: a certificate is needed, or the table says it is meant."""
+    rules = endpoint.rules
+    needs_certificate = rules.tls is not None and rules.tls.verify == "required"
+    return needs_certificate or bool(rules.allow_anonymous)
 
 
 def is_local(endpoint: Endpoint) -> bool:

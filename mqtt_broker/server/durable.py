@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from mqtt_broker.core import sys_topics
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.server.config import StartError
+from mqtt_broker.server.telemetry import Telemetry
 from sessions.journal import MODES, Journal, Owner
 from sessions.rows import DeliveryRow, MessageRow
 from sessions.snapshot import Snapshot
@@ -28,6 +29,7 @@ _T = TypeVar("_T")
 Page = list[tuple[DeliveryRow, MessageRow]]
 LINGER_S: Final = 0.003  # what is recorded waits so long for company
 _ENTRIES_MAX: Final = 2_000  # or until there is so much of it,
+LOG_LINGER_S: Final = 0.02  # and what only the telemetry log wants so long, for larger batches
 _CERTAIN_MAX: Final = 32  # or so much that has to be written, and the store has nothing to do
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, what follows gathers in one
 _PAGE_MESSAGES: Final = 1_000
@@ -51,6 +53,11 @@ class Durable:
             self._snapshot: Snapshot | None = self._store.snapshot()
         except StoreError as error:
             raise StartError(str(error)) from None
+        try:
+            self.telemetry = Telemetry(server, config, self._snapshot, self._store.forget_ends)
+        except StartError:
+            self._store.stop(1.0)
+            raise
         modes = {MODES[config.durability], *(MODES[mode] for _, mode in config.durabilities)}
         self.journal = Journal(
             self._submit,
@@ -61,6 +68,7 @@ class Durable:
             last_sid=self._snapshot.last_sid,
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._log_due_at = 0.0  # when what the telemetry log has is to go; 0: it has nothing
         self._is_over = False
         self._settled: asyncio.Event | None = None
 
@@ -68,13 +76,17 @@ class Durable:
         """Give the broker its state back, and begin to store what happens to it."""
         broker = self._server.broker
         assert self._snapshot is not None
+        self.telemetry.start(self._snapshot.cursors)
         restore(broker, self._snapshot, self._server.now())
+        self.telemetry.replay.on_restored()
         self._snapshot = None
+        self.journal.alongside = self.telemetry.writer
         broker.store_figures = self._figures
         self._store.start(
             self._from_thread(self._on_committed),
             self._from_thread(self._on_folded),
             self._from_thread(self._on_state),
+            self.telemetry,
         )
         self.after_turn()
 
@@ -82,6 +94,7 @@ class Durable:
         """The broker does not start after all."""
         self._is_over = True
         self._store.stop(1.0)
+        self.telemetry.close()
 
     def _submit(self, number: int, blob: bytes) -> None:
         self._store.submit(number, blob, self._server.now())
@@ -100,14 +113,33 @@ class Durable:
         waiting = len(journal)
         if waiting > _ENTRIES_MAX or self._is_worth_it():
             self._flush()
-        elif waiting and self._timer is None:
-            self._timer = self._loop.call_later(LINGER_S, self._on_linger)
+        elif waiting:
+            self._linger(LINGER_S)
+        elif self._timer is None and journal.has_alongside:
+            self._linger_for_log()
         while journal.wanted:
             self._request(journal.wanted.pop())
 
+    def _linger_for_log(self) -> None:
+        now = self._server.now()
+        if not self._log_due_at:
+            self._log_due_at = now + LOG_LINGER_S
+        self._linger(max(LINGER_S, self._log_due_at - now))
+
+    def _linger(self, seconds: float) -> None:
+        """Come back then, or when that was due anyway."""
+        due_at = self._loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= due_at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due_at, self._on_linger)
+
     def _on_linger(self) -> None:
         self._timer = None
-        if not self.journal.may_wait(self._server.now() - LINGER_S):
+        now = self._server.now()
+        is_log_due = self.journal.has_alongside and now >= self._log_due_at
+        if is_log_due or not self.journal.may_wait(now - LINGER_S):
             self._flush()
         self._server.end_turn()  # which sets the timer again for what is left
 
@@ -120,6 +152,7 @@ class Durable:
         journal = self.journal
         if journal.number - journal.committed < _GROUPS_UNDER_WAY_MAX:
             journal.flush(self._server.now())
+            self._log_due_at = 0.0
 
     def _request(self, owner: Owner) -> None:
         def on_page(page: Page) -> None:
@@ -134,6 +167,7 @@ class Durable:
 
     def _on_committed(self, number: int) -> None:
         self._server.broker.on_committed(number, self._server.now())
+        self.telemetry.on_committed()
         if self._timer is None or self._is_worth_it():  # its moment passed while the store was busy
             self._flush()
         if self._settled is not None and self.journal.is_settled:
@@ -150,7 +184,7 @@ class Durable:
             _log.error("store: %s; it is tried again", state)
         elif broker.store_state:
             _log.warning("store: works again")
-        broker.store_state = state
+        broker.on_store_state(state)
         sys_topics.publish_store_state(broker, self._server.now())
         self._server.end_turn()
 
@@ -182,7 +216,9 @@ class Durable:
         if self._timer is not None:
             self._timer.cancel()
         self.journal.flush(self._server.now())
-        if await self._loop.run_in_executor(None, self._store.stop, timeout_s):
+        is_stored = await self._loop.run_in_executor(None, self._store.stop, timeout_s)
+        await self._loop.run_in_executor(None, self.telemetry.close)
+        if is_stored:
             return True
         _log.error("store: not all could be stored in time; none of that was promised")
         return False

@@ -1,7 +1,8 @@
 """A connection's socket: reads once a turn, writes at once, buffers what the peer is slow to take.
 
 It works on the socket itself, and `turns` tells when it is ready: an isolated message costs
-10 us this way and 15 through a transport.
+10 us this way and 15 through a transport. What lies between the socket and MQTT on some
+listeners (TLS, WebSocket, a balancer's header) is in `server.layered`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Final
 from mqtt_broker.core.publish import TURN_BYTES_MAX
 
 if TYPE_CHECKING:
+    from mqtt_broker.core.access import PeerCertificate
     from mqtt_broker.core.connection import Connection
     from mqtt_broker.server.app import Server
+    from mqtt_broker.server.endpoints import Rules
+    from mqtt_broker.server.listeners import Listener
 
 # All links read into one buffer of this size and keep a copy of what came. Asking `recv` for
 # as much makes the allocator map and unmap memory at each call: three system calls more.
@@ -35,15 +39,21 @@ class SocketLink:
         "_is_lazy",
         "_is_reading",
         "_linger",
+        "_listener",
         "_loop",
         "_server",
         "_sock",
         "_turns",
+        "certificate",
         "connection",
+        "is_admitted",
     )
 
-    def __init__(self, server: Server, sock: socket.socket, address: object) -> None:
+    def __init__(
+        self, server: Server, sock: socket.socket, address: object, listener: Listener
+    ) -> None:
         self._server = server
+        self._listener = listener
         self._loop = server.loop
         self._turns = server.turns
         self._sock = sock
@@ -55,6 +65,8 @@ class SocketLink:
         self._is_lazy = False
         self._linger: asyncio.TimerHandle | None = None
         self.connection: Connection | None = None
+        self.certificate: PeerCertificate | None = None  # that the client proved to have
+        self.is_admitted = False  # the access door counts it
 
     def start(self, connection: Connection) -> None:
         self.connection = connection
@@ -66,6 +78,15 @@ class SocketLink:
             host, port = self._address[:2]
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return "unix"
+
+    @property
+    def listener(self) -> str:
+        """Its name, for rules."""
+        return self._listener.endpoint.name
+
+    @property
+    def rules(self) -> Rules:
+        return self._listener.rules
 
     # Reading.
 
@@ -143,7 +164,7 @@ class SocketLink:
 
     def _on_writable(self) -> None:
         backlog = self._backlog
-        assert backlog is not None and self.connection is not None
+        assert backlog is not None
         try:
             while backlog:
                 sent = self._sock.send(backlog[0][:_WRITE_BYTES])
@@ -163,7 +184,7 @@ class SocketLink:
             if self._is_closing:
                 self._shut()
                 return
-        if not self._is_closing:
+        if not self._is_closing and self.connection is not None:
             self.connection.on_written(self._backlog_bytes, self._server.now())
 
     # Closing.
@@ -216,4 +237,5 @@ class SocketLink:
         self._turns.remove(fd)
         self._backlog = None
         self._sock.close()
+        self._listener.on_released()
         self._server.on_released(self)

@@ -7,13 +7,18 @@ import os
 import pathlib
 import socket
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from mqtt_broker.server.endpoints import Endpoint
 from mqtt_broker.server.links import SocketLink
 
 if TYPE_CHECKING:
     from mqtt_broker.server.app import Server
+    from mqtt_broker.server.layered import Layers
+
+__all__ = ["Endpoint", "Listener", "check_files"]
 
 BACKLOG: Final = 4096
 _ACCEPTS_A_TURN: Final = 64
@@ -21,38 +26,38 @@ _PAUSE_S: Final = 0.5  # when there are no descriptors left
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An address to listen on: `path` for a unix socket, else host and port."""
-
-    host: str = "127.0.0.1"
-    port: int = 1883
-    path: str = ""
-
-    def __str__(self) -> str:
-        if self.path:
-            return f"unix:{self.path}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 class Listener:
     """One listening socket. Accepts in small portions, so that a storm starves nobody."""
 
     def __init__(self, server: Server, endpoint: Endpoint) -> None:
+        rules = endpoint.rules
         self._server = server
+        # First: a certificate that cannot be read leaves no socket behind.
+        self._layers: Layers | None = None
+        if not rules.is_plain:  # what only few listeners need is not imported for all
+            from mqtt_broker.server.layered import Layers
+
+            self._layers = Layers(server, endpoint)
         self._sock = _listen(endpoint)
         self._is_tcp = not endpoint.path
+        self._max = rules.max_connections
+        self.connections = 0  # that are open, or on the way to it
+        self.rules = rules
         self.endpoint = endpoint if endpoint.path else self._bound(endpoint)
 
     def _bound(self, endpoint: Endpoint) -> Endpoint:
-        return Endpoint(endpoint.host, self._sock.getsockname()[1])
+        return replace(endpoint, port=self._sock.getsockname()[1])
 
     def start(self) -> None:
         self._server.turns.add(self._sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
         server = self._server
+        layers = self._layers
         for _ in range(_ACCEPTS_A_TURN):
+            if layers is not None and server.openings.is_full:
+                self._wait_for_openings()
+                return
             try:
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError):
@@ -62,10 +67,30 @@ class Listener:
                     self._pause(error)
                     return
                 continue  # the peer gave up while it waited to be accepted
+            if self._max and self.connections >= self._max:
+                server.refuse(self.endpoint.name, "listener full", "", "")
+                sock.close()
+                continue
             sock.setblocking(False)
             if self._is_tcp:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            server.adopt(SocketLink(server, sock, address))
+            self.connections += 1
+            if layers is None:
+                link = SocketLink(server, sock, address, self)
+                if server.admits(link):
+                    server.adopt(link)
+                else:
+                    link.abort()
+            else:
+                layers.link(sock, address, self).open()
+
+    def on_released(self) -> None:
+        self.connections -= 1
+
+    def _wait_for_openings(self) -> None:
+        """Accept nobody until those who are coming in are in; the kernel keeps the others."""
+        self._server.turns.remove(self._sock.fileno())
+        self._server.openings.when_room(self._resume)
 
     def _pause(self, error: OSError) -> None:
         """Try again in a moment: the kernel keeps those who wait in its own queue."""
@@ -82,8 +107,19 @@ class Listener:
             return
         self._server.turns.remove(self._sock.fileno())
         self._sock.close()
+        if self._layers is not None:
+            self._layers.close()
         if self.endpoint.path:
             pathlib.Path(self.endpoint.path).unlink(missing_ok=True)
+
+
+def check_files(endpoints: Iterable[Endpoint]) -> None:
+    """Read the certificates once, for an operator who wants to know beforehand."""
+    for endpoint in endpoints:
+        if endpoint.rules.tls is not None:
+            from mqtt_broker.server.tls import TlsContext
+
+            TlsContext(endpoint.rules.tls, "mqtt", endpoint.name)
 
 
 def _listen(endpoint: Endpoint) -> socket.socket:

@@ -3,7 +3,9 @@
 Rules of this room: files and threads' locks, but no socket, no loop, no SQL and no clock; time
 comes in as microseconds of Unix time. What a stream is for, who may read it and when it is
 written is decided by those who call. One process writes (`log`, `writer`), any number read
-(`source`, `reader`), in that process or in another, and all of them read files only.
+(`source`, `reader`), in that process or in another, and all of them read files only; `remote`
+reads what a broker on another machine serves. What talks to a socket is `connection` alone, by
+http.client, and it waits by the clock.
 
     batch builder         the bytes of a batch, and the columns of one that is being filled
     disk names            the calls that change the disk, what files are called
@@ -14,7 +16,13 @@ written is decided by those who call. One process writes (`log`, `writer`), any 
     retention compaction  what is given up
     offsets settings      what people write
     partitioners times    which partition, and when the device says it was
-    verify export arrow   tools: looking for damage, rows for files, columns for Arrow
+    remote connection     the same from another machine; HTTP
+    replay                MQTT clients that read: the broker's replay door, and what it is made of:
+    starts pages takers       where one begins, what a thread reads, at which pace it is sent
+    consumers                 groups, who has which partition, what fails
+    ahead notices letters     bounds, what clients are told, what is given up; figures of all that
+    wire                  what both ends of that agree on
+    verify arrow parquet  tools: looking for damage, rows; columns for Arrow, and for files
 
-`arrow` needs pyarrow, which the broker does not: nothing else here imports it.
+`arrow` and `parquet` need pyarrow, which the broker does not: nothing else here imports it.
 """

@@ -18,15 +18,18 @@ from mqtt_broker.streams import names
 from mqtt_broker.streams.errors import Invalid, UnknownStream
 from mqtt_broker.streams.partitioners import check_partition_by
 from mqtt_broker.streams.times import TimeRule
+from mqtt_broker.topics.names import filter_problem
 
 FORMAT: Final = 1
 SEGMENT_BYTES_MIN: Final = 4 << 10
 _DAY_S: Final = 86_400
+_NO_TOPICS: Final = ("$share", "$stream", "$SYS")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     name: str
+    filter: str = ""  # the topics whose messages a broker puts here; empty: it puts none
     partitions: int = 1
     partition_by: str = "client"  # see `partitioners`
     retain_s: int = 0  # whole segments go when all in them is older; 0: never
@@ -42,6 +45,8 @@ class Settings:
 
     def checked(self) -> Self:
         names.check_stream(self.name)
+        if self.filter:
+            self._check_filter()
         if not 1 <= self.partitions <= names.PARTITIONS_MAX:
             raise Invalid("partitions", f"{self.partitions} is not 1 to {names.PARTITIONS_MAX}")
         check_partition_by(self.partition_by)
@@ -56,6 +61,13 @@ class Settings:
             if getattr(self, key):
                 TimeRule.parse(key, getattr(self, key))
         return self
+
+    def _check_filter(self) -> None:
+        problem = filter_problem(self.filter)
+        if problem:
+            raise Invalid("filter", f"{self.filter!r}: {problem}")
+        if self.filter.split("/", 1)[0] in _NO_TOPICS:
+            raise Invalid("filter", f"{self.filter!r}: nothing is published there")
 
     def changed(self, **changes: Any) -> Settings:
         """With other settings; what never changes may be repeated."""

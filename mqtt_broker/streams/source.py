@@ -19,6 +19,7 @@ from mqtt_broker.streams.errors import (
     Invalid,
     MissingSegment,
     OffsetGone,
+    StreamError,
     StreamGone,
     UnknownPartition,
     UnknownStream,
@@ -69,12 +70,22 @@ class PartitionSource:
         except FileNotFoundError:
             found = None
         except Bad as bad:
+            if not self._is_ours():
+                raise StreamGone(self.where.stream) from None
             raise Invalid(str(path), str(bad)) from None
         if found is not None:
             self.catalog = found
             self._known = known
         elif not self.where.directory.exists():
             raise StreamGone(self.where.stream)
+
+    def _is_ours(self) -> bool:
+        """Whether what stands here now is still the stream that was opened."""
+        try:
+            epoch = Settings.read(self.where.directory.parent).epoch
+        except StreamError:
+            return False
+        return seed_of(epoch, self.where.partition) == self.where.seed
 
     @property
     def start(self) -> int:
@@ -146,17 +157,21 @@ class Source:
         self._committed = committed.Reader(
             directory / names.COMMITTED, self.name, self.epoch, self.settings.partitions
         )
-        self.partitions = [
-            PartitionSource(
-                Where(
-                    self.name,
-                    number,
-                    directory / names.partition(number),
-                    seed_of(self.epoch, number),
+        try:
+            self.partitions = [
+                PartitionSource(
+                    Where(
+                        self.name,
+                        number,
+                        directory / names.partition(number),
+                        seed_of(self.epoch, number),
+                    )
                 )
-            )
-            for number in range(self.settings.partitions)
-        ]
+                for number in range(self.settings.partitions)
+            ]
+        except BaseException:
+            self._committed.close()
+            raise
 
     @classmethod
     def open(cls, root: Path, name: str) -> Self:

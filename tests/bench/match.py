@@ -94,7 +94,7 @@ def measure(count: int) -> Iterator[str]:
         names = topics(count, last)
         found = sum(len(trie.match(name)) for name in names) / len(names)
         match_us = best_us(trie.match, names)
-        find_us = best_us(lambda name: routes.find(name, 0, 0), names)
+        find_us = best_us(lambda name: routes.find(name, 0, 0, None, None), names)
         cached_us = best_us(routes.cache.results.get, names)
         yield (
             f"{count:>13,} {subscribe_us:>9.2f}  fleet/<n>/{last:<9} {found:>5.1f} "

@@ -98,7 +98,7 @@ TABLE: list[tuple[str, Callable[[], tuple[World, Peer, bytes]], int]] = [
     ("QoS 0, one subscriber", lambda: qos_0(V5), 14),
     ("QoS 0, one subscriber, 3.1.1", lambda: qos_0(V311), 14),
     ("QoS 0, 100 in one chunk", qos_0_burst, 14),
-    ("QoS 1, one subscriber", qos_1, 31),
+    ("QoS 1, one subscriber", qos_1, 32),
     ("QoS 1, 100 in one chunk", qos_1_burst, 145),
     ("QoS 0 to 100 subscribers", fan_out, 232),
     ("QoS 1 to 100 subscribers", fan_out_qos_1, 684),

@@ -1,6 +1,6 @@
 """One of the processes that load the broker, with a share of the plan's clients.
 
-    python -m tests.fault.load PART PARTS PORT LEDGER SEED PUBLISHERS RATE
+    python -m tests.fault.load PART PARTS PORT LEDGER SEED PUBLISHERS RATE HAS_LOG
 
 It obeys one-word lines on its standard input (`finish`: publish nothing new; `gather`: all
 be here, and stay; the end of the input: stop) and says twice a second, as a line of JSON,
@@ -79,7 +79,8 @@ class Part:
 
 def main(arguments: list[str]) -> None:
     part, parts, port = map(int, arguments[:3])
-    made = plan.make(int(arguments[4]), int(arguments[5]), float(arguments[6]))
+    has_log = arguments[7] == "True"
+    made = plan.make(int(arguments[4]), int(arguments[5]), float(arguments[6]), has_log=has_log)
     loop = Loop(Ledger(Path(arguments[3])), port)
     Part(loop, made, part, parts)
     loop.run()

@@ -38,10 +38,11 @@ class Taker:
     is_cutting: bool = False  # drops its connection in the middle of handshakes
     is_churning: bool = False  # unsubscribes and subscribes
     is_renewing: bool = False  # begins a new session now and then, by Clean Start
+    log: str = ""  # the stream of the telemetry log it reads them from
 
     def asked(self, number: int) -> str:
         """The Topic Filter as it is asked for."""
-        text = self.filters[number]
+        text = f"$stream/{self.log}" if self.log else self.filters[number]
         return f"$share/{self.share}/{text}" if self.share else text
 
 
@@ -57,7 +58,7 @@ class Plan:
         return random.Random(f"{self.seed}/{name}")
 
 
-def make(seed: int, publishers: int, rate: float) -> Plan:
+def make(seed: int, publishers: int, rate: float, *, has_log: bool = False) -> Plan:
     """At least three publishers; what takers there are follows from their number."""
     streams: list[Stream] = []
 
@@ -71,7 +72,8 @@ def make(seed: int, publishers: int, rate: float) -> Plan:
         for qos in (1, 2):
             stream(p, f"state/p{p}/{qos}", qos, retain=True)
     stream(publishers, "mark/mourner", 2)
-    return Plan(seed, publishers, rate, tuple(streams), tuple(_takers(publishers)))
+    takers = _takers(publishers) + (_LOG_TAKERS if has_log else [])
+    return Plan(seed, publishers, rate, tuple(streams), tuple(takers))
 
 
 def _takers(publishers: int) -> list[Taker]:
@@ -96,6 +98,15 @@ def _takers(publishers: int) -> list[Taker]:
             Taker(f"cutter-{p}", (f"load/p{p}/+",), 2, receive_maximum=20, is_cutting=True),
         ]
     return takers
+
+
+# What is under `load/` is also in a stream of that name.
+_LOG_TAKERS: Final = [
+    Taker("replay", ("load/#",), 1, log="load", comes_and_goes=True),
+    Taker("reader-0", ("load/#",), 1, share="readers", log="load"),
+    Taker("reader-1", ("load/#",), 1, share="readers", log="load", comes_and_goes=True),
+    Taker("reader-2", ("load/#",), 1, share="readers", log="load", is_cutting=True),
+]
 
 
 # Messages.

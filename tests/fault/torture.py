@@ -33,6 +33,7 @@ import psycopg
 
 from tests.fault import plan
 from tests.fault.lives import Ended, Lives
+from tests.fault.log_witness import CONFIG, LogRow, LogWitness, judge_log
 from tests.fault.postgres import PostgreSQL, Unavailable
 from tests.fault.tether import tied
 from tests.fault.verdict import Judge, Verdict, explain, table
@@ -67,6 +68,11 @@ class Options:
     faults: bool = False  # the store fails now and then as well
     keep: bool = False
 
+    @property
+    def has_log(self) -> bool:
+        """Whether there is a telemetry log too: it is to be as good as the acknowledgements."""
+        return self.durability == "commit"
+
     def again(self) -> str:
         words = [
             "python", "-m", "tests.fault.torture", "--kills", str(self.kills),
@@ -92,6 +98,7 @@ class Load:
         self.errors = ledger.with_suffix(".err")
         command = [sys.executable, "-m", "tests.fault.load", str(number), str(PARTS), str(port)]
         command += [str(ledger), str(options.seed), str(options.clients), str(options.rate)]
+        command.append(str(options.has_log))
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 tied(command),
@@ -145,7 +152,7 @@ class Torture:
         self.directory = directory
         self._out = out
         self._rng = random.Random(f"{options.seed}/supervisor")
-        self._plan = plan.make(options.seed, options.clients, options.rate)
+        self._plan = plan.make(options.seed, options.clients, options.rate, has_log=options.has_log)
         self._selector = selectors.DefaultSelector()
         self._loads: list[Load] = []
         self._kill_log: list[tuple[float, str]] = []
@@ -155,6 +162,7 @@ class Torture:
         self._next_progress = 0.0
         self._start_s = 0.5  # how long the last start took
         self._server: PostgreSQL | None = None
+        self.log: LogRow | None = None
 
     def run(self) -> Verdict:
         with contextlib.ExitStack() as stack:
@@ -164,9 +172,11 @@ class Torture:
                 server = stack.enter_context(PostgreSQL())
                 url = server.database("torture")
             stack.callback(self._selector.close)
+            has_log = self.options.has_log
             broker = stack.enter_context(
                 Lives(
                     self.directory,
+                    *(self._configured() if has_log else ()),
                     durability=self.options.durability,
                     database_url=url,
                     command=self.options.command,
@@ -174,6 +184,10 @@ class Torture:
                 )
             )
             self._server = server
+            witness = LogWitness(broker.data)
+            if has_log:
+                witness.start()
+                stack.callback(witness.stop)
             try:
                 self._go_through(broker, stack)
             except (Ended, subprocess.TimeoutExpired) as error:
@@ -182,7 +196,11 @@ class Torture:
             broker.kill()
             complaints = broker.complaints(store_may_fail=self.options.faults)
             self._troubles += [f"in its log: {line}" for line in complaints[:20]]
-            verdict = Judge(self._plan).read(load.ledger for load in self._loads)
+            judge = Judge(self._plan)
+            verdict = judge.read(load.ledger for load in self._loads)
+            if has_log:
+                witness.stop()
+                self.log = judge_log(broker.data, witness, judge.flows, verdict)
             for trouble in self._troubles:
                 verdict.find("troubles", trouble)
             if server is not None and not verdict.is_clean:
@@ -191,6 +209,11 @@ class Torture:
 
     def explain(self, verdict: Verdict) -> str:
         return explain(verdict, sorted(self._kill_log + self._fault_log), self._start)
+
+    def _configured(self) -> tuple[str, str]:
+        path = self.directory / "broker.toml"
+        path.write_text(CONFIG)
+        return "--config", str(path)
 
     # The course of it.
 
@@ -377,6 +400,8 @@ def torture(options: Options, out: IO[str], where: Path | None = None) -> Verdic
         verdict = run.run()
         is_clean = verdict.is_clean
         out.write(table(verdict) + "\n")
+        if run.log is not None:
+            out.write(f"  {run.log}\n")
         if not is_clean:
             out.write(run.explain(verdict) + "\n")
             out.write(f"again: {options.again()}\nkept: {directory}\n")

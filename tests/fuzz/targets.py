@@ -2,6 +2,9 @@
 
 decode_once       bytes to packets: whole and in pieces alike, packets to bytes and back
 connection_once   a script of sends, losses, slow reads and time against a whole broker
+proxy_once        a balancer's header
+websocket_once    frames behind an upgrade
+upgrade_once      the request for one
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.connection import Connection
 from mqtt_broker.core.settings import Settings
 from mqtt_broker.core.states import CLOSED
+from mqtt_broker.server.endpoints import WebSocketRules
+from mqtt_broker.server.proxy import V2_BYTES_MAX, ProxyError, read_header
+from mqtt_broker.server.websocket import WebSocketLayer
 from mqtt_broker.topics.names import split_share
 from tests.fuzz import grammar
 
@@ -417,3 +423,71 @@ def send(slot: int, chunk: bytes, kind: int) -> bytes:
     size = len(chunk)
     assert size < 2048
     return bytes([slot | kind << 2 | (size & 7) << 5, size >> 3]) + chunk
+
+
+# The transports.
+
+
+UPGRADE: Final = (
+    b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AQIDBAUGBwgJCgsMDQ4PEA==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
+)
+
+
+def proxy_once(data: bytes) -> None:
+    """A header is found at one place, or nowhere, however the bytes come."""
+    try:
+        whole = read_header(data)
+    except ProxyError:
+        whole = None
+        with_error = True
+    else:
+        with_error = False
+    if whole is not None:
+        assert 0 < whole.size <= min(len(data), 16 + V2_BYTES_MAX)
+        assert read_header(data[: whole.size]) == whole
+        assert read_header(data[: whole.size - 1]) is None
+    elif not with_error:
+        assert len(data) < 16 + V2_BYTES_MAX, "it cannot wait for ever"
+    for end in range(min(len(data), 120)):  # what is wrong stays wrong
+        try:
+            read_header(data[:end])
+        except ProxyError:
+            assert with_error
+            break
+
+
+def websocket_once(data: bytes) -> None:
+    """Frames whole and in pieces hold the same, and end alike."""
+    if len(data) < 2:
+        return
+    step, data = data[0] % 7 + 1, data[1:]
+    rules = WebSocketRules(compression=True)
+    outcomes = []
+    for pieces in ([data], [data[at : at + step] for at in range(0, len(data), step)]):
+        layer = WebSocketLayer(rules, PACKET_BYTES_MAX)
+        layer.receive(UPGRADE)
+        assert layer.is_open and layer.say(may_wait=False)
+        found = b"".join(layer.receive(piece) for piece in pieces)
+        outcomes.append((found, layer.ended))
+        if layer.ended:
+            assert b"\x88\x02" in layer.say(may_wait=True), "a close frame says why"
+            assert layer.send(b"x") == b""
+        else:
+            assert layer.send(b"x")
+    assert outcomes[0] == outcomes[1]
+
+
+def upgrade_once(data: bytes) -> None:
+    """A request whole and in pieces gets the same answer, and one of HTTP."""
+    answers = []
+    for pieces in ([data], [data[at : at + 5] for at in range(0, len(data), 5)]):
+        layer = WebSocketLayer(WebSocketRules(), PACKET_BYTES_MAX)
+        for piece in pieces:
+            layer.receive(piece)
+        said = layer.say(may_wait=False)
+        assert not said or said.startswith(b"HTTP/1.1 ")
+        assert bool(said) == (layer.is_open or bool(layer.ended))
+        answers.append((layer.is_open, said[:12]))
+    assert answers[0] == answers[1]

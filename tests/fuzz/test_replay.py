@@ -10,10 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import grammar
-from tests.fuzz.targets import connection_once, decode_once, mutate_script, script
+from tests.fuzz.targets import (
+    UPGRADE,
+    connection_once,
+    decode_once,
+    mutate_script,
+    proxy_once,
+    script,
+    upgrade_once,
+    websocket_once,
+)
+from tests.server.transports import masked
 
 CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=300)
-TARGETS = {"decode": decode_once, "connection": connection_once}
+TARGETS = {
+    "decode": decode_once,
+    "connection": connection_once,
+    "proxy": proxy_once,
+    "upgrade": upgrade_once,
+    "websocket": websocket_once,
+}
 
 
 def corpus() -> list[object]:
@@ -77,3 +93,36 @@ def test_many_scripts() -> None:
             connection_once(script(rng))
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+@pytest.mark.parametrize("start", range(0, 1_000, 250))
+def test_websocket_frames(start: int) -> None:
+    """Good frames, cut, changed and put together anew."""
+    for seed in range(start, start + 250):
+        rng = random.Random(seed)
+        data = b"".join(
+            masked(rng.choice((0, 1, 2, 2, 2, 8, 9, 10)), rng.randbytes(rng.choice((0, 2, 130))),
+                   fin=rng.random() < 0.7)
+            for _ in range(rng.randrange(1, 6))
+        )  # fmt: skip
+        if seed % 2:
+            data = grammar.mutate(data, rng)
+        try:
+            websocket_once(bytes([rng.randrange(256)]) + data)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def test_websocket_requests() -> None:
+    for seed in range(300):
+        rng = random.Random(seed)
+        try:
+            upgrade_once(grammar.mutate(UPGRADE, rng) if seed else UPGRADE)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+@CHECK
+@given(st.binary(max_size=60))
+def test_websocket_bytes(data: bytes) -> None:
+    websocket_once(data)

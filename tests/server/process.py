@@ -51,7 +51,7 @@ def document(name: str) -> str:
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Ours, without what would configure the broker; it keeps nothing unless a test asks."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("FLEETMQ_")}
-    return {**kept, "FLEETMQ_DURABILITY": "memory", **(extra or {})}
+    return {**kept, "FLEETMQ_DURABILITY": "memory", "FLEETMQ_HTTP": "off", **(extra or {})}
 
 
 def refused(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -32,10 +33,19 @@ PATIENCE_S: Final = 5.0  # nothing here takes so long, unless it fails
 class Running:
     """`with Running(...) as broker:` serves until the block ends."""
 
-    def __init__(self, *endpoints: Endpoint, loop: str = "turns", **settings: Any) -> None:
-        self._endpoints = endpoints or (Endpoint("127.0.0.1", 0),)
+    def __init__(
+        self,
+        *endpoints: Endpoint,
+        loop: str = "turns",
+        config: Config | None = None,
+        **settings: Any,
+    ) -> None:
         self._factory = LOOPS[loop]
-        self._settings = Settings(**{"sys_interval_s": 0, **settings})
+        self._config = replace(
+            config or Config(durability="memory"),
+            endpoints=endpoints or (Endpoint("127.0.0.1", 0),),
+            settings=Settings(**{"sys_interval_s": 0, **settings}),
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._is_ready = threading.Event()
         self._error: BaseException | None = None
@@ -79,7 +89,7 @@ class Running:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.server = Server(Config(self._settings, self._endpoints, durability="memory"))
+        self.server = Server(self._config)
         self.bound = self.server.start()
         self._is_ready.set()
         await self._stop.wait()

@@ -364,3 +364,28 @@ def test_a_damaged_catalog_or_end_is_said(ten: Path) -> None:
     (ten / NAME / "p0" / "catalog").write_bytes(b"junk")
     with pytest.raises(Invalid, match="catalog: it is cut short"):
         Source.open(ten, NAME)
+
+
+def test_a_stream_that_was_made_again_is_gone_for_who_reads_the_old_one(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.put(b"1")
+        with Source.open(tmp_path, NAME) as source:
+            writing.log.delete(NAME)
+            writing.create()
+            writing.put(b"2")
+            writing.log.stream(NAME).partitions[0].roll()
+            with pytest.raises(StreamGone):
+                source.starts()
+
+
+def test_a_source_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.put(b"1")
+    (tmp_path / NAME / "p0" / "catalog").write_bytes(b"nonsense")
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    with pytest.raises(Invalid):
+        Source.open(tmp_path, NAME)
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,118 @@
+"""How a running server answers the command door: on its own loop, or in the log's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from mqtt_broker.admin.doors import GroupFigures, Refused, ReplayFigures, Snapshot
+from mqtt_broker.admin.figures import snapshot_of, stream_figures
+from mqtt_broker.server.app import Server
+from mqtt_broker.server.telemetry import Telemetry
+from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.settings import Settings
+
+_T = TypeVar("_T")
+NO_STREAMS = "this broker keeps no streams: it runs with durability memory and has none configured"
+STOPS = "the broker stops"
+
+
+class ServerCommands:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def snapshot(self) -> Future[Snapshot]:
+        return self._ask(self._snapshot)
+
+    def stream_create(self, settings: Settings) -> Future[None]:
+        return self._of_log(lambda log: log.create(settings))
+
+    def stream_change(self, name: str, changes: Mapping[str, Any]) -> Future[None]:
+        return self._of_log(lambda log: log.change(name, changes))
+
+    def stream_delete(self, name: str) -> Future[None]:
+        return self._of_log(lambda log: log.delete(name))
+
+    def stream_truncate(self, name: str, before: Offsets | None) -> Future[int]:
+        return self._of_log(lambda log: log.trim(name, before))
+
+    def groups(self, stream: str) -> Future[list[GroupFigures]]:
+        def find() -> list[GroupFigures]:
+            log = self._log()
+            log.log.stream(stream)
+            return _groups(log, stream)
+
+        return self._ask(find)
+
+    def group_reset(self, name: str, stream: str, offsets: Offsets) -> Future[None]:
+        return self._ask(lambda: self._log().replay.group_reset(name, stream, offsets))
+
+    def group_delete(self, name: str, stream: str) -> Future[None]:
+        return self._ask(lambda: self._log().replay.group_delete(name, stream))
+
+    def _log(self) -> Telemetry:
+        if self._server.telemetry is None:
+            raise Refused(NO_STREAMS)
+        return self._server.telemetry
+
+    def _of_log(self, act: Callable[[Telemetry], Future[_T]]) -> Future[_T]:
+        """What the log does in its own thread."""
+        try:
+            return act(self._log())
+        except Refused as error:
+            return _failed(error)
+        except RuntimeError:  # its threads take nothing any more
+            return _failed(Refused(STOPS))
+
+    def _ask(self, act: Callable[[], _T]) -> Future[_T]:
+        """Do it on the broker's loop."""
+        done: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(act())
+            except Exception as error:  # whoever asked is told
+                done.set_exception(error)
+            self._server.end_turn()
+
+        try:
+            self._server.loop.call_soon_threadsafe(run)
+        except RuntimeError:  # the loop is closed
+            return _failed(Refused(STOPS))
+        return done
+
+    def _snapshot(self) -> Snapshot:
+        server = self._server
+        log = server.telemetry
+        if log is None:
+            return snapshot_of(server.broker)
+        replay = log.replay.figures()
+        return snapshot_of(
+            server.broker,
+            [
+                stream_figures(
+                    stream,
+                    appended=stream.appended,
+                    refused=stream.refused,
+                    groups=_groups(log, stream.name),
+                )
+                for stream in log.log.streams.values()
+            ],
+            ReplayFigures(
+                replay.readers, replay.messages, replay.gaps, replay.redelivered, replay.dead
+            ),
+        )
+
+
+def _failed(error: Exception) -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(error)
+    return failed
+
+
+def _groups(log: Telemetry, stream: str) -> list[GroupFigures]:
+    return [
+        GroupFigures(found.name, found.members, found.committed, found.lag)
+        for found in log.replay.groups(stream)
+    ]

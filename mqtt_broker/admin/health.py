@@ -1,0 +1,29 @@
+"""`/healthz`: whether this broker may be given work. For load balancers and probes: no token."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from mqtt_broker.admin.pages import Problem, Site, json_answer
+
+
+def routes(site: Site) -> list[web.RouteDef]:
+    async def healthz(request: web.Request) -> web.Response:
+        why = await _what_fails(site)
+        if why:
+            return json_answer({"status": "failing", "why": why}, 503)
+        return json_answer({"status": "ok"})
+
+    return [web.get("/healthz", healthz)]
+
+
+async def _what_fails(site: Site) -> str:
+    try:
+        snapshot = await site.ask(site.commands.snapshot)
+    except Problem as problem:
+        return str(problem)
+    if snapshot.is_stopping:
+        return "the broker stops"
+    if snapshot.store is not None and snapshot.store.state:
+        return f"store: {snapshot.store.state}"
+    return ""

@@ -1,0 +1,168 @@
+"""`fleetmq ctl acl|ban|unban|bans`: which rule decides, and who is kept out."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import re
+import time
+from typing import Any, Final
+
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.strings import decode_utf8
+from mqtt_broker.security.bans import KINDS, Ban, make_ban, read_bans, write_bans
+from mqtt_broker.security.errors import FileError, Unavailable
+from mqtt_broker.security.identity import Identity
+from mqtt_broker.security.ruleset import RuleSet
+from mqtt_broker.security.whole_files import alone
+from mqtt_broker.server.config import ConfigError, read_security_of
+from mqtt_broker.server.security_tables import SQL_RULES_FROM, Security
+from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
+
+ACTIONS: Final = ("acl", "ban", "unban", "bans")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def add_actions(actions: Any) -> None:
+    acl = actions.add_parser("acl", help="ask the access rules", description="Ask the rules.")
+    asked = acl.add_subparsers(dest="question", metavar="QUESTION", required=True)
+    explain = asked.add_parser("explain", help="say which rule decides, and how")
+    explain.add_argument("client", metavar="CLIENT", help="a client id")
+    explain.add_argument("topic", metavar="TOPIC", help="a Topic Name, or a filter to subscribe")
+    explain.add_argument(
+        "--action", dest="what", choices=("publish", "subscribe"), default="publish"
+    )
+    explain.add_argument("--user", help="the user name it proved to have")
+    explain.add_argument("--role", action="append", default=[], help="a role that came with it")
+    explain.add_argument("--address", help="where it comes from")
+    _add_config(explain)
+    for name, summary in (("ban", "keep somebody out"), ("unban", "lift a ban")):
+        action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        action.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
+        action.add_argument("value", metavar="VALUE", help="the client id, user name or network")
+        if name == "ban":
+            action.add_argument("--for", dest="span", metavar="TIME", help="e.g. 90s, 15m, 2h, 7d")
+            action.add_argument("--why", default="", help="for the list and the audit log")
+        _add_config(action)
+    _add_config(actions.add_parser("bans", help="list who is kept out", description="List bans."))
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="F.toml", required=True, help="the broker's file")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        security = read_security_of(args.config)
+        if args.action == "acl":
+            return _explain(security, args)
+        return _bans(security, args)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    except (FileError, Unavailable) as error:
+        raise Failure(str(error)) from None
+
+
+# Rules.
+
+
+def _explain(security: Security, args: argparse.Namespace) -> int:
+    """0: allowed, 1: denied."""
+    is_publish = args.what == "publish"
+    _check_topic(args.topic, is_publish=is_publish)
+    roles = frozenset(args.role) | security.roles.get(args.user or "", frozenset())
+    try:
+        address = ipaddress.ip_address(args.address) if args.address else None
+    except ValueError:
+        raise UsageError(f"--address: not an address: {args.address!r}") from None
+    identity = Identity(args.client, args.user, roles, address)
+    rules = RuleSet(_all_rules(security), is_on=security.has_rules)
+    ask = rules.may_publish if is_publish else rules.may_subscribe
+    decision = ask(identity, args.topic)
+    print("allowed" if decision.is_allowed else "denied")
+    if decision.rule is not None:
+        print(f"by {decision.rule.where}: {decision.rule.describe()}")
+    if decision.rule is None or not decision.is_allowed:
+        print(decision.why)
+    return DONE if decision.is_allowed else FAILED
+
+
+def _all_rules(security: Security) -> list[Any]:
+    if not security.rules_url:
+        return list(security.rules)
+    from mqtt_broker.security.sql import SqlRules, open_engine
+
+    engine = open_engine(security.rules_url)
+    try:
+        of_tables = SqlRules(engine)
+        of_tables.load(SQL_RULES_FROM)
+    finally:
+        engine.dispose()
+    return [*security.rules, *of_tables.rules]
+
+
+def _check_topic(text: str, *, is_publish: bool) -> None:
+    try:
+        decode_utf8(text.encode("utf-8", "surrogateescape"))
+    except Violation as violation:
+        raise UsageError(f"the topic: {violation.text}") from None
+    shared = split_share(text)
+    inner = text if shared is None else shared[1]
+    if is_publish and (not text or is_wildcard(text) or "#" in text or shared is not None):
+        raise UsageError(f"nobody can publish to {text!r}; for a filter say --action subscribe")
+    if problem := filter_problem(inner):
+        raise UsageError(f"{problem}: {text!r}")
+
+
+# Bans.
+
+
+def _bans(security: Security, args: argparse.Namespace) -> int:
+    path = security.bans_file
+    if not path:
+        raise UsageError(f"{args.config}: [security] names no bans_file")
+    now = time.time()
+    if args.action == "bans":
+        for ban in read_bans(path):
+            if ban.holds(now):
+                print(_shown(ban, now))
+        return DONE
+    try:
+        with alone(path):
+            return _change(path, args, now)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from None
+
+
+def _change(path: str, args: argparse.Namespace, now: float) -> int:
+    until = now + _seconds(args.span) if getattr(args, "span", None) else 0.0
+    wanted = make_ban(args.kind, args.value, until, getattr(args, "why", ""))
+    before = read_bans(path)
+    others = [
+        ban
+        for ban in before
+        if ban.holds(now) and (ban.kind, ban.value) != (wanted.kind, wanted.value)
+    ]
+    if args.action == "ban":
+        write_bans(path, [*others, wanted])
+        return DONE
+    is_there = any(
+        (ban.kind, ban.value) == (wanted.kind, wanted.value) and ban.holds(now) for ban in before
+    )
+    if not is_there:
+        raise Failure(f"no ban of {wanted.kind} {wanted.value}")
+    write_bans(path, others)
+    return DONE
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if found is None or not int(found[1]):
+        raise UsageError(f"--for is a time like 90s, 15m, 2h or 7d, not {text!r}")
+    return int(found[1]) * float(_UNITS[found[2]])
+
+
+def _shown(ban: Ban, now: float) -> str:
+    until = f"for {int(ban.until - now)} s more" if ban.until else "until it is lifted"
+    return f"{ban.kind} {ban.value!r} {until}{f': {ban.why}' if ban.why else ''}"

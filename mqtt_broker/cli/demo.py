@@ -1,0 +1,358 @@
+"""`fleetmq demo`: the whole story on one machine, in about a minute.
+
+A broker that acknowledges what is on disk, 200 simulated devices, the telemetry log, two Spark
+jobs on it, an alert that comes back over MQTT, and one kill -9 of the broker in the middle of
+it. Then the books are compared: what devices sent, what was acknowledged and delivered, what the
+log has, and what the windows counted.
+
+Everything is a process of its own and the same command that anybody would type; what they write
+stays in the directory that is named at the end. Exit code 1 when any figure is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mqtt_broker.cli.errors import DONE, FAILED, Failure
+from mqtt_broker.streams.errors import StreamError
+from mqtt_broker.streams.source import Source
+from spark_ingest import session
+
+DEVICES: Final = 200
+SECONDS: Final = 25
+KILL_AT_S: Final = 10
+_STREAM: Final = "telemetry"
+_PATIENCE_S: Final = 90.0
+_MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
+
+_BROKER: Final = """\
+[[streams]]
+name = "telemetry"
+filter = "plant/+/telemetry"
+partitions = 2
+schema = "telemetry.schema.json"
+"""
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        name: {"type": "number"} for name in ("temperature", "humidity", "pressure", "co2", "light")
+    },
+}
+_SCENARIO: Final = """\
+name = "demo"
+summary = "{devices} environmental sensors in a plant, some of them with outliers"
+duration_s = {seconds}
+seed = 1
+connect_rate_per_s = 200
+
+[[fleets]]
+name = "sensors"
+model = "environment"
+count = {devices}
+interval_s = 0.5
+topic = "plant/{{number}}"
+qos = 2
+session_expiry_s = 600
+options = {{ outliers_per_day = 400.0 }}
+
+[limits]
+dropped_max = 1000000
+connect_failures_max = 1000000
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir", default="fleetmq-demo", metavar="DIR", help="where it works (fleetmq-demo)"
+    )
+    parser.add_argument("--devices", type=int, default=DEVICES, metavar="N", help=f"({DEVICES})")
+    parser.add_argument(
+        "--seconds", type=int, default=SECONDS, metavar="S", help=f"of traffic ({SECONDS})"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        session.check()
+    except session.NotThere as error:
+        raise Failure(f"{error}; all but the Spark jobs works without: see README.md", 2) from None
+    folder = Path(args.dir)
+    if folder.exists() and not (folder / "broker.toml").exists():
+        raise Failure(f"--dir: {folder} is there already, and is not of a demo", 2)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        demo = Demo(folder.resolve(), args.devices, args.seconds, stack)
+        demo.go()
+        return DONE if demo.judge() else FAILED
+
+
+class Demo:
+    def __init__(
+        self, folder: Path, devices: int, seconds: int, stack: contextlib.ExitStack
+    ) -> None:
+        self.folder = folder
+        self._devices = devices
+        self._seconds = seconds
+        self._stack = stack
+        self._start = time.monotonic()
+        self._port = _free_port()
+        self._report: dict[str, Any] = {}
+        self._alerts: list[str] = []
+
+    # The course of it.
+
+    def go(self) -> None:
+        (self.folder / "broker.toml").write_text(_BROKER)
+        (self.folder / "telemetry.schema.json").write_text(json.dumps(_SCHEMA, indent=1))
+        scenario = _SCENARIO.format(devices=self._devices, seconds=self._seconds)
+        (self.folder / "plant.toml").write_text(scenario)
+        broker = self._broker()
+        self._say(f"a broker listens on 127.0.0.1:{self._port}, and keeps a log of telemetry")
+        jobs = [self._windows(), self._anomalies()]
+        self._say("two Spark jobs start on the log; a JVM takes a while")
+        self._until(lambda: all(map(self._has_begun, ("windows", "anomalies"))), jobs, "Spark")
+        self._say(f"{self._devices} devices begin to measure, QoS 2, for {self._seconds} s")
+        fleet = self._spawn(
+            "fleet",
+            *("sim", "run", "plant.toml", "--broker", f"mqtt://127.0.0.1:{self._port}"),
+            *("--report", "fleet.json", "--quiet"),
+        )
+        self._watch(jobs, KILL_AT_S * self._seconds / SECONDS)
+        os.kill(broker.pid, signal.SIGKILL)
+        broker.wait()
+        self._say("kill -9: the broker is gone in the middle of it")
+        broker = self._broker()
+        self._say("the broker is back, on what was on disk")
+        self._watch([*jobs, broker], self._seconds, fleet)
+        self._report = json.loads((self.folder / "fleet.json").read_text())
+        self._say("the devices are done; the jobs read what is left")
+        self._until(lambda: self._counted() >= self._logged(), jobs, "every row in a window")
+        self._alerts = self._listen()
+        for job in jobs:
+            job.send_signal(signal.SIGTERM)
+        for job in jobs:
+            job.wait(_PATIENCE_S)
+        broker.terminate()
+        broker.wait(_PATIENCE_S)
+
+    def _broker(self) -> subprocess.Popen[bytes]:
+        process = self._spawn(
+            "broker",
+            *("broker", "--config", "broker.toml", "--port", str(self._port)),
+            *("--data-dir", "data", "--http", "127.0.0.1:0"),
+        )
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
+                return process
+            self._check([process])
+            time.sleep(0.02)
+        raise Failure(f"the broker does not listen: see {self.folder / 'broker.log'}")
+
+    def _windows(self) -> subprocess.Popen[bytes]:
+        return self._job("windows", "--size", "10s", "--sink", "sqlite:///windows.db")
+
+    def _anomalies(self) -> subprocess.Popen[bytes]:
+        alerts = f"mqtt://127.0.0.1:{self._port}?topic=alerts/{{device}}&expiry=1h"
+        return self._job(
+            *("anomalies", "--warm-up", "10", "--sigma", "8", "--silence", "0s"),
+            *("--sink", "sqlite:///alerts.db", "--sink", alerts),
+        )
+
+    def _job(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        return self._spawn(
+            name,
+            *("spark", "run", name, "--log", "data/streams", "--stream", _STREAM),
+            *("--checkpoint", f"checkpoints/{name}", "--trigger", "1s", *options),
+        )
+
+    def _spawn(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """One of our own commands, in the demo's directory; what it says goes to its log."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            log.write(f"$ fleetmq {shlex.join(words)}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, *words],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,
+            )
+        self._stack.callback(_end, process)
+        return process
+
+    # Looking.
+
+    def _logged(self) -> int:
+        """Messages in the log."""
+        with (
+            contextlib.suppress(StreamError, OSError),
+            Source.open(self.folder / "data" / "streams", _STREAM) as source,
+        ):
+            return sum(source.ends().ends)
+        return 0
+
+    def _ask(self, database: str, query: str) -> list[tuple[Any, ...]]:
+        path = self.folder / database
+        if not path.exists():
+            return []
+        with contextlib.closing(sqlite3.connect(path, timeout=5)) as connection:
+            try:
+                return connection.execute(query).fetchall()
+            except sqlite3.OperationalError:  # the table is not made yet
+                return []
+
+    def _sum(self, database: str, query: str) -> int:
+        rows = self._ask(database, query)
+        return int(rows[0][0] or 0) if rows else 0
+
+    def _counted(self) -> int:
+        """Messages the windows, and what they left out, speak of."""
+        return (
+            self._sum("windows.db", "SELECT sum(count) FROM windows WHERE metric = ''")
+            + self._sum("windows.db", "SELECT sum(count) FROM left_out")
+            + self._sum("windows.db", "SELECT count(*) FROM rejects")
+        )
+
+    def _has_begun(self, job: str) -> bool:
+        return any((self.folder / "checkpoints" / job).glob("**/offsets/*"))
+
+    def _listen(self) -> list[str]:
+        """The alerts that are retained at the broker, as anybody would get them."""
+        found = subprocess.run(
+            [sys.executable, "-c", _MAIN, "sub", "-p", str(self._port), "-t", "alerts/#",
+             "-v", "-q", "1", "-W", "2"],
+            cwd=self.folder, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+        return [line for line in found.stdout.splitlines() if line]
+
+    def _watch(
+        self,
+        needed: Sequence[subprocess.Popen[bytes]],
+        seconds: float,
+        fleet: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        """Say how far it is, for so long or until the fleet is done."""
+        deadline = time.monotonic() + (seconds if fleet is None else _PATIENCE_S + seconds)
+        for _ in _ticks(deadline, 2.0):
+            self._check(needed)
+            if fleet is not None and fleet.poll() is not None:
+                break
+            self._say(
+                f"  {self._logged():,} messages in the log, {self._counted():,} in windows, "
+                f"{self._sum('alerts.db', 'SELECT count(*) FROM alerts'):,} alerts"
+            )
+        if fleet is not None and fleet.poll() is None:
+            raise Failure("the fleet does not come to its end")
+
+    def _until(
+        self, condition: Callable[[], bool], needed: Sequence[subprocess.Popen[bytes]], what: str
+    ) -> None:
+        for _ in _ticks(time.monotonic() + _PATIENCE_S, 0.3):
+            if condition():
+                return
+            self._check(needed)
+        raise Failure(f"not within {_PATIENCE_S:g} s: {what}; see the logs in {self.folder}")
+
+    def _check(self, needed: Sequence[subprocess.Popen[bytes]]) -> None:
+        for process in needed:
+            if process.poll() is not None:
+                words = shlex.join(map(str, process.args[3:]))  # type: ignore[index]
+                raise Failure(f"fleetmq {words}: ended; see the logs in {self.folder}")
+
+    def _say(self, text: str) -> None:
+        print(f"{time.monotonic() - self._start:5.1f} s  {text}", flush=True)
+
+    # The verdict.
+
+    def judge(self) -> bool:
+        self._show_windows()
+        totals = self._report["totals"]
+        logged, counted = self._logged(), self._counted()
+        measured = _telemetry(self._report)
+        rows = [
+            ("sent", measured["sent"], True),
+            ("acknowledged", measured["acknowledged"], measured["acknowledged"] > 0),
+            ("delivered", measured["delivered"], measured["delivered"] == measured["sent"]),
+            ("lost", totals["lost"], totals["lost"] == 0),
+            ("repeated", totals["repeated"], totals["repeated"] == 0),
+            ("in the log", logged, logged == measured["sent"]),
+            ("in windows", counted, counted == logged),
+            ("alerts over MQTT", len(self._alerts), bool(self._alerts)),
+        ]
+        print("\nVerdict, after one kill -9 of the broker")
+        for name, value, is_right in rows:
+            print(f"  {name:18} {value:>10,}  {'' if is_right else '<- WRONG'}".rstrip())
+        is_right = all(right for _, _, right in rows) and self._report["verdict"]["passed"]
+        print("everything adds up" if is_right else "something is off")
+        self._show_way_on()
+        return is_right
+
+    def _show_windows(self) -> None:
+        print("\nTemperature of three devices, in windows of 10 s (windows.db)")
+        print("  device        window       count    mean     min     max     p95")
+        query = (
+            "SELECT device, window_start, count, mean, min, max, p95 FROM windows WHERE "
+            "metric = 'temperature' AND device IN (SELECT DISTINCT device FROM windows "
+            "WHERE metric = 'temperature' ORDER BY device LIMIT 3) ORDER BY 1, 2"
+        )
+        for device, start, count, *values in self._ask("windows.db", query):
+            cells = "".join(f"{value:>8.2f}" for value in values)
+            print(f"  {device:12}  {str(start)[11:19]:10} {count:>6} {cells}")
+        for line in self._alerts[:3]:
+            print(f"  {line[:96]}")
+
+    def _show_way_on(self) -> None:
+        folder = os.path.relpath(self.folder)
+        print(
+            f"\nWhat it wrote is in {folder}/; where to look next:\n"
+            f"  fleetmq stream tail {_STREAM} --log {folder}/data -n 5\n"
+            f"  sqlite3 {folder}/windows.db 'SELECT * FROM windows LIMIT 5'\n"
+            f"  fleetmq broker --config {folder}/broker.toml --data-dir {folder}/data\n"
+            "  docs/STREAMS.md, docs/SPARK.md, docs/DURABILITY.md"
+        )
+
+
+def _telemetry(report: dict[str, Any]) -> dict[str, int]:
+    """The sums over what devices measured, which is what the log keeps."""
+    rows = [row for row in report["messages"] if row["class"] == "telemetry"]
+    return {key: sum(row[key] for row in rows) for key in ("sent", "acknowledged", "delivered")}
+
+
+def _ticks(deadline: float, seconds: float) -> Iterator[None]:
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(min(seconds, max(0.0, deadline - time.monotonic())))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It and what it started, such as a JVM: its session is its own."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,130 @@
+"""`fleetmq passwd`: users and their passwords, in a password file or in SQL tables.
+
+The password is asked for on the terminal, or read as one line from standard input; it is never
+an argument, where every user of the machine could read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import secrets
+import sys
+from pathlib import Path
+
+from mqtt_broker.cli.errors import DONE, Failure, UsageError
+from mqtt_broker.security.errors import FileError, Unavailable
+from mqtt_broker.security.password_file import Entry, read_entries, username_problem
+from mqtt_broker.security.passwords import PASSWORD_BYTES_MAX, hash_password
+from mqtt_broker.security.scram import SALT_BYTES, is_stored_keys, make_keys
+from mqtt_broker.security.whole_files import alone, write_whole
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the password file")
+    parser.add_argument("user", metavar="USER", nargs="?", help="the user name")
+    parser.add_argument(
+        "--database-url", metavar="URL", help="the tables of this database instead of a file"
+    )
+    parser.add_argument(
+        "--scram",
+        action="store_true",
+        help="store keys for SCRAM-SHA-256 instead of an argon2id hash; a user may have both",
+    )
+    parser.add_argument(
+        "--role", action="append", metavar="ROLE", help="a role of the user; may be repeated"
+    )
+    parser.add_argument("--delete", action="store_true", help="remove the user")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.database_url and args.file and not args.user:
+        args.file, args.user = None, args.file
+    if not args.user or bool(args.file) is bool(args.database_url):
+        raise UsageError("say FILE USER, or --database-url URL USER")
+    if problem := username_problem(args.user):
+        raise UsageError(problem)
+    for role in args.role or ():
+        if not role or not role.isprintable() or set(role) & {",", ":"}:
+            raise UsageError(f"a role holds no comma or colon: {role!r}")
+    if args.delete and (args.scram or args.role):
+        raise UsageError("--delete removes the user, all of it")
+    try:
+        if args.database_url:
+            _in_tables(args)
+        else:
+            _in_file(args)
+    except (FileError, Unavailable) as error:
+        raise Failure(str(error)) from None
+    return DONE
+
+
+def _ask() -> bytes:
+    if sys.stdin.isatty():
+        password = getpass.getpass("Password: ")
+        if getpass.getpass("Again: ") != password:
+            raise Failure("the two are not the same")
+        data = password.encode()
+    else:
+        data = sys.stdin.buffer.readline().rstrip(b"\r\n")
+    if not data:
+        raise Failure("an empty password")
+    if len(data) > PASSWORD_BYTES_MAX:
+        raise Failure(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
+    return data
+
+
+def _secret(args: argparse.Namespace) -> str:
+    password = _ask()
+    if args.scram:
+        return make_keys(password, secrets.token_bytes(SALT_BYTES)).encode()
+    return hash_password(password)
+
+
+def _in_file(args: argparse.Namespace) -> None:
+    path = Path(args.file)
+    secret = "" if args.delete else _secret(args)
+    try:
+        with alone(args.file):
+            entries = read_entries(str(path)) if path.exists() else []
+            lines = [entry.encode() + "\n" for entry in _changed(entries, args, secret)]
+            write_whole(args.file, "".join(lines), 0o600)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from None
+
+
+def _changed(entries: list[Entry], args: argparse.Namespace, secret: str) -> list[Entry]:
+    mine = [entry for entry in entries if entry.username == args.user]
+    if args.delete:
+        if not mine:
+            raise Failure(f"{args.file}: no user {args.user}")
+        return [entry for entry in entries if entry.username != args.user]
+    known = {role: None for entry in mine for role in entry.roles}
+    roles = tuple(known if args.role is None else dict.fromkeys(args.role))
+    fresh = Entry(args.user, secret, roles)
+    found: list[Entry] = []
+    is_placed = False
+    for entry in entries:
+        if entry.username != args.user:
+            found.append(entry)
+        elif is_stored_keys(entry.secret) is args.scram:
+            found.append(fresh)
+            is_placed = True
+        else:
+            found.append(Entry(entry.username, entry.secret, roles))
+    return found if is_placed else [*found, fresh]
+
+
+def _in_tables(args: argparse.Namespace) -> None:
+    from mqtt_broker.security import sql
+
+    engine = sql.open_engine(args.database_url)
+    try:
+        if args.delete:
+            if not sql.remove_user(engine, args.user):
+                raise Failure(f"no user {args.user}")
+            return
+        column = "scram" if args.scram else "password"
+        sql.put_user(engine, args.user, column, _secret(args), args.role)
+    finally:
+        engine.dispose()

@@ -1,0 +1,51 @@
+"""`fleetmq stream`: look into streams of the telemetry log, and change them.
+
+    list describe tail export verify           read the files, or a broker by its URL: --log
+    create change truncate delete groups reset ask the broker that runs: --api
+
+Exit codes: 0 done, 1 it failed (or `verify` found something), 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from typing import Final
+
+from mqtt_broker.cli import stream_change, stream_export, stream_read
+from mqtt_broker.cli.errors import Failure, UsageError
+from mqtt_broker.streams.connection import NotAllowed
+from mqtt_broker.streams.errors import Invalid, StreamError
+
+DATA_DIR: Final = "fleetmq-data"
+_PARTS: Final = (stream_read, stream_export, stream_change)
+_ACTIONS: Final = {**stream_read.ACTIONS, **stream_export.ACTIONS, **stream_change.ACTIONS}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    data_dir = os.environ.get("FLEETMQ_DATA_DIR") or DATA_DIR
+    for part in _PARTS:
+        part.add_actions(actions, data_dir)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.token is None:
+        args.token = os.environ.get("FLEETMQ_HTTP_TOKEN", "")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever a topic holds can be shown
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _ACTIONS[args.action](args)
+    except NotAllowed as error:
+        raise Failure(f"{error}: say --token, or FLEETMQ_HTTP_TOKEN") from None
+    except Invalid as error:
+        raise UsageError(str(error)) from None
+    except StreamError as error:
+        raise Failure(str(error)) from None
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise Failure(f"{where}{error.strerror or error}") from None

@@ -1,0 +1,36 @@
+"""The check door: whether a payload is what its topic promises, and what happens if it is not.
+
+Whoever knows schemas answers for a topic once; then each payload is asked about. A rejected
+message is refused alone, whatever run it came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Protocol
+
+from mqtt_broker.codec.packets import Publish
+
+
+class Check(Protocol):
+    """What is asked of the messages of some topics."""
+
+    def problem(self, payload: bytes) -> str:
+        """Why this payload is rejected, in one line; empty: it is not."""
+
+
+class Checks(Protocol):
+    """Knows which topics are checked."""
+
+    def find(self, topic: str) -> Check | None:
+        """Asked once for each topic, until its route is forgotten."""
+
+
+def checked(packet: Publish, check: Check) -> Iterator[tuple[Publish, str]]:
+    """The run in parts that are alike, each with why it is rejected, or nothing."""
+    problems = [check.problem(payload) for payload in packet.payloads()]
+    for why, part in groupby(enumerate(problems), itemgetter(1)):
+        places = [place for place, _ in part]
+        yield packet.part(places[0], places[-1] + 1), why

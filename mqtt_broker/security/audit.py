@@ -1,0 +1,132 @@
+"""The audit log: what matters to who guards the broker, a line of JSON each.
+
+    {"at": 1700000000.123, "event": "refused", "reason": "...", "client_id": "...", ...}
+
+It goes to the logger `fleetmq.audit` or to a file of its own. What strangers can bring about as
+often as they like (refusals, denials) is written so many times a second and counted beyond that:
+the next line says how many were left out. No password, token or key is ever part of an event.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+EVENTS: Final = (
+    "connected", "refused", "denied", "banned", "unbanned", "reloaded", "reload_failed",
+)  # fmt: skip
+_LINES_WAITING_MAX: Final = 10_000
+_CLOSE_S: Final = 2.0
+_CHARS_MAX: Final = 256  # of one value: names come from clients
+_log = logging.getLogger("fleetmq.audit")
+
+
+Sink = Callable[[str], object]
+
+
+def to_logger(line: str) -> None:
+    _log.info("%s", line)
+
+
+class AuditFile:
+    """Appends in a thread of its own: a slow disk costs nobody a message, a full one lines.
+
+    `reopen` opens it anew, after a tool moved the file away.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = self._open()
+        self._lines: queue.Queue[str | None] = queue.Queue(_LINES_WAITING_MAX)
+        self._is_stale = False
+        self.lost = 0
+        self._thread = threading.Thread(target=self._run, name="fleetmq-audit", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        return os.open(self._path, flags, 0o640)
+
+    def __call__(self, line: str) -> None:
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self.lost += 1
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                if self._is_stale:
+                    self._is_stale = False
+                    before, self._fd = self._fd, self._open()
+                    os.close(before)
+                data = line.encode() + b"\n"
+                if os.write(self._fd, data) < len(data):  # the disk filled up within the line
+                    self.lost += 1
+            except OSError as error:
+                self.lost += 1
+                _log.error("%s: %s; lost: %s", self._path, error.strerror, line)
+        os.close(self._fd)
+
+    def reopen(self) -> None:
+        self._is_stale = True
+
+    def close(self) -> None:
+        """What waits is written, if that is possible in a moment."""
+        try:
+            self._lines.put(None, timeout=_CLOSE_S)
+        except queue.Full:
+            return
+        self._thread.join(_CLOSE_S)
+
+
+class Audit:
+    """Writes events, and counts every one; from any thread."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        clock: Callable[[], float],
+        *,
+        lines_per_s: int = 50,
+        connects: bool = False,
+    ) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._lines_per_s = lines_per_s
+        self._connects = connects  # whether each client that comes in is a line
+        self._second = 0
+        self._written = 0
+        self._left_out = 0
+        self._lock = threading.Lock()
+        self.counts: dict[str, int] = {}  # `event` or `event/reason`
+
+    def note(self, event: str, reason: str = "", **facts: object) -> None:
+        assert event in EVENTS, event
+        with self._lock:
+            key = f"{event}/{reason}" if reason else event
+            self.counts[key] = self.counts.get(key, 0) + 1
+            if event == "connected" and not self._connects:
+                return
+            now = self._clock()
+            if int(now) != self._second:
+                self._second, self._written = int(now), 0
+            if self._written >= self._lines_per_s and event in ("refused", "denied", "connected"):
+                self._left_out += 1
+                return
+            self._written += 1
+            left_out, self._left_out = self._left_out, 0
+        found: dict[str, object] = {"at": round(now, 3), "event": event}
+        if reason:
+            found["reason"] = reason
+        for name, value in facts.items():
+            if value not in (None, ""):
+                found[name] = value[:_CHARS_MAX] if isinstance(value, str) else value
+        if left_out:
+            found["left_out_before"] = left_out
+        self._sink(json.dumps(found, ensure_ascii=True))

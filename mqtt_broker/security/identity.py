@@ -1,0 +1,41 @@
+"""Who a client proved to be: all that rules may ask about it. No secret is part of it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    client_id: str
+    username: str | None = None  # None: it proved nothing
+    roles: frozenset[str] = frozenset()
+    address: Address | None = None  # None: a unix socket, or a session from the store
+    listener: str = ""
+    # What its own token says of topics; None: nothing, () for: no topic at all.
+    grants: tuple[Grant, ...] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A rule that a client brought along, in a token that somebody we trust signed."""
+
+    is_allowed: bool
+    publishes: bool
+    subscribes: bool
+    topic: str
+
+
+def address_of(peer: str) -> Address | None:
+    """The address of `host:port` or `[host]:port`; None for what is not on a network."""
+    host = peer.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    # One machine has one address, whichever kind of socket it came to.
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found

@@ -1,0 +1,253 @@
+"""Accounts and rules in SQL tables, in any database that SQLAlchemy speaks to.
+
+    fleetmq_users       username, password (argon2id), scram (SCRAM-SHA-256 keys), is_enabled
+    fleetmq_user_roles  username, role
+    fleetmq_acl         position, permit, action, topic, username, role, client_id, address
+
+The broker only reads them: an account that may SELECT is enough. What was looked up is kept for a
+few seconds; rules are read whole. Every call may wait for the database, so threads make them. No
+error's text holds the URL, a statement or a value.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    delete,
+    insert,
+    make_url,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from mqtt_broker.security.accounts import Account
+from mqtt_broker.security.errors import FileError, Unavailable
+from mqtt_broker.security.passwords import hash_problem
+from mqtt_broker.security.rule_rows import rule_of
+from mqtt_broker.security.rules import Rule, RuleError
+from mqtt_broker.security.scram import ITERATIONS, ScramError, decode_stored_keys
+
+METADATA: Final = MetaData()
+USERS: Final = Table(
+    "fleetmq_users",
+    METADATA,
+    Column("username", String(1024), primary_key=True),
+    Column("password", String(512)),
+    Column("scram", String(512)),
+    Column("is_enabled", Boolean, nullable=False, server_default=true()),
+)
+USER_ROLES: Final = Table(
+    "fleetmq_user_roles",
+    METADATA,
+    Column("username", String(1024), primary_key=True),
+    Column("role", String(255), primary_key=True),
+)
+ACL: Final = Table(
+    "fleetmq_acl",
+    METADATA,
+    Column("position", Integer, primary_key=True),
+    Column("permit", String(8), nullable=False),
+    Column("action", String(16), nullable=False),
+    Column("topic", String(8192), nullable=False),
+    Column("username", String(1024)),
+    Column("role", String(255)),
+    Column("client_id", String(1024)),
+    Column("address", String(64)),
+)
+_REMEMBERED_MAX: Final = 10_000
+_WAIT_S: Final = 5
+_NAMES_AT_ONCE: Final = 500
+
+
+def open_engine(text: str) -> Engine:
+    """Nothing is connected yet. FileError when the URL is none."""
+    try:
+        url = make_url(text)
+        arguments: dict[str, Any] = {}
+        if url.get_backend_name() == "postgresql":
+            arguments["connect_timeout"] = _WAIT_S
+            arguments["options"] = f"-c statement_timeout={_WAIT_S * 1000}"
+        elif url.get_backend_name() == "sqlite":
+            arguments["timeout"] = _WAIT_S
+        return create_engine(url, connect_args=arguments, pool_pre_ping=True, hide_parameters=True)
+    except ModuleNotFoundError as error:
+        raise FileError(f"the database URL needs the Python package {error.name}") from None
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        raise FileError("not a database URL") from None
+
+
+def _explain(error: SQLAlchemyError) -> str:
+    """The kind of failure, and the driver's own class: never its text."""
+    origin = getattr(error, "orig", None)
+    inner = f" ({type(origin).__name__})" if origin is not None else ""
+    return f"the accounts database: {type(error).__name__}{inner}"
+
+
+class SqlAccounts:
+    """Accounts in the tables, looked up when somebody comes."""
+
+    is_slow = True
+
+    def __init__(self, engine: Engine, clock: Callable[[], float], cache_s: float = 5.0) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._cache_s = cache_s
+        self._found: dict[str, tuple[float, Account | None]] = {}
+        self._gone: frozenset[str] = frozenset()
+        self._lock = threading.Lock()
+        self.queries = 0
+        self.scram_iterations = ITERATIONS  # as of whoever was looked up last
+
+    def find(self, username: str) -> Account | None:
+        now = self._clock()
+        with self._lock:
+            known = self._found.get(username)
+        if known is not None and known[0] > now:
+            return known[1]
+        account = self._look_up(username)
+        if self._cache_s:
+            with self._lock:
+                if len(self._found) >= _REMEMBERED_MAX:
+                    self._found.clear()
+                self._found[username] = (now + self._cache_s, account)
+        return account
+
+    def _look_up(self, username: str) -> Account | None:
+        if "\0" in username or any("\ud800" <= c <= "\udfff" for c in username):
+            return None  # no database could hold it
+        self.queries += 1
+        wanted = select(USERS.c.password, USERS.c.scram).where(
+            USERS.c.username == username, USERS.c.is_enabled.is_(True)
+        )
+        of_user = select(USER_ROLES.c.role).where(USER_ROLES.c.username == username)
+        try:
+            with self._engine.connect() as connection:
+                row = connection.execute(wanted).first()
+                # Asked of an unknown user, too: both take as long.
+                roles = frozenset(connection.execute(of_user).scalars())
+        except SQLAlchemyError as error:
+            raise Unavailable(_explain(error)) from None
+        if row is None:
+            return None
+        hashed = row.password if row.password and not hash_problem(row.password) else None
+        try:
+            keys = decode_stored_keys(row.scram) if row.scram else None
+        except ScramError:
+            keys = None
+        if keys is not None:
+            self.scram_iterations = keys.iterations
+        return Account(username, hashed, keys, roles)
+
+    def has(self, username: str) -> bool:
+        return username not in self._gone
+
+    def refresh(self, usernames: Iterable[str]) -> bool:
+        """Look which of these are still there; whether that changed since the last time."""
+        wanted = list(usernames)
+        found: set[str] = set()
+        try:
+            with self._engine.connect() as connection:
+                for at in range(0, len(wanted), _NAMES_AT_ONCE):
+                    some = wanted[at : at + _NAMES_AT_ONCE]
+                    query = select(USERS.c.username).where(
+                        USERS.c.username.in_(some), USERS.c.is_enabled.is_(True)
+                    )
+                    found.update(connection.execute(query).scalars())
+        except SQLAlchemyError as error:
+            raise Unavailable(_explain(error)) from None
+        gone = frozenset(wanted) - found
+        is_changed = gone != self._gone
+        self._gone = gone
+        return is_changed
+
+
+class SqlRules:
+    """The rules of the table, in the order of their position."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._rows: Sequence[Any] | None = None
+        self.rules: list[Rule] = []
+
+    def load(self, first_number: int) -> bool:
+        """Read them; whether they changed. A wrong row refuses the whole: FileError."""
+        try:
+            with self._engine.connect() as connection:
+                rows = connection.execute(select(ACL).order_by(ACL.c.position)).all()
+        except SQLAlchemyError as error:
+            raise Unavailable(_explain(error)) from None
+        if rows == self._rows:
+            return False
+        found: list[Rule] = []
+        for row in rows:
+            where = f"fleetmq_acl position {row.position}"
+            try:
+                found.append(
+                    rule_of(
+                        first_number + len(found),
+                        permit=row.permit,
+                        action=row.action,
+                        topic=row.topic,
+                        users=[row.username] if row.username is not None else [],
+                        roles=[row.role] if row.role is not None else [],
+                        clients=[row.client_id] if row.client_id is not None else [],
+                        addresses=[row.address] if row.address is not None else [],
+                        where=where,
+                    )
+                )
+            except RuleError as error:
+                raise FileError(f"{where}: {error}") from None
+        self.rules, self._rows = found, rows
+        return True
+
+
+# What `fleetmq passwd` does.
+
+
+def create_tables(engine: Engine) -> None:
+    METADATA.create_all(engine)
+
+
+def put_user(
+    engine: Engine, username: str, column: str, secret: str, roles: Sequence[str] | None
+) -> bool:
+    """Add the user or change one secret; True when it is new."""
+    try:
+        create_tables(engine)
+        with engine.begin() as connection:
+            changed = connection.execute(
+                update(USERS).where(USERS.c.username == username).values({column: secret})
+            ).rowcount
+            if not changed:
+                connection.execute(insert(USERS).values(username=username, **{column: secret}))
+            if roles is not None:
+                connection.execute(delete(USER_ROLES).where(USER_ROLES.c.username == username))
+                for role in roles:
+                    connection.execute(insert(USER_ROLES).values(username=username, role=role))
+    except SQLAlchemyError as error:
+        raise Unavailable(_explain(error)) from None
+    return not changed
+
+
+def remove_user(engine: Engine, username: str) -> bool:
+    try:
+        create_tables(engine)
+        with engine.begin() as connection:
+            connection.execute(delete(USER_ROLES).where(USER_ROLES.c.username == username))
+            gone = connection.execute(delete(USERS).where(USERS.c.username == username)).rowcount
+    except SQLAlchemyError as error:
+        raise Unavailable(_explain(error)) from None
+    return bool(gone)

@@ -1,0 +1,91 @@
+"""Which messages go to which streams: the log's end of the broker's tap door.
+
+A topic may belong to several streams, and goes to each once. Topics of the same streams share
+one `StreamTap`, so a fleet of a million topics costs one object.
+
+Room is kept for what is promised: QoS 0 is turned away, and counted, when half of it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mqtt_broker.core.taps import Tap
+from mqtt_broker.streams.stream import Stream
+from mqtt_broker.streams.writer import LogWriter
+from mqtt_broker.topics.names import matches
+from sessions.message import Envelope
+
+NO_ROOM: Final = "stream_full"
+OWN_BYTES: Final = 64  # of a row, beside its strings
+
+
+class StreamTap:
+    """Takes the messages of topics that belong to these streams."""
+
+    __slots__ = ("_drop", "_streams", "_writer")
+
+    def __init__(
+        self, writer: LogWriter, streams: tuple[Stream, ...], drop: Callable[[str, int], None]
+    ) -> None:
+        self._writer = writer
+        self._streams = streams
+        self._drop = drop
+
+    def admits(self, envelope: Envelope, payloads: list[bytes]) -> bool:
+        writer = self._writer
+        size = len(payloads) * (envelope.size + len(envelope.publisher) + OWN_BYTES)
+        waiting = writer.waiting_bytes
+        return not waiting or waiting + size * len(self._streams) <= writer.waiting_bytes_max
+
+    def take(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
+        writer = self._writer
+        if not envelope.qos and writer.waiting_bytes > writer.waiting_bytes_max // 2:
+            self._drop(NO_ROOM, len(payloads))
+            for stream in self._streams:
+                stream.refused += len(payloads)
+            return
+        received_us = int(now * 1e6)
+        user = envelope.properties.user if envelope.properties else ()
+        taken = 0
+        for stream in self._streams:
+            taken += writer.append(
+                stream,
+                envelope.topic,
+                envelope.publisher,
+                payloads,
+                received_us,
+                qos=envelope.qos,
+                retain=envelope.retain,
+                properties=envelope.travels,
+                user=user,
+                payload_bytes=envelope.payload_bytes,
+            )
+        missing = len(payloads) * len(self._streams) - taken
+        if missing:
+            self._drop(NO_ROOM, missing)
+
+
+class StreamTaps:
+    """All streams, by what their filters match."""
+
+    def __init__(self, writer: LogWriter, drop: Callable[[str, int], None]) -> None:
+        self._writer = writer
+        self._drop = drop
+        self._streams: tuple[Stream, ...] = ()
+        self._taps: dict[tuple[Stream, ...], StreamTap] = {}
+
+    def set(self, streams: Iterable[Stream]) -> None:
+        """These are the streams from now on; routes that were worked out before know others."""
+        self._streams = tuple(stream for stream in streams if stream.settings.filter)
+        self._taps.clear()
+
+    def find(self, topic: str) -> Tap | None:
+        found = tuple(s for s in self._streams if matches(s.settings.filter, topic))
+        if not found:
+            return None
+        tap = self._taps.get(found)
+        if tap is None:
+            tap = self._taps[found] = StreamTap(self._writer, found, self._drop)
+        return tap

@@ -1,0 +1,41 @@
+"""A broker's data directory with a stream of two partitions, and its HTTP server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqtt_broker.admin import address
+from tests.admin.brokers import LogBroker, Serving
+from tests.cli.streams import TOKEN, Shell
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def broker(data_dir: Path) -> Iterator[LogBroker]:
+    data_dir.mkdir()
+    broker = LogBroker(data_dir / "streams")
+    broker.create(2, filter="fleet/+/telemetry", retain_s=7 * 86_400, partition_by="level:2")
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def http(broker: LogBroker, data_dir: Path) -> Iterator[Serving]:
+    with Serving(broker, broker.root, TOKEN) as serving:
+        address.write(data_dir, serving.url)
+        yield serving
+    assert serving.lines == []
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.delenv("FLEETMQ_DATA_DIR", raising=False)
+    monkeypatch.setenv("FLEETMQ_HTTP_TOKEN", TOKEN)
+    return Shell(capsys)

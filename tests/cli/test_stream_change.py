@@ -1,0 +1,171 @@
+"""`fleetmq stream create|change|truncate|delete|groups|reset`: what reaches the broker."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from mqtt_broker.admin import address
+from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.settings import Settings
+from tests.admin.brokers import LogBroker, Serving
+from tests.cli.streams import TOKEN, Shell
+from tests.cli.test_stream_read import fill
+from tests.streams.logs import NAME
+
+
+@pytest.fixture(autouse=True)
+def at_home(shell: Shell, http: Serving, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is found by its data directory."""
+    monkeypatch.setenv("FLEETMQ_DATA_DIR", str(data_dir))
+
+
+def settings(broker: LogBroker, name: str) -> Settings:
+    return broker.do(lambda: broker.writing.log.stream(name).settings)
+
+
+def test_create_with_all_there_is(broker: LogBroker, shell: Shell, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object"}')
+    found = shell(
+        "create", "made", "--filter", "fleet/+/x", "--partitions", "4", "--retain", "7d",
+        "--max-bytes", "10GB", "--partition-by", "level:2", "--event-time", "json:$.at",
+        "--sent-time", "property:sent", "--schema", str(schema), "--compact", "--tombstone", "2h",
+        "--segment-bytes", "64MiB", "--segment-age", "1h",
+    )  # fmt: skip
+    made = settings(broker, "made")
+    assert (found.code, found.err) == (0, "")
+    assert found.out == f"made made: 4 partitions, epoch {made.epoch}\n"
+    assert made == Settings(
+        "made", filter="fleet/+/x", partitions=4, partition_by="level:2", retain_s=7 * 86_400,
+        max_bytes=10**10, compact=True, tombstone_s=7_200, segment_bytes=64 << 20,
+        segment_s=3_600, event_time="json:$.at", sent_time="property:sent",
+        schema={"type": "object"}, epoch=made.epoch,
+    )  # fmt: skip
+    found = shell("change", "made", "--retain", "1d", "--no-compact", "--no-schema", "--filter", "")
+    assert (found.code, found.out) == (0, "changed made: compact, filter, retain_s, schema\n")
+    made = settings(broker, "made")
+    assert (made.retain_s, made.compact, made.schema, made.filter) == (86_400, False, None, "")
+    assert shell("create", "plain").out.startswith("made plain: 1 partition, epoch ")
+    assert settings(broker, "plain") == Settings("plain", epoch=settings(broker, "plain").epoch)
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (("create", NAME), 1, "name: there is a stream 'telemetry' already"),
+        (("create", "a/b"), 2, "name: 'a/b' is no name"),
+        (("create", "x", "--partitions", "0"), 2, "partitions: 0 is not 1 to 256"),
+        (("create", "x", "--partitions", "many"), 2, "--partitions: 'many' is not a whole number"),
+        (("create", "x", "--retain", "7 x"), 2, "--retain: '7 x' is not a duration"),
+        (("create", "x", "--segment-age", "-1"), 2, "--segment-age"),
+        (("create", "x", "--max-bytes", "10 gigs"), 2, "--max-bytes: '10 gigs' is not a size"),
+        (("create", "x", "--filter", "a/#/b"), 2, "filter: "),
+        (("create", "x", "--partition-by", "luck"), 2, "partition_by: 'luck' is none of"),
+        (("create", "x", "--event-time", "at"), 2, "event_time: 'at' is neither"),
+        (("create", "x", "--schema", "/none"), 2, "--schema: /none: No such file"),
+        (("create", "x", "--schema", __file__), 2, "is no JSON"),
+        (("change", NAME), 2, "say what is to be changed"),
+        (("change", NAME, "--schema", "x", "--no-schema"), 2, "--schema: x: No such file"),
+        (("change", "x", "--retain", "1d"), 1, "there is no stream 'x'"),
+        (("change", NAME, "--partitions", "5"), 2, "--partitions"),
+        (("delete", "x"), 1, "there is no stream 'x'"),
+        (("truncate", NAME, "--before", "soon"), 1, "'soon' is none of"),
+        (("groups", "x"), 1, "there is no stream 'x'"),
+        (("groups", NAME, "--delete", "g"), 1, "there is no group 'g'"),
+        (("reset", NAME, "g"), 2, "--to"),
+        (("reset", NAME, "g", "--to", '{"p0": 9, "p1": 0}'), 1, "offset 9 is beyond the end"),
+    ],
+)
+def test_mistakes(shell: Shell, argv: tuple[str, ...], code: int, says: str) -> None:
+    shell.fails(code, says, *argv)
+
+
+def test_truncate(broker: LogBroker, shell: Shell) -> None:
+    fill(broker, 10)
+    found = shell("truncate", NAME, "--before", '{"p0": 5, "p1": 0}')
+    assert (found.code, found.out) == (
+        0, f"removed 1 segment of {NAME}; 5 messages left\n"
+    )  # fmt: skip
+    found = shell("truncate", NAME)
+    assert found.out == f"removed 1 segment of {NAME}; 0 messages left\n"
+
+
+def test_delete(broker: LogBroker, shell: Shell) -> None:
+    assert shell("delete", NAME).out == f"deleted {NAME}\n"
+    assert broker.do(lambda: list(broker.writing.log.streams)) == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "is_done"), [("y\n", True), ("n\n", False), ("", False)])
+def test_a_person_is_asked(
+    broker: LogBroker, shell: Shell, monkeypatch: pytest.MonkeyPatch, answer: str, is_done: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    found = shell("delete", NAME)
+    assert f"remove {NAME} and all in it? [y/N] " in found.err
+    assert found.code == (0 if is_done else 1)
+    assert (NAME in broker.do(lambda: list(broker.writing.log.streams))) != is_done
+    if not is_done:
+        assert shell("truncate", NAME, "--yes").code == 0
+
+
+def test_groups(broker: LogBroker, shell: Shell) -> None:
+    fill(broker, 10)
+    found = shell("groups", NAME)
+    assert (found.code, found.out, found.err) == (0, "", f"no groups on {NAME}\n")
+    broker.committed["night/shift", NAME] = Offsets(settings(broker, NAME).epoch, (1, 5))
+    broker.members["night/shift"] = {"worker\x1b": [0], "idle": []}
+    found = shell("groups", NAME)
+    assert [line.split() for line in found.lines] == [
+        ["GROUP", "PARTITION", "COMMITTED", "LAG", "MEMBER"],
+        ["night/shift", "p0", "1", "4", r"worker\x1b"],
+        ["night/shift", "p1", "5", "0", "-"],
+        ["night/shift", "-", "-", "-", "idle", "(waits)"],
+    ]
+    (asked,) = json.loads(shell("groups", NAME, "--json").out)
+    assert asked["lag"] == {"p0": 4, "p1": 0}
+    shell.fails(1, "has members", "reset", NAME, "night/shift", "--to", "earliest")
+    broker.members.clear()
+    found = shell("reset", NAME, "night/shift", "--to", "earliest")
+    assert (found.code, found.out) == (0, "group night/shift goes on at p0 0, p1 0\n")
+    assert shell("groups", NAME, "--delete", "night/shift").out == "deleted group night/shift\n"
+    assert broker.committed == {}
+
+
+def test_where_the_broker_is(
+    http: Serving, shell: Shell, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("groups", NAME)
+    monkeypatch.delenv("FLEETMQ_DATA_DIR")
+    monkeypatch.chdir(tmp_path)
+    shell.fails(1, "no broker with an HTTP server runs on fleetmq-data: no fleetmq-data/http.json;"
+                " say --api URL or --data-dir DIR", *asked)  # fmt: skip
+    assert shell(*asked, "--data-dir", str(data_dir)).code == 0
+    assert shell(*asked, "--api", http.url).code == 0
+    found = shell.fails(1, "the token is missing or wrong: say --token", *asked, "--api", http.url,
+                        "--token", "no")  # fmt: skip
+    assert TOKEN not in found.err
+    shell.fails(2, "url: 'nonsense' is none like http://host:port", *asked, "--api", "nonsense")
+    shell.fails(1, "http://127.0.0.1:1: Connection refused", *asked, "--api", "http://127.0.0.1:1")
+    address.write(data_dir, "http://127.0.0.1:1")
+    shell.fails(1, "Connection refused", *asked, "--data-dir", str(data_dir))
+    (data_dir / address.FILE).write_text("{}")
+    shell.fails(1, "is not what a broker writes", *asked, "--data-dir", str(data_dir))
+
+
+def test_a_broker_without_a_log_says_so(
+    broker: LogBroker, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Serving(broker, None, TOKEN) as other:
+        shell.fails(
+            1, "this broker keeps no telemetry log", "reset", NAME, "g", "--to", "latest",
+            "--api", other.url,
+        )  # fmt: skip

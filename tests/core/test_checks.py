@@ -1,0 +1,102 @@
+"""Payloads that are not what their topic promises: each is refused alone, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.constants import PUBACK, PUBREC
+from mqtt_broker.codec.encode import encode_from_client
+from mqtt_broker.codec.packets import Ack, Connect
+from mqtt_broker.codec.properties import Properties
+from mqtt_broker.topics.names import matches
+from tests.core.peers import V5, V311, Peer, World, publish
+
+
+class Even:
+    """Rejects what is no even number."""
+
+    def find(self, topic: str) -> Even | None:
+        return self if matches("t/#", topic) else None
+
+    def problem(self, payload: bytes) -> str:
+        return "" if int(payload) % 2 == 0 else f"{int(payload)} is odd"
+
+
+def checked() -> World:
+    world = World()
+    world.broker.checks = Even()
+    return world
+
+
+def answers(peer: Peer) -> list[tuple[int, list[int], int, Any]]:
+    return [
+        (p.packet_type, p.packet_ids, p.reason, p.properties.text(prop.REASON_STRING))
+        for p in peer.take()
+        if isinstance(p, Ack)
+    ]
+
+
+def flat(peer: Peer) -> list[tuple[int, int, Any]]:
+    return [(i, reason, why) for _, ids, reason, why in answers(peer) for i in ids]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+def test_of_a_run_only_what_is_wrong_is_refused(qos: int, retain: bool) -> None:
+    world = checked()
+    subscriber = world.client("s")
+    subscriber.subscribe("t/#")
+    publisher = world.client("p")
+    numbers = [2, 4, 5, 7, 8, 9, 10]
+    publisher.send(
+        b"".join(publish("t/a", b"%02d" % n, qos=qos, packet_id=n, retain=retain) for n in numbers)
+    )
+    assert subscriber.payloads() == [b"02", b"04", b"08", b"10"]
+    if qos:
+        assert flat(publisher) == [
+            (n, 0x99, f"{n} is odd") if n % 2 else (n, 0, None) for n in numbers
+        ]
+    assert world.broker.budget.dropped == {"payload_format_invalid": 3}
+    assert [m.payload for m in world.broker.retained.values()] == ([b"10"] if retain else [])
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_mqtt_3_has_no_word_for_it_and_the_message_is_dropped(qos: int) -> None:
+    world = checked()
+    subscriber = world.client("s")
+    subscriber.subscribe("t/#")
+    publisher = world.client("p", V311)
+    publisher.send(publish("t/a", b"3", qos=qos, packet_id=3, version=V311))
+    assert answers(publisher) == [(PUBACK if qos == 1 else PUBREC, [3], 0, None)]
+    assert subscriber.payloads() == []
+
+
+def test_a_refused_id_is_free_again() -> None:
+    world = checked()
+    publisher = world.client("p")
+    publisher.send(publish("t/a", b"3", qos=2, packet_id=3))
+    publisher.send(publish("t/a", b"4", qos=2, packet_id=3))
+    assert flat(publisher) == [(3, 0x99, "3 is odd"), (3, 0, None)]
+
+
+def test_other_topics_are_not_asked_about() -> None:
+    world = checked()
+    publisher = world.client("p")
+    publisher.send(publish("u/a", b"3", qos=1, packet_id=3))
+    assert flat(publisher) == [(3, 0x10, None)]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{prop.REQUEST_PROBLEM_INFORMATION: 0}, {prop.MAXIMUM_PACKET_SIZE: 30}],
+    ids=["not wanted", "too large"],
+)
+def test_the_reason_is_left_out(wish: dict[int, Any]) -> None:
+    world = checked()
+    peer = world.peer()
+    peer.send(encode_from_client(V5, Connect(V5, "p", True, 0, Properties(wish), None)))
+    peer.send(publish("t/a", b"3" * 30, qos=1, packet_id=3))
+    assert flat(peer) == [(3, 0x99, None)]

@@ -1,0 +1,190 @@
+"""What tests of the access door share: workers that wait until they are told, clients, a door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.encode import encode_auth, encode_from_client
+from mqtt_broker.codec.packets import Connect, Will
+from mqtt_broker.codec.properties import Properties
+from mqtt_broker.core.access import ConnectRequest, PeerCertificate, Verdict
+from mqtt_broker.security.accounts import Account
+from mqtt_broker.security.audit import Audit
+from mqtt_broker.security.bans import Bans
+from mqtt_broker.security.chain import Chain, PasswordWay, Step
+from mqtt_broker.security.door import Door
+from mqtt_broker.security.passwords import Passwords, hash_password
+from mqtt_broker.security.rule_rows import rule_of
+from mqtt_broker.security.ruleset import RuleSet
+from mqtt_broker.security.tiers import Tiers
+from tests.core.peers import Peer, World
+
+PASSWORDS = {"ann": b"ann's", "bob": b"bob's"}
+HASHES = {name: hash_password(password) for name, password in PASSWORDS.items()}
+
+
+class Later:
+    """Workers whose work is done when, and in the order, the test says."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = room
+        self.waiting: list[tuple[ConnectRequest, Callable[[], Verdict]]] = []
+
+    def submit(self, request: ConnectRequest, work: Callable[[], Verdict]) -> bool:
+        if len(self.waiting) >= self.room:
+            return False
+        self.waiting.append((request, work))
+        return True
+
+    def do(self, world: World, place: int = 0) -> None:
+        request, work = self.waiting.pop(place)
+        request.reply(work(), world.now)
+        world.settle()
+
+    def do_all(self, world: World) -> None:
+        while self.waiting:
+            self.do(world)
+
+
+class Known:
+    """Accounts in memory; counts the look-ups."""
+
+    def __init__(self, *accounts: Account, is_slow: bool = False) -> None:
+        self.by_name = {account.username: account for account in accounts}
+        self.is_slow = is_slow
+        self.scram_iterations = 4096
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+
+    def find(self, username: str) -> Account | None:
+        self.asked.append(username)
+        if self.error is not None:
+            raise self.error
+        return self.by_name.get(username)
+
+    def has(self, username: str) -> bool:
+        return username in self.by_name
+
+
+def accounts() -> Known:
+    return Known(*(Account(name, hashed) for name, hashed in HASHES.items()))
+
+
+class Gate:
+    """A world whose broker has a door, and all the door is made of."""
+
+    def __init__(
+        self,
+        *steps: Step,
+        rules: Sequence[tuple[str, str, str] | dict[str, Any]] | None = None,
+        asks: bool = True,
+        bans: Bans | None = None,
+        tiers: Tiers | None = None,
+        roles: dict[str, frozenset[str]] | None = None,
+        remember_s: float = 0.0,
+        room: int = 100,
+        **settings: Any,
+    ) -> None:
+        self.workers = Later(room)
+        self.passwords = Passwords(remember_s)
+        self.known = accounts()
+        self.lines: list[str] = []
+        self.audit = Audit(self.lines.append, lambda: self.world.now)
+        found = steps or (Step(PasswordWay("file", self.known)),)
+        chain = Chain(found, self.passwords, self.workers, lambda: self.world.now)
+        self.door = Door(
+            chain if asks else None,
+            rule_set(rules),
+            audit=self.audit,
+            clock=lambda: self.world.now,
+            bans=bans,
+            tiers=tiers,
+            roles=roles,
+        )
+        self.world = World(access=self.door, **settings)
+
+    def peer(self, version: int = V5, address: str = "192.0.2.1:1") -> Peer:
+        peer = self.world.peer(version)
+        peer.peer = address
+        return peer
+
+    def come(self, client_id: str, username: str | None = None, **fields: Any) -> Peer:
+        """A peer whose CONNECT was sent, and settled."""
+        peer = self.peer(fields.get("version", V5), fields.pop("address", "192.0.2.1:1"))
+        certificate = fields.pop("certificate", None)
+        if certificate is not None:
+            assert isinstance(certificate, PeerCertificate)
+            peer.certificate = certificate  # type: ignore[attr-defined]
+        peer.send(connect(client_id, username, **fields))
+        self.workers.do_all(self.world)
+        return peer
+
+    def enter(self, client_id: str, username: str | None = None, **fields: Any) -> Peer:
+        """A peer that came in."""
+        peer = self.come(client_id, username, **fields)
+        assert reason_of(peer) == 0
+        peer.take()
+        return peer
+
+
+def rule_set(rows: Sequence[tuple[str, str, str] | dict[str, Any]] | None) -> RuleSet:
+    if rows is None:
+        return RuleSet()
+    found = []
+    for number, row in enumerate(rows):
+        if isinstance(row, tuple):
+            row = {"permit": row[0], "action": row[1], "topic": row[2]}
+        found.append(rule_of(number, where=f"row {number}", **row))
+    return RuleSet(found, is_on=True)
+
+
+def connect(
+    client_id: str,
+    username: str | None = None,
+    *,
+    password: bytes | None = None,
+    version: int = V5,
+    clean: bool = True,
+    expiry: int = 0,
+    method: str | None = None,
+    data: bytes | None = None,
+    will: Will | None = None,
+) -> bytes:
+    if password is None and username in PASSWORDS:
+        password = PASSWORDS[username]
+    found = Properties()
+    if version == V5:
+        if expiry:
+            found[prop.SESSION_EXPIRY_INTERVAL] = expiry
+        if method is not None:
+            found[prop.AUTHENTICATION_METHOD] = method
+        if data is not None:
+            found[prop.AUTHENTICATION_DATA] = data
+    packet = Connect(version, client_id, clean, 0, found, will, username, password)
+    return encode_from_client(version, packet)
+
+
+def auth(reason: int, method: str, data: bytes | None) -> bytes:
+    found = Properties({prop.AUTHENTICATION_METHOD: method})
+    if data is not None:
+        found[prop.AUTHENTICATION_DATA] = data
+    return encode_auth(reason, found)
+
+
+def reason_of(peer: Peer) -> int:
+    """Of the first packet received."""
+    assert peer.received, "nothing came"
+    reason: int = peer.received[0].reason  # type: ignore[union-attr]
+    return reason
+
+
+def paused(peer: Peer) -> bool:
+    """Asked anew each time."""
+    return peer.is_paused
+
+
+def wanted(request: ConnectRequest) -> bool:
+    return request.reply.is_wanted

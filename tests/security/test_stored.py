@@ -1,0 +1,213 @@
+"""Accounts and rules where they are stored: the password file, and tables of both databases."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import delete, insert, text, update
+
+from mqtt_broker.security import sql
+from mqtt_broker.security.errors import FileError, Unavailable
+from mqtt_broker.security.identity import Identity
+from mqtt_broker.security.password_file import PasswordFile, decode_line
+from mqtt_broker.security.passwords import Passwords, hash_password
+from mqtt_broker.security.ruleset import RuleSet
+from mqtt_broker.security.scram import make_keys
+from tests.security.people import HASHES
+
+KEYS = make_keys(b"x", b"salt" * 4).encode()
+
+
+def test_a_password_file(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    lines = [f"ann:{HASHES['ann']}:ops,dev", f"ann:{KEYS}:dev", f"bob:{KEYS}"]
+    path.write_text("\n".join(["# people", "", *lines, f"cyd:{HASHES['bob']}", ""]))
+    file = PasswordFile(str(path))
+    ann = file.find("ann")
+    assert ann is not None and ann.password_hash == HASHES["ann"] and ann.scram is not None
+    assert ann.roles == {"ops", "dev"}
+    bob = file.find("bob")
+    assert bob is not None and bob.password_hash is None
+    assert file.find("nobody") is None and len(file) == 3
+    assert HASHES["ann"] not in repr(ann) and KEYS not in repr(ann)
+    secret = file.salt_secret
+    path.write_text("ann:nonsense\n")
+    with pytest.raises(FileError, match="line 1: user ann: not an argon2 hash"):
+        file.load()
+    assert file.find("bob") == bob and file.salt_secret == secret
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("x", "argon2"), (":{hash}", "empty"), ("a b\x07:{hash}", "control"),
+        ("ann:plain", "not an argon2"), ("ann:SCRAM-SHA-256$1:a$b:c", "SCRAM"),
+        ("ann:{argon2i}", "argon2id"), ("ann:{huge}", "KiB"), (" ann:{hash}", "space"),
+        ("a,b:{hash}", "comma"), ("#ann:{hash}", "begin with #"),
+    ],
+)  # fmt: skip
+def test_bad_lines(line: str, why: str) -> None:
+    hashed = HASHES["ann"]
+    filled = line.format(
+        hash=hashed,
+        argon2i=hashed.replace("argon2id", "argon2i"),
+        huge=hashed.replace("m=19456", "m=99999999"),
+    )
+    with pytest.raises(FileError, match=why) as caught:
+        decode_line(filled)
+    assert hashed.split("$")[-1] not in str(caught.value)
+
+
+def test_a_user_twice(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    path.write_text(f"ann:{HASHES['ann']}\nann:{HASHES['bob']}\n")
+    with pytest.raises(FileError, match="line 2: user ann stands there twice"):
+        PasswordFile(str(path))
+    with pytest.raises(FileError, match="No such file"):
+        PasswordFile(str(tmp_path / "none"))
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(FileError, match="not UTF-8"):
+        PasswordFile(str(path))
+
+
+def test_unknown_users_cost_what_known_ones_do() -> None:
+    from argon2 import PasswordHasher, extract_parameters
+
+    dear = PasswordHasher(time_cost=3, memory_cost=512, parallelism=1)
+    passwords = Passwords()
+    passwords.learn_cost([dear.hash("a"), dear.hash("b"), HASHES["ann"]])
+    assert extract_parameters(passwords._dummy) == extract_parameters(dear.hash("x"))
+    assert not passwords.verify(None, "x", b"y", 0.0)
+    passwords.learn_cost([])
+
+
+def test_what_is_remembered_is_one_password_of_one_user() -> None:
+    passwords = Passwords(60.0)
+    hashed = hash_password(b"bc")
+    assert passwords.verify(hashed, "a", b"bc", 0.0)
+    assert not passwords.verify(hashed, "ab", b"c", 0.0)
+    assert passwords.hashes == 2
+
+
+# Tables.
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/accounts.db"
+
+
+def test_accounts_in_tables_are_edited_live(url: str) -> None:
+    engine = sql.open_engine(url)
+    now = [100.0]
+    assert sql.put_user(engine, "ann", "password", HASHES["ann"], ["ops"])
+    assert not sql.put_user(engine, "ann", "scram", KEYS, None)
+    accounts = sql.SqlAccounts(engine, lambda: now[0], cache_s=5.0)
+    ann = accounts.find("ann")
+    assert ann is not None and ann.password_hash == HASHES["ann"] and ann.scram is not None
+    assert ann.roles == {"ops"}
+    assert accounts.find("nobody") is None
+    for name in ("' OR 1=1 --", "a\0b", "\ud800", "ann'", "x" * 70_000):
+        assert accounts.find(name) is None
+    before = accounts.queries
+    with engine.begin() as connection:
+        connection.execute(update(sql.USERS).values(is_enabled=False))
+    assert accounts.find("ann") is ann and accounts.queries == before
+    now[0] += 6
+    assert accounts.find("ann") is None
+    assert accounts.refresh(["ann"]) and not accounts.has("ann") and accounts.has("bob")
+    assert not accounts.refresh(["ann"])
+    with engine.begin() as connection:
+        connection.execute(update(sql.USERS).values(is_enabled=True))
+    assert accounts.refresh(["ann"]) and accounts.has("ann")
+    assert sql.remove_user(engine, "ann") and not sql.remove_user(engine, "ann")
+    engine.dispose()
+
+
+def test_a_hash_of_a_kind_we_do_not_take_is_no_password(url: str) -> None:
+    engine = sql.open_engine(url)
+    sql.put_user(engine, "ann", "password", "plain text", None)
+    sql.put_user(engine, "bob", "scram", "plain text", None)
+    accounts = sql.SqlAccounts(engine, lambda: 0.0)
+    ann, bob = accounts.find("ann"), accounts.find("bob")
+    assert ann is not None and ann.password_hash is None and bob is not None and bob.scram is None
+    engine.dispose()
+
+
+def test_rules_in_a_table(url: str) -> None:
+    engine = sql.open_engine(url)
+    sql.create_tables(engine)
+    rules = sql.SqlRules(engine)
+    assert rules.load(10) and rules.rules == []
+    row = {"permit": "allow", "action": "all", "topic": "d/%c/#"}
+    with engine.begin() as connection:
+        connection.execute(insert(sql.ACL).values(position=20, **row))
+        connection.execute(
+            insert(sql.ACL).values(
+                position=5, permit="deny", action="publish", topic="d/+/x", username="ann",
+                role="ops", client_id="c", address="10.0.0.0/8",
+            )
+        )  # fmt: skip
+    assert rules.load(10) and not rules.load(10)
+    assert [rule.where for rule in rules.rules] == [
+        "fleetmq_acl position 5",
+        "fleetmq_acl position 20",
+    ]
+    ruleset = RuleSet(rules.rules)
+    decision = ruleset.may_publish(Identity("c"), "d/c/x")
+    assert decision.is_allowed and decision.rule is rules.rules[1]
+    with engine.begin() as connection:
+        connection.execute(update(sql.ACL).where(sql.ACL.c.position == 20).values(topic="d/#/x"))
+    with pytest.raises(FileError, match="fleetmq_acl position 20: "):
+        rules.load(10)
+    assert len(rules.rules) == 2  # those from before stay
+    with engine.begin() as connection:
+        connection.execute(delete(sql.ACL))
+    assert rules.load(10) and rules.rules == []
+    engine.dispose()
+
+
+def test_a_database_that_fails_says_no_secret(url: str, tmp_path: Path) -> None:
+    engine = sql.open_engine(url)
+    accounts, rules = sql.SqlAccounts(engine, lambda: 0.0), sql.SqlRules(engine)
+    for ask in (
+        lambda: accounts.find("ann"),
+        lambda: rules.load(0),
+        lambda: accounts.refresh(["a"]),
+    ):
+        with pytest.raises(Unavailable) as caught:  # there are no tables
+            ask()
+        assert "ann" not in str(caught.value) and str(tmp_path) not in str(caught.value)
+    engine.dispose()
+    away = sql.open_engine("postgresql+psycopg://u:hunter2@127.0.0.1:1/db")
+    with pytest.raises(Unavailable) as caught:
+        sql.SqlAccounts(away, lambda: 0.0).find("ann")
+    assert "hunter2" not in str(caught.value) and "hunter2" not in repr(away)
+    away.dispose()
+    for bad in ("nonsense", "what://x", "postgresql+what://u:hunter2@h/d"):
+        with pytest.raises(FileError) as wrong:
+            sql.open_engine(bad)
+        assert "hunter2" not in str(wrong.value)
+
+
+def test_many_threads_look_up(url: str) -> None:
+    engine = sql.open_engine(url)
+    for n in range(5):
+        sql.put_user(engine, f"u{n}", "password", HASHES["ann"], None)
+    accounts = sql.SqlAccounts(engine, lambda: 0.0, cache_s=0.0)
+    found: list[object] = []
+
+    def look() -> None:
+        found.extend(accounts.find(f"u{n % 7}") is not None for n in range(21))
+
+    threads = [threading.Thread(target=look) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found.count(True) == 6 * 15 and len(found) == 6 * 21
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM fleetmq_users")).scalar() == 5
+    engine.dispose()

@@ -1,0 +1,390 @@
+"""MQTT over WebSocket and secure WebSocket: the upgrade, frames, closes, limits."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
+from websockets.frames import Opcode
+
+from mqtt_broker.codec.constants import V5, V311
+from mqtt_broker.server.endpoints import ProxyRules, WebSocketRules
+from mqtt_broker.server.websocket import WebSocketLayer
+from tests.core.peers import connect, publish, subscribe
+from tests.server.running import LOOPS, PATIENCE_S, Running
+from tests.server.transports import (
+    HOST,
+    Files,
+    WebSocketRaw,
+    connected,
+    endpoint,
+    masked,
+    over_tls,
+    over_websocket,
+    tls_context,
+)
+
+PING = b"\xc0\x00"
+PONG = b"\xd0\x00"
+any_loop = pytest.mark.parametrize("loop", LOOPS)
+WEB = WebSocketRules()
+
+
+@any_loop
+@pytest.mark.parametrize("subprotocol", ["mqtt", "mqttv3.1"])
+def test_a_message_goes_through(loop: str, subprotocol: str) -> None:
+    with (
+        Running(endpoint(websocket=WEB), loop=loop) as broker,
+        over_websocket(broker.port, subprotocols=[subprotocol]) as one,
+        over_websocket(broker.port) as two,
+    ):
+        assert one.response.headers["Sec-WebSocket-Protocol"] == subprotocol
+        connected(one, "one").send(subscribe(V5, "a"))
+        assert one.packet()[0] == 0x90
+        connected(two, "two", V311).send(publish("a", b"x" * 300_000, version=V311))
+        assert one.packet().endswith(b"x" * 300_000)
+
+
+def test_the_first_subprotocol_that_is_ours() -> None:
+    offered = ["soap", "mqttv3.1", "mqtt"]
+    with (
+        Running(endpoint(websocket=WEB)) as broker,
+        over_websocket(broker.port, subprotocols=offered) as client,
+    ):
+        assert client.response.headers["Sec-WebSocket-Protocol"] == "mqttv3.1"
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    with Running(endpoint(files.rules(), WEB)) as broker:
+        raw = over_tls(broker.port, files.ca)
+        with WebSocketRaw(raw.sock) as client:
+            connected(client).send(PING)
+            assert client.packet() == PONG
+            client.send(b"\xe0\x00")
+            assert client.closed_with() == 1000
+
+
+def test_frames_and_packets_need_not_begin_together() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, over_websocket(broker.port) as client:
+        data = connect("c") + PING * 3
+        for at in range(0, len(data), 3):
+            client.send(data[at : at + 3])
+        client.send(b"")
+        assert client.packet()[0] == 0x20
+        assert [client.packet() for _ in range(3)] == [PONG] * 3
+
+
+def test_frames_cut_anywhere() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, over_websocket(broker.port) as client:
+        for byte in masked(2, connect("c")) + masked(2, PING):
+            client.sock.sendall(bytes((byte,)))
+        assert client.packet()[0] == 0x20
+        assert client.packet() == PONG
+
+
+def test_many_frames_in_one_piece_and_one_message_in_many_frames() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, over_websocket(broker.port) as client:
+        connected(client)
+        client.sock.sendall(b"".join(masked(2, PING) for _ in range(1000)))
+        assert [client.packet() for _ in range(1000)] == [PONG] * 1000
+        long = publish("a", b"x" * 70_000) + PING
+        pieces = [long[at : at + 1000] for at in range(0, len(long), 1000)]
+        client.send_frame(Opcode.BINARY, pieces[0], fin=False)
+        for piece in pieces[1:-1]:
+            client.send_frame(Opcode.CONT, piece, fin=False)
+            client.send_frame(Opcode.PING, b"between")
+        client.send_frame(Opcode.CONT, pieces[-1])
+        assert client.packet() == PONG
+        assert {(one.opcode, bytes(one.data)) for one in client.control} == {
+            (Opcode.PONG, b"between")
+        }
+
+
+def test_what_follows_the_request_at_once_counts() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, broker.raw() as client:
+        client.send(request(), masked(2, connect("c")))
+        data = b""
+        while b"\x20\x12\x00\x00" not in data and b"\r\n\r\n" not in data[:-6]:
+            data += client.exactly(1)
+
+
+# Frames that are wrong.
+
+WRONG = {
+    "text": (masked(1, b"hello"), 1003, "WebSocket"),
+    "no mask": (b"\x82\x02" + PING, 1002, "WebSocket"),
+    "a reserved bit": (b"\xc2\x82\0\0\0\0" + PING, 1002, "WebSocket"),
+    "a reserved opcode": (masked(3, PING), 1002, "WebSocket"),
+    "a long ping": (masked(9, bytes(126)), 1002, "WebSocket"),
+    "a ping in pieces": (masked(9, b"", fin=False), 1002, "WebSocket"),
+    "a continuation of nothing": (masked(0, PING), 1002, "WebSocket"),
+    "a message in a message": (
+        masked(2, b"\xc0", fin=False) + masked(2, b"\x00"),
+        1002,
+        "WebSocket",
+    ),
+    "too large": (b"\x82\xff" + (1 << 40).to_bytes(8, "big") + bytes(4), 1009, "WebSocket"),
+    "beyond 63 bits": (b"\x82\xff" + b"\xff" * 8 + bytes(4), 1009, "WebSocket"),
+    "a close code that is none": (masked(8, b"\x03\xed"), 1002, "WebSocket"),
+    "a close of one byte": (masked(8, b"\x03"), 1002, "WebSocket"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_frame_is_answered_with_its_code(what: str) -> None:
+    """And what came before it counts."""
+    frame, code, reason = WRONG[what]
+    with (
+        Running(endpoint(websocket=WEB)) as broker,
+        over_websocket(broker.port) as witness,
+        over_websocket(broker.port) as client,
+    ):
+        connected(witness, "witness").send(subscribe(V5, "a"))
+        witness.packet()
+        connected(client)
+        before = b"" if what == "no mask" else masked(2, publish("a", b"before"))
+        if what == "no mask":  # a client masks from its first frame on, or not at all
+            with over_websocket(broker.port) as bare:
+                bare.sock.sendall(frame)
+                assert bare.closed_with() == code
+        else:
+            client.sock.sendall(before + frame + masked(2, publish("a", b"behind")))
+            assert client.closed_with() == code
+            assert witness.packet().endswith(b"before")
+        broker.wait_until(lambda: broker.server.refusals == {reason: 1})
+        witness.send(PING)
+        assert witness.packet() == PONG
+
+
+def test_messages_beyond_the_limit_in_pieces() -> None:
+    rules = WebSocketRules(message_bytes_max=10_000)
+    with Running(endpoint(websocket=rules)) as broker, over_websocket(broker.port) as client:
+        connected(client)
+        client.send_frame(Opcode.BINARY, bytes(6_000), fin=False)
+        client.send_frame(Opcode.CONT, bytes(6_000), fin=False)
+        assert client.closed_with() == 1009
+
+
+def test_a_close_is_answered_with_its_code() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, over_websocket(broker.port) as client:
+        connected(client)
+        client.protocol.send_close(1001)
+        client._flush()
+        assert client.closed_with() == 1001
+        assert not broker.server.refusals
+
+
+def test_the_broker_says_its_reason_and_closes() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, over_websocket(broker.port) as client:
+        connected(client).send(b"\x36\x05\x00\x01a\x00\x01\x00")
+        assert client.packet() == b"\xe0\x01\x81"
+        assert client.closed_with() == 1000
+
+
+def test_pings_of_one_who_does_not_read_are_forgotten() -> None:
+    with (
+        Running(endpoint(websocket=WEB), outbox_bytes_max=200_000) as broker,
+        over_websocket(broker.port) as slow,
+        over_websocket(broker.port) as fast,
+    ):
+        connected(slow, "slow").send(subscribe(V5, "a"))
+        slow.packet()
+        connected(fast, "fast")
+        link: Any = broker.server.broker.connections["slow"].link
+        sent = 0
+        while not broker.ask(lambda: link._backlog_bytes):
+            fast.send(publish("a", bytes(60_000)), PING)
+            assert fast.packet() == PONG
+            sent += 1
+        waiting = broker.ask(lambda: link._backlog_bytes)
+        slow.sock.sendall(masked(9, b"x" * 100) * 1000)
+        fast.send(PING)
+        assert fast.packet() == PONG
+        assert broker.ask(lambda: link._backlog_bytes) <= waiting
+        for _ in range(sent):
+            assert slow.packet().endswith(bytes(60_000))
+
+
+# The upgrade.
+
+
+def request(
+    path: str = "/mqtt", *lines: str, method: str = "GET", without: str = "", version: str = "1.1"
+) -> bytes:
+    usual = [
+        "Host: x",
+        "Upgrade: websocket",
+        "Connection: keep-alive, Upgrade",
+        "Sec-WebSocket-Key: AQIDBAUGBwgJCgsMDQ4PEA==",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Protocol: mqtt",
+    ]
+    found = [line for line in usual if not without or not line.startswith(without)]
+    return "\r\n".join([f"{method} {path} HTTP/{version}", *found, *lines, "", ""]).encode()
+
+
+REFUSED = {
+    "another path": (request("/other"), 404),
+    "no upgrade": (request(without="Upgrade"), 426),
+    "POST": (request(method="POST"), 405),
+    "HTTP/1.0": (request(version="1.0"), 400),
+    "no key": (request(without="Sec-WebSocket-Key"), 400),
+    "an old version": (
+        request("/mqtt", "Sec-WebSocket-Version: 8", without="Sec-WebSocket-Version"),
+        400,
+    ),
+    "another subprotocol": (
+        request("/mqtt", "Sec-WebSocket-Protocol: soap", without="Sec-WebSocket-Protocol"),
+        400,
+    ),
+    "no subprotocol": (request(without="Sec-WebSocket-Protocol"), 400),
+    "MQTT": (connect("c") + b"\r\n\r\n", 405),
+    "too long a request": (b"GET /mqtt HTTP/1.1\r\n" + b"X: " + b"y" * 20_000, 431),
+    "too long a line": (request("/mqtt", "X: " + "y" * 9_000), 400),
+    "a body": (request("/mqtt", "Content-Length: 5"), 400),
+    "a body in chunks": (request("/mqtt", "Transfer-Encoding: chunked"), 400),
+    "another page": (request("/mqtt", "Origin: https://evil.example"), 403),
+    "two pages": (
+        request("/mqtt", "Origin: https://app.example", "Origin: https://evil.example"),
+        400,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_upgrade_gets_an_http_status(what: str) -> None:
+    data, status = REFUSED[what]
+    origins = ("https://app.example",) if "page" in what else ()
+    rules = WebSocketRules(origins=origins)
+    with Running(endpoint(websocket=rules)) as broker, broker.raw() as client:
+        client.send(data)
+        answer = client.rest()
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
+        assert b"\r\nConnection: close\r\n" in answer
+        refusals = broker.server.refusals
+        broker.wait_until(lambda: refusals == {"WebSocket refused": 1})
+
+
+def test_what_may_be_asked_instead() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, broker.raw() as client:
+        client.send(request(method="DELETE"))
+        assert b"\r\nAllow: GET\r\n" in client.rest()
+
+
+def test_an_upgrade_leaves_nothing_for_the_collector() -> None:
+    """A fleet that reconnects all day would pay for it."""
+    gc.collect()
+    gc.disable()
+    try:
+        for data, is_open in ((request(), True), (request("/other"), False)):
+            layer = WebSocketLayer(WEB, 1000)
+            layer.receive(data)
+            assert layer.is_open is is_open
+            del layer
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_pages_that_may() -> None:
+    rules = WebSocketRules(origins=("https://app.example",))
+    with (
+        Running(endpoint(websocket=rules)) as broker,
+        over_websocket(broker.port, origin="https://app.example") as client,
+    ):
+        connected(client)
+
+
+def test_a_path_of_its_own_with_a_query() -> None:
+    rules = WebSocketRules(path="/fleet/ws")
+    with (
+        Running(endpoint(websocket=rules)) as broker,
+        over_websocket(broker.port, path="/fleet/ws?x=1") as client,
+    ):
+        connected(client)
+
+
+def test_a_request_that_drips_is_closed_in_time() -> None:
+    ends = endpoint(websocket=WEB, handshake_timeout_s=0.1)
+    with Running(ends) as broker, broker.raw() as slow:
+        slow.send(b"GET /mqtt HTT")
+        assert slow.rest() == b""
+        assert broker.server.refusals == {"handshake timeout": 1}
+
+
+# Compression.
+
+
+def test_compression_is_not_offered_unless_it_is_asked_for() -> None:
+    with (
+        Running(endpoint(websocket=WEB)) as broker,
+        over_websocket(broker.port, extensions=[ClientPerMessageDeflateFactory()]) as client,
+    ):
+        assert "Sec-WebSocket-Extensions" not in client.response.headers
+        connected(client)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"server_no_context_takeover": True},
+        {"client_no_context_takeover": True, "client_max_window_bits": True},
+        {"server_max_window_bits": 10},
+    ],
+)
+def test_compression(fields: dict[str, Any]) -> None:
+    rules = WebSocketRules(compression=True)
+    factory = ClientPerMessageDeflateFactory(**fields)
+    with (
+        Running(endpoint(websocket=rules)) as broker,
+        over_websocket(broker.port, extensions=[factory]) as client,
+    ):
+        assert "permessage-deflate" in client.response.headers["Sec-WebSocket-Extensions"]
+        connected(client).send(subscribe(V5, "a"))
+        client.packet()
+        for size in (0, 10, 1000, 200_000, 5):
+            client.send(publish("a", b"x" * size))
+            assert client.packet().endswith(b"x" * size)
+
+
+def test_a_bomb_is_refused() -> None:
+    rules = WebSocketRules(compression=True, message_bytes_max=10_000)
+    with (
+        Running(endpoint(websocket=rules)) as broker,
+        over_websocket(broker.port, extensions=[ClientPerMessageDeflateFactory()]) as client,
+    ):
+        connected(client).send(bytes(1_000_000))
+        assert client.closed_with() == 1009
+
+
+# In company.
+
+
+def test_stopping_says_why() -> None:
+    with Running(endpoint(websocket=WEB)) as broker, over_websocket(broker.port) as client:
+        connected(client)
+        stopping = threading.Thread(target=broker.stop)
+        stopping.start()
+        assert client.packet() == b"\xe0\x01\x8b"
+        assert client.closed_with() == 1000
+        stopping.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_behind_a_balancer(tmp_path: Path, secure: bool) -> None:
+    """A header, then TLS, then the upgrade, then MQTT."""
+    files = Files(tmp_path)
+    ends = endpoint(files.rules() if secure else None, WEB, proxy=ProxyRules())
+    with Running(ends) as broker, broker.raw() as raw:
+        raw.send(b"PROXY TCP4 198.51.100.7 203.0.113.1 4444 443\r\n")
+        if secure:
+            raw.sock = tls_context(files.ca).wrap_socket(raw.sock, server_hostname=HOST)
+        connected(WebSocketRaw(raw.sock)).send(PING)
+        peers = broker.ask(lambda: [one.link.peer for one in broker.server.broker.links])
+        assert peers == ["198.51.100.7:4444"]

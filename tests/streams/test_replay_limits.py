@@ -1,0 +1,109 @@
+"""Readers of streams within limits: how many, how much memory, how many files; late reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqtt_broker.codec import reasons
+from tests.core.peers import unsubscribe
+from tests.streams.replaying import (
+    STREAM,
+    V5,
+    Limits,
+    Replays,
+    acknowledge,
+    drain,
+    got,
+    payloads,
+    subscribe,
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Replays]:
+    world = Replays(tmp_path / "streams")
+    yield world
+    world.close()
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def test_too_many_readers(tmp_path: Path) -> None:
+    world = Replays(tmp_path / "s", limits=Limits(readers_max=2, groups_max=1))
+    one = world.client("one")
+    assert subscribe(one) == 0
+    assert subscribe(one, f"$share/g/{STREAM}") == 0
+    assert subscribe(one, f"{STREAM}/@latest") == reasons.QUOTA_EXCEEDED
+    assert subscribe(one, STREAM, "latest") == 0
+    one.send(unsubscribe(V5, STREAM))
+    one.take()
+    assert subscribe(one, f"$share/h/{STREAM}") == reasons.QUOTA_EXCEEDED
+    world.close()
+
+
+def test_pages_and_files_are_bounded(tmp_path: Path) -> None:
+    world = Replays(
+        tmp_path / "s",
+        partitions=4,
+        stream={"partition_by": "round-robin"},
+        limits=Limits(buffered_bytes_max=400_000, files_max=3),
+    )
+    for number in range(20):
+        world.put(*[b"%d " % number + bytes(1000)] * 40)
+    peers = [world.client(f"c{number}", receive_maximum=2) for number in range(8)]
+    for peer in peers:
+        subscribe(peer, qos=1)
+        assert world.replay.ahead.bytes < 800_000
+        assert world.replay.ahead.files <= 4
+    for peer in peers:
+        found = drain(peer)
+        assert len(found) == 800
+        for partition in range(4):
+            offsets = [record.offset for record in found if record.partition == partition]
+            assert offsets == list(range(200))
+    world.close()
+
+
+def test_reads_that_are_late_are_void(world: Replays) -> None:
+    world.put(*numbers(0, 5))
+    one = world.client("one", expiry=100)
+    world.holds_reads = True
+    subscribe(one, qos=1)
+    assert len(world.reads) == 1
+    one.drop()
+    one = world.client("one", clean=False, expiry=100)
+    assert len(world.reads) == 1  # the first has to come back before the next
+    world.holds_reads = False
+    world.settle()
+    assert [record.payload for record in drain(one)] == numbers(0, 5)
+    world.put(b"5")
+    world.holds_reads = True
+    acknowledge(one, *got(one))
+    world.put(b"6")
+    one.send(unsubscribe(V5, STREAM))
+    world.holds_reads = False
+    world.settle()
+    assert not world.replay.ahead.files and not world.replay.ahead.bytes
+
+
+def test_files_that_cannot_be_opened_are_tried_again(
+    world: Replays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put(*numbers(0, 3))
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("mqtt_broker.streams.pages.Reader", fails)
+    one = world.client("one")
+    subscribe(one)
+    assert not got(one)
+    monkeypatch.undo()
+    world.wait(2)
+    assert payloads(one) == numbers(0, 3)
+    assert any("Too many open files" in line for line in world.lines)
