@@ -84,6 +84,7 @@ class Snapshot:
     publish_bytes_received: int = 0
     publish_bytes_sent: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)  # messages, by reason
+    refusals: Mapping[str, int] = field(default_factory=dict)  # connections, before MQTT
     violations: Mapping[str, int] = field(default_factory=dict)  # connections, by reason code
     subscriptions: int = 0
     shared_subscriptions: int = 0

@@ -52,6 +52,7 @@ def snapshot_of(
         publish_bytes_received=stats.publish_bytes_received,
         publish_bytes_sent=stats.publish_bytes_sent,
         dropped=dict(budget.dropped),
+        refusals=dict(stats.refusals),
         violations={reasons.name(code): count for code, count in stats.violations.items()},
         subscriptions=broker.routes.count,
         shared_subscriptions=broker.routes.shared_count,

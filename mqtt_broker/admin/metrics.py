@@ -87,6 +87,9 @@ def _broker(now: Snapshot) -> Iterator[Metric]:
     yield _counter("publish_sent_bytes", "Payload to clients.", now.publish_bytes_sent)
     yield _counters("messages_dropped", "Messages dropped, by reason.", "reason", now.dropped)
     yield _counters(
+        "connections_refused", "Connections that never came to MQTT.", "reason", now.refusals
+    )
+    yield _counters(
         "violations", "Connections closed for a mistake of the client.", "reason", now.violations
     )
     yield _gauge("subscriptions", "Subscriptions.", now.subscriptions)

@@ -16,6 +16,7 @@ class Stats:
         "packets_sent",
         "publish_bytes_received",
         "publish_bytes_sent",
+        "refusals",
         "sockets",
         "started_at",
         "throttled",
@@ -35,4 +36,5 @@ class Stats:
         self.clients_maximum = 0
         self.clients_expired = 0
         self.throttled = 0  # times a client was not read because it was faster than it may be
+        self.refusals: dict[str, int] = {}  # reason -> connections that never came to MQTT
         self.violations: dict[int, int] = {}  # reason code -> connections closed for it

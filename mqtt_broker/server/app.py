@@ -93,7 +93,6 @@ class Server:
         self.read_buffer = bytearray(READ_BYTES)
         self.read_view = memoryview(self.read_buffer)
         self.openings = Openings(self)
-        self.refusals: dict[str, int] = {}  # connections that did not come in, by reason
         self._listeners: list[Listener] = []
         self._links: set[SocketLink] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -200,7 +199,8 @@ class Server:
 
     def refuse(self, listener: str, reason: str, peer: str, detail: str) -> None:
         """A connection that does not come in, or whose layers broke: counted and logged."""
-        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        refusals = self.broker.stats.refusals
+        refusals[reason] = refusals.get(reason, 0) + 1
         who = f"{listener}: {peer}" if peer else listener
         self.log(f"{who}: refused, {reason}: {detail}" if detail else f"{who}: refused, {reason}")
 

@@ -95,8 +95,8 @@ def job_rows(spark: SparkSession, root: Path) -> DataFrame:
     return log_rows(source, job, job.parse({}), is_stream=False)(spark)
 
 
-def cpu_s() -> float:
-    """Of this process and all that it started: what moves least with what else is running."""
+def descendants() -> dict[int, float]:
+    """This process and all that it started, by their numbers: seconds of CPU each has used."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for path in Path("/proc").iterdir():
@@ -108,7 +108,12 @@ def cpu_s() -> float:
     ours = {os.getpid()}
     while more := {one for one, parent in parents.items() if parent in ours} - ours:
         ours |= more
-    return sum(used[one] for one in ours)
+    return {one: used[one] for one in ours}
+
+
+def cpu_s() -> float:
+    """Of this process and all that it started: what moves least with what else is running."""
+    return sum(descendants().values())
 
 
 def measure(rows: DataFrame, out: Path, percentiles: str) -> tuple[float, float]:

@@ -1,16 +1,24 @@
 """Publish to window row: how old a message is when its window is committed, at a 1 s trigger.
 
     python tests/bench/spark_latency.py --rate 20000 --seconds 60
+    python tests/bench/spark_latency.py --rate 3000 --seconds 600 --short
 
 A writer appends to a log at a steady rate, as the broker's does; `windows` follows it into SQLite.
 After each commit the windows say how many messages they have counted, and the schedule when those
 were published. The first seconds, in which Spark starts and compiles, do not count.
+
+Every so often a line says what memory is used: of the driver's Python and of Python workers what
+is resident (shared pages counted), of the JVM what is resident and what its last collection left
+of the old generation, and of the state its rows. `--short` lets windows go after two minutes rather
+than after more than an hour, so that ten minutes are enough to see whether it is steady.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -18,6 +26,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 import spark_ingest
 from mqtt_broker.streams.log import Log
@@ -28,9 +38,10 @@ from spark_ingest.jobs import load
 from spark_ingest.jobs.job import Context
 from spark_ingest.sinks.sink import Batch
 from spark_ingest.sinks.sql import SqlSink, open_engine
-from tests.bench.spark_job import DEVICES, SCHEMA, STREAM
+from tests.bench.spark_job import DEVICES, SCHEMA, STREAM, descendants
 
 TICK_S: Final = 0.02
+SHORT: Final = {"allowed_us": "30s", "ahead_us": "10s", "skew_us": "10s"}
 
 
 class Fleet(threading.Thread):
@@ -105,6 +116,59 @@ class Watched(SqlSink):
         self._counted = seen
 
 
+class Memory:
+    """What the driver, the JVM and the Python workers hold, looked at now and then."""
+
+    def __init__(self, spark: SparkSession, every_s: float) -> None:
+        self._spark = spark
+        self._every_s = every_s
+        self._began = self._looked = time.monotonic()
+        self.found: list[dict[str, float]] = []
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < self._every_s:
+            return
+        self._looked = now
+        told = {"s": round(now - self._began), **self._resident_mb(), **self._state()}
+        told["jvm_old_mb"] = self._old_mb()
+        self.found.append(told)
+        print(json.dumps(told), flush=True)
+
+    def _resident_mb(self) -> dict[str, float]:
+        found = {"driver_mb": 0.0, "jvm_mb": 0.0, "workers_mb": 0.0, "workers": 0}
+        for process in descendants():
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{process}/comm").read_text().strip()
+                pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+                size_mb = pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+                if process == os.getpid():
+                    found["driver_mb"] += size_mb
+                elif name == "java":
+                    found["jvm_mb"] += size_mb
+                else:
+                    found["workers_mb"] += size_mb
+                    found["workers"] += 1
+        return {name: round(value) for name, value in found.items()}
+
+    def _state(self) -> dict[str, float]:
+        for query in self._spark.streams.active:
+            if said := query.lastProgress:
+                rows = sum(one.numRowsTotal for one in said.stateOperators)
+                used = sum(one.memoryUsedBytes for one in said.stateOperators)
+                return {"state_rows": rows, "state_mb": round(used / (1 << 20))}
+        return {}
+
+    def _old_mb(self) -> float:
+        """What the last collection left: what is resident is what was ever allowed to be used."""
+        jvm: Any = self._spark._jvm
+        pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+        for pool in pools:
+            if "Old Gen" in pool.getName() or "Tenured" in pool.getName():
+                return round(pool.getCollectionUsage().getUsed() / (1 << 20))
+        return 0
+
+
 def percentile(ages: list[tuple[float, int]], part: float) -> float:
     left = part * sum(count for _, count in ages)
     for age, count in sorted(ages):
@@ -119,6 +183,8 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--warm-up", type=float, default=30)
+    parser.add_argument("--every", type=float, default=30, help="seconds between looks at memory")
+    parser.add_argument("--short", action="store_true", help="windows go after two minutes")
     parser.add_argument("--master", default="local[2]")
     args = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="fleetmq-bench-"))
@@ -133,15 +199,16 @@ def main() -> None:
         source = {
             "path": str(directory / "log"), "stream": STREAM, "startingOffsets": "earliest",
         }  # fmt: skip
-        settings: Any = job.parse({})
+        settings: Any = job.parse(SHORT if args.short else {})
         read = running.log_rows(source, job, settings, is_stream=True)
         plan = running.Plan(
             job, settings, Context(), (sink,), read,
             checkpoint=str(directory / "checkpoint"), trigger="1 second",
         )  # fmt: skip
         until = time.time() + args.warm_up + args.seconds
+        memory = Memory(spark, args.every)
         running.stream(
-            spark, plan, is_stopped=lambda: time.time() > until, on_progress=lambda _: None
+            spark, plan, is_stopped=lambda: time.time() > until, on_progress=lambda _: memory.look()
         )
         fleet.is_stopped.set()
         fleet.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import os
 import signal
 import socket
@@ -19,10 +18,6 @@ import pytest
 
 from iot_sim.scenario_file import load
 from mqtt_broker.testing import ThreadedBroker
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("locust") is None, reason="needs the extra `sim`"
-)
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = str(ROOT / "iot_sim" / "locustfile.py")

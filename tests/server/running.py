@@ -118,6 +118,11 @@ class Running:
             raise
 
     @property
+    def refusals(self) -> dict[str, int]:
+        """Connections that never came to MQTT, by reason."""
+        return self.server.broker.stats.refusals
+
+    @property
     def port(self) -> int:
         return self.bound[0].port
 

@@ -188,7 +188,7 @@ def test_a_listener_that_is_full(tmp_path: Path, secure: bool) -> None:
         first, second = broker.raw(), broker.raw()
         with broker.raw() as third:
             assert third.rest() == b""
-        assert broker.server.refusals == {"listener full": 1}
+        assert broker.refusals == {"listener full": 1}
         first.reset()
         broker.wait_until(lambda: len(broker.server._links) == 1)
         with broker.raw() as again:
@@ -249,5 +249,5 @@ def test_the_door_is_asked_before_tls_and_told_who_left(tmp_path: Path, secure: 
                     broker.wait_until(lambda: keeper.inside == ["198.51.100.7:4444"])
         broker.wait_until(lambda: not keeper.inside)
         assert len(keeper.asked) == 3
-        assert broker.server.refusals["not admitted"] == 1
+        assert broker.refusals["not admitted"] == 1
         server.guardian = None

@@ -129,7 +129,7 @@ def test_a_header_alone_opens_the_connection() -> None:
     with Running(ends) as broker, broker.raw() as client:
         client.send(V1)
         assert client.rest() == b""
-        assert not broker.server.refusals
+        assert not broker.refusals
 
 
 @pytest.mark.parametrize("what", ["nothing of it", "a wrong address", "v2 another command"])
@@ -137,14 +137,14 @@ def test_a_wrong_header_closes(what: str) -> None:
     with Running(endpoint(proxy=ProxyRules())) as broker, broker.raw() as client:
         client.send(BAD[what])
         assert client.rest() == b""
-        assert broker.server.refusals == {"PROXY header": 1}
+        assert broker.refusals == {"PROXY header": 1}
 
 
 def test_who_sends_none_is_closed_in_time() -> None:
     ends = endpoint(proxy=ProxyRules(), handshake_timeout_s=0.05)
     with Running(ends) as broker, broker.raw() as client:
         assert client.rest() == b""
-        assert broker.server.refusals == {"handshake timeout": 1}
+        assert broker.refusals == {"handshake timeout": 1}
 
 
 def test_only_who_is_trusted_may_say_it(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_only_who_is_trusted_may_say_it(tmp_path: Path) -> None:
     with Running(endpoint(proxy=nobody), endpoint(proxy=local), unix) as broker:
         with broker.raw() as client:
             assert client.rest() == b""
-        assert broker.server.refusals == {"PROXY source": 1}
+        assert broker.refusals == {"PROXY source": 1}
         broker.bound.pop(0)
         with broker.raw() as client:
             client.send(V1)

@@ -109,7 +109,7 @@ def test_whoever_is_revoked_does_not_come_back(tmp_path: Path) -> None:
             assert before.packet() == PONG
         with broker.raw() as again, pytest.raises((ssl.SSLError, OSError)):
             context.wrap_socket(again.sock.dup(), server_hostname=HOST, session=session)
-        broker.wait_until(lambda: broker.server.refusals == {"certificate": 1})
+        broker.wait_until(lambda: broker.refusals == {"certificate": 1})
 
 
 def test_a_new_authority_counts(tmp_path: Path) -> None:

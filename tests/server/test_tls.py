@@ -76,7 +76,7 @@ def test_an_old_version_is_refused(files: Files) -> None:
     with Running(endpoint(files.rules(min_version="1.3"))) as broker:
         with pytest.raises(ssl.SSLError):
             over_tls(broker.port, files.ca, context=context)
-        broker.wait_until(lambda: broker.server.refusals == {"TLS": 1})
+        broker.wait_until(lambda: broker.refusals == {"TLS": 1})
         connected(over_tls(broker.port, files.ca)).sock.close()
 
 
@@ -84,7 +84,7 @@ def test_plain_mqtt_on_a_tls_listener_is_refused(files: Files) -> None:
     with Running(endpoint(files.rules())) as broker, broker.raw() as client:
         client.send(connect("c"))
         assert client.rest() == b""
-        broker.wait_until(lambda: broker.server.refusals == {"TLS": 1})
+        broker.wait_until(lambda: broker.refusals == {"TLS": 1})
         broker.wait_until(lambda: len(broker.server.openings) == 0)
 
 
@@ -137,9 +137,9 @@ def test_a_certificate_that_does_not_count(files: Files, why: str) -> None:
     crl = files.authority.write_crl(files.folder, *([bad] if bad and why == "revoked" else []))
     with Running(endpoint(files.mutual(crl=crl))) as broker:
         refused_in_handshake(broker, files, files.client("bad", bad) if bad else None)
-        broker.wait_until(lambda: sum(broker.server.refusals.values()) == 1)
+        broker.wait_until(lambda: sum(broker.refusals.values()) == 1)
         expected = "TLS" if why == "none" else "certificate"
-        assert set(broker.server.refusals) == {expected}
+        assert set(broker.refusals) == {expected}
         with over_tls(broker.port, files.ca, good) as client:
             connected(client)
 
@@ -167,7 +167,7 @@ def test_who_does_not_finish_is_closed_in_time(files: Files, loop: str, start: b
     with Running(ends, loop=loop) as broker, broker.raw() as slow:
         slow.send(start)
         assert slow.rest() == b""
-        broker.wait_until(lambda: broker.server.refusals == {"handshake timeout": 1})
+        broker.wait_until(lambda: broker.refusals == {"handshake timeout": 1})
         assert broker.ask(lambda: len(broker.server.openings)) == 0
 
 
@@ -186,7 +186,7 @@ def test_when_too_many_are_on_the_way_the_quietest_goes(
         quiet = [broker.raw() for _ in range(12)]
         with over_tls(broker.port, files.ca) as client:
             connected(client)
-        broker.wait_until(lambda: broker.server.refusals == {"too many handshakes": 5})
+        broker.wait_until(lambda: broker.refusals == {"too many handshakes": 5})
         assert broker.ask(lambda: len(broker.server.openings)) == 7
         assert quiet[0].rest() == b""
         for one in quiet:
@@ -274,7 +274,7 @@ def test_the_end_is_said_both_ways(files: Files) -> None:
             assert isinstance(client.sock, ssl.SSLSocket)
             client.sock.unwrap().close()  # ours is answered
             broker.wait_until(lambda: not broker.server.broker.connections)
-        assert not broker.server.refusals
+        assert not broker.refusals
 
 
 def test_a_truncated_stream_sends_the_will(files: Files) -> None:
@@ -301,7 +301,7 @@ def test_a_broken_record_ends_that_connection_alone(files: Files) -> None:
         connected(client, "c")
         with socket.socket(fileno=client.sock.detach()) as sock:
             sock.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
-            broker.wait_until(lambda: broker.server.refusals == {"TLS": 1})
+            broker.wait_until(lambda: broker.refusals == {"TLS": 1})
         other.send(PING)
         assert other.packet() == PONG
 
@@ -311,7 +311,7 @@ def test_a_client_that_leaves_in_the_handshake(files: Files) -> None:
         raw = broker.raw()
         raw.send(b"\x16\x03\x01")
         raw.reset()
-        broker.wait_until(lambda: bool(broker.server.refusals))
+        broker.wait_until(lambda: bool(broker.refusals))
         assert broker.ask(lambda: len(broker.server.openings)) == 0
 
 

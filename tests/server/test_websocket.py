@@ -156,7 +156,7 @@ def test_a_wrong_frame_is_answered_with_its_code(what: str) -> None:
             client.sock.sendall(before + frame + masked(2, publish("a", b"behind")))
             assert client.closed_with() == code
             assert witness.packet().endswith(b"before")
-        broker.wait_until(lambda: broker.server.refusals == {reason: 1})
+        broker.wait_until(lambda: broker.refusals == {reason: 1})
         witness.send(PING)
         assert witness.packet() == PONG
 
@@ -176,7 +176,7 @@ def test_a_close_is_answered_with_its_code() -> None:
         client.protocol.send_close(1001)
         client._flush()
         assert client.closed_with() == 1001
-        assert not broker.server.refusals
+        assert not broker.refusals
 
 
 def test_the_broker_says_its_reason_and_closes() -> None:
@@ -266,7 +266,7 @@ def test_what_is_no_upgrade_gets_an_http_status(what: str) -> None:
         answer = client.rest()
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
         assert b"\r\nConnection: close\r\n" in answer
-        refusals = broker.server.refusals
+        refusals = broker.refusals
         broker.wait_until(lambda: refusals == {"WebSocket refused": 1})
 
 
@@ -314,7 +314,7 @@ def test_a_request_that_drips_is_closed_in_time() -> None:
     with Running(ends) as broker, broker.raw() as slow:
         slow.send(b"GET /mqtt HTT")
         assert slow.rest() == b""
-        assert broker.server.refusals == {"handshake timeout": 1}
+        assert broker.refusals == {"handshake timeout": 1}
 
 
 # Compression.

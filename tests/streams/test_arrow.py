@@ -13,16 +13,13 @@ from typing import Any
 
 import pytest
 
+from mqtt_broker.streams import arrow
 from mqtt_broker.streams.batch import NULL
 from mqtt_broker.streams.errors import CorruptBatch, Damaged, EndBeforeStart, OffsetGone
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.reader import Reader
 from mqtt_broker.streams.source import Source
 from tests.streams.logs import NAME, Sent, Writing, put_many, read, segments
-
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'fleetmq[spark]'")
-
-from mqtt_broker.streams import arrow
 
 
 def rows(root: Path, start: int = 0, until: int | None = None, **more: Any) -> list[dict[str, Any]]:
