@@ -1,0 +1,110 @@
+"""Sessions from before a restart: whose they are, what they may keep, what becomes of a will."""
+
+from __future__ import annotations
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.packets import Connack, Will
+from mqtt_broker.codec.properties import Properties
+from mqtt_broker.core.access import PeerCertificate
+from mqtt_broker.security.audit import Audit
+from mqtt_broker.security.certificates import CertificateWay
+from mqtt_broker.security.chain import Chain, Step
+from mqtt_broker.security.door import Door
+from mqtt_broker.security.passwords import Passwords
+from tests.core.peers import Peer, publish
+from tests.core.stored import StoredWorld
+from tests.security.people import Later, connect, reason_of, rule_set
+
+
+class Guarded(StoredWorld):
+    """Everybody shows a certificate; the door outlives the broker, as its files do."""
+
+    def __init__(self, *rules: tuple[str, str, str]) -> None:
+        clock = lambda: self.now  # noqa: E731 (there is no `self` to bind yet)
+        way = CertificateWay("cn", roles=frozenset({"device"}))
+        self.door = Door(
+            Chain([Step(way)], Passwords(), Later(), clock),
+            rule_set(rules),
+            audit=Audit(lambda line: None, clock),
+            clock=clock,
+        )
+        super().__init__()
+
+    def _live(self) -> None:
+        super()._live()
+        self.broker.access = self.door
+        self.broker.guarded = self.door.guards_topics
+
+    def come(self, client_id: str, name: str, will: Will | None = None) -> Peer:
+        peer = self.peer()
+        peer.certificate = PeerCertificate(name)  # type: ignore[attr-defined]
+        peer.send(connect(client_id, clean=False, expiry=1000, will=will))
+        return peer
+
+
+def test_a_session_keeps_its_owner_over_a_restart() -> None:
+    world = Guarded(("allow", "all", "#"))
+    world.come("c", "ann").subscribe("t", qos=1)
+    world.fold()
+    world.restart()
+    assert reason_of(world.come("c", "bob")) == reasons.CLIENT_IDENTIFIER_NOT_VALID
+    back = world.come("c", "ann")
+    answer = back.take()[0]
+    assert isinstance(answer, Connack) and answer.session_present
+
+
+def test_what_is_no_longer_allowed_is_gone_when_the_client_comes_back() -> None:
+    world = Guarded(("allow", "all", "#"))
+    ann = world.come("c", "ann")
+    for text in ("keep", "lose/#", "$share/g/lose/#", "$share/g/keep"):
+        ann.subscribe(text, qos=1)
+    world.fold()
+    world.door.rules = rule_set([("allow", "all", "keep")])
+    world.restart()
+    back = world.come("c", "ann")
+    back.take()
+    session = world.broker.sessions.get("c")
+    assert session is not None and sorted(session.subscriptions) == ["$share/g/keep", "keep"]
+    world.fold()
+    world.restart()  # and it stays away
+    found = world.broker.sessions.get("c")
+    assert found is not None and sorted(found.subscriptions) == ["$share/g/keep", "keep"]
+
+
+def test_wills_are_judged_by_the_rules_of_the_moment() -> None:
+    for topic, is_sent in (("u/ann/gone", True), ("u/bob/gone", False), ("d/gone", False)):
+        world = Guarded(("allow", "all", "#"))
+        will = Will(topic, b"!", properties=Properties({prop.WILL_DELAY_INTERVAL: 10}))
+        world.come("c", "ann", will)
+        world.fold()
+        world.door.rules = rule_set(
+            [
+                ("allow", "all", "u/%u/#"),
+                ("allow", "subscribe", "#"),
+                {"permit": "allow", "action": "all", "topic": "d/#", "roles": ["device"]},
+            ]
+        )
+        world.restart()
+        reader = world.come("r", "reader")
+        reader.subscribe("#")
+        reader.take()
+        world.wait(15)
+        assert reader.payloads() == ([b"!"] if is_sent else []), topic
+        assert world.broker.budget.dropped.get("not_authorized", 0) == (0 if is_sent else 1)
+
+
+def test_messages_for_who_is_away_wait_for_their_owner_alone() -> None:
+    world = Guarded(("allow", "all", "#"))
+    ann = world.come("c", "ann")
+    ann.subscribe("t", qos=1)
+    world.commit()
+    ann.drop()
+    world.come("p", "bob").send(publish("t", b"secret", qos=1))
+    world.fold()
+    world.restart()
+    thief = world.come("c", "bob")
+    assert reason_of(thief) == reasons.CLIENT_IDENTIFIER_NOT_VALID and len(thief.received) == 1
+    back = world.come("c", "ann")
+    world.page()
+    assert back.payloads() == [b"secret"]
