@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
+SPARK_KILLS ?= 12
 LOAD_SECONDS ?= 60
 SEED ?= 1
 HOST ?= 127.0.0.1
@@ -61,10 +62,11 @@ test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof
 	@cd build/proof && python="$(CURDIR)/$(BIN)/python" && \
 		$$python -c 'import mqtt_broker.core.publish as m; print("testing", m.__file__)' && \
-		$$python -m pytest -q -n auto -m 'not slow' --ignore tests/spec/test_rules.py \
+		$$python -m pytest -q -n auto --dist loadgroup -m 'not slow' \
+		--ignore tests/spec/test_rules.py --ignore tests/core/test_calls.py \
 		-k 'not busy_loop and not our_mistake' \
 		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server \
-		tests/sessions tests/core/test_durable.py
+		tests/sessions tests/core tests/streams/test_replay.py tests/streams/test_consumers.py
 
 check: $(VENV)/.ready  ## format, lint, types and the rules of the house
 	@$(BIN)/ruff format --check --quiet . || \
@@ -82,9 +84,11 @@ torture: setup  ## kill the broker KILLS times under load (200), PostgreSQL a qu
 	@$(BIN)/python -m tests.fault.torture --kills $$((($(KILLS) + 3) / 4)) --seed $(SEED) \
 		--database postgresql --command $(BIN)/fleetmq
 
-spark-kill: setup  ## kill Spark's drivers KILLS times around their commits, and executors, and count
-	@$(BIN)/python -m tests.spark.killing --kills $(KILLS)
-	@$(BIN)/python -m tests.spark.killing --kills 6 --cluster
+spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their commits, and executors, and count
+	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS)
+	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS) --cluster
+	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS) --broker
+	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS) --broker --http --cluster
 
 spark-zip: $(VENV)/.ready  ## pack the code that Spark's executors need, for --py-files
 	@$(BIN)/python deploy/spark_zip.py

@@ -6,7 +6,9 @@
 
 Rules of this room: the only one that imports pyspark, and not before it is needed. A reader
 raises where reading on would lose data; what does not parse is a row with a reason; a sink is
-idempotent by query and batch. Of the broker it knows the log's library alone.
+idempotent by query and batch. Of the broker it knows the log's library alone, which reads files or
+asks the broker's HTTP server; jobs and source never speak MQTT. Two things at the edges do, each as
+a client like any other: the sink `mqtt://`, and the bridge, which Spark has no part in.
 """
 
 from __future__ import annotations

@@ -38,10 +38,14 @@ class Task:
     parse: str
     keeps_all: bool  # payloads of all rows, not of rejects only
     fails_on_loss: bool
-    token: str = field(default="", repr=False)
+    # Over HTTP: it travels with what it knows, so that no task asks for that again, and a broker
+    # that restarts when a task begins is waited for.
+    remote: RemoteSource | None = field(default=None, repr=False)
 
     def open(self) -> LogSource:
-        source = open_source(self.where, self.stream, self.token or None)
+        if self.remote is not None:
+            return self.remote  # each of its requests says which life of the stream is meant
+        source = open_source(self.where, self.stream)
         if source.epoch != self.epoch:
             source.close()
             raise WrongEpoch(self.stream, self.epoch, source.epoch)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -38,9 +39,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from mqtt_broker.streams import offsets
+from mqtt_broker.streams.connection import Unreachable
 from mqtt_broker.streams.errors import Invalid, OffsetAhead, OffsetGone, UnknownStream
 from mqtt_broker.streams.offsets import EARLIEST, LATEST, Offsets, check_range
-from mqtt_broker.streams.remote import open_source
+from mqtt_broker.streams.remote import RemoteSource, open_source
 from spark_ingest.columns import Rows, spark_schema, value_shape
 from spark_ingest.decoding import AUTO, JSON, NONE, Decoder
 from spark_ingest.options import ALL, OptionError, Options
@@ -50,6 +52,10 @@ from spark_ingest.schemas import OBJECT, SchemaError, Shape
 from spark_ingest.weighing import share_bytes
 
 FORMAT: Final = "fleetmq"
+# A broker that restarts just when a query starts, or beside it, is no reason to fail; a wrong
+# address is told soon enough.
+START_PATIENCE_S: Final = 10.0
+_PAUSE_S: Final = 0.25
 
 
 class LogPartition(InputPartition):
@@ -101,6 +107,7 @@ class _Reading:
         shape, parse = _parsing(options, schema)
         with _open(options) as source:
             epoch = source.epoch
+            remote = source if isinstance(source, RemoteSource) else None
         self._task = Task(
             options.where,
             options.stream,
@@ -110,7 +117,7 @@ class _Reading:
             parse,
             options.keep_payload == ALL,
             options.fail_on_data_loss,
-            options.token,
+            remote,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -271,13 +278,24 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _open(options: Options) -> LogSource:
     try:
-        return open_source(options.where, options.stream, options.token or None)
+        return _answered(options)
     except UnknownStream:
         raise OptionError(
             "stream", f"there is no stream {options.stream!r} in {options.where}"
         ) from None
     except Invalid as error:
         raise OptionError("stream" if error.what == "name" else error.what, error.why) from None
+
+
+def _answered(options: Options) -> LogSource:
+    give_up_at = time.monotonic() + START_PATIENCE_S
+    while True:
+        try:
+            return open_source(options.where, options.stream, options.token or None)
+        except Unreachable:
+            if time.monotonic() >= give_up_at:
+                raise
+        time.sleep(_PAUSE_S)
 
 
 def _parsing(options: Options, schema: StructType) -> tuple[Shape | None, str]:

@@ -6,7 +6,8 @@ it. Then the books are compared: what devices sent, what was acknowledged and de
 log has, and what the windows counted.
 
 Everything is a process of its own and the same command that anybody would type; what they write
-stays in the directory that is named at the end. Exit code 1 when any figure is off.
+stays in the directory that is named at the end. No process stays: SIGINT, SIGTERM and SIGHUP end
+all of them too. Exit code 1 when any figure is off, or something ended that should not.
 """
 
 from __future__ import annotations
@@ -25,18 +26,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
-from mqtt_broker.cli.errors import DONE, FAILED, Failure
+from mqtt_broker.admin import address
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 from mqtt_broker.streams.errors import StreamError
 from mqtt_broker.streams.source import Source
 from spark_ingest import session
 
 DEVICES: Final = 200
 SECONDS: Final = 25
+SECONDS_MIN: Final = 10  # half of that a device has to be known before it can be odd
+_OUTLIERS: Final = 25  # of all devices together, more or less
 KILL_AT_S: Final = 10
+_MARK: Final = "demo.json"  # a directory that has it is a demo's, and may be made anew
 _STREAM: Final = "telemetry"
 _PATIENCE_S: Final = 90.0
+# Java compiles less, which suits a JVM that lives for a minute: Spark answers a third sooner.
+_BRISK: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
 
 _BROKER: Final = """\
@@ -67,7 +75,7 @@ interval_s = 0.5
 topic = "plant/{{number}}"
 qos = 2
 session_expiry_s = 600
-options = {{ outliers_per_day = 400.0 }}
+options = {{ outliers_per_day = {outliers:.1f} }}
 
 [limits]
 dropped_max = 1000000
@@ -90,15 +98,51 @@ def run(args: argparse.Namespace) -> int:
         session.check()
     except session.NotThere as error:
         raise Failure(f"{error}; all but the Spark jobs works without: see README.md", 2) from None
-    folder = Path(args.dir)
-    if folder.exists() and not (folder / "broker.toml").exists():
-        raise Failure(f"--dir: {folder} is there already, and is not of a demo", 2)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    with contextlib.ExitStack() as stack:
+    for option, value, least in (
+        ("--devices", args.devices, 1),
+        ("--seconds", args.seconds, SECONDS_MIN),
+    ):
+        if value < least:
+            raise UsageError(f"{option}: {value} is below {least}")
+    folder = _made(Path(args.dir))
+    with _ending(), contextlib.ExitStack() as stack:
         demo = Demo(folder.resolve(), args.devices, args.seconds, stack)
         demo.go()
         return DONE if demo.judge() else FAILED
+
+
+def _made(folder: Path) -> Path:
+    """An empty directory; what was in it is removed only where it is of a demo that is over."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--dir: {folder} is no directory")
+        if folder.exists() and any(folder.iterdir()):
+            if not (folder / _MARK).is_file():
+                raise UsageError(f"--dir: {folder} is there already, and is not of a demo")
+            with contextlib.suppress(address.NoAddress):
+                address.read(folder / "data")
+                raise UsageError(f"--dir: a broker still runs in {folder}")
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _MARK).write_text(json.dumps({"made_by": "fleetmq demo"}) + "\n")
+    except OSError as error:
+        raise Failure(f"--dir: {folder}: {error.strerror}", 2) from None
+    return folder
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """SIGTERM, and a terminal that is closed, end it as Ctrl-C does: nothing stays behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Demo:
@@ -113,42 +157,44 @@ class Demo:
         self._port = _free_port()
         self._report: dict[str, Any] = {}
         self._alerts: list[str] = []
+        self._names: dict[int, str] = {}
 
     # The course of it.
 
     def go(self) -> None:
         (self.folder / "broker.toml").write_text(_BROKER)
         (self.folder / "telemetry.schema.json").write_text(json.dumps(_SCHEMA, indent=1))
-        scenario = _SCENARIO.format(devices=self._devices, seconds=self._seconds)
+        outliers = _OUTLIERS * 86_400 / (self._devices * self._seconds)  # a day and device
+        scenario = _SCENARIO.format(devices=self._devices, seconds=self._seconds, outliers=outliers)
         (self.folder / "plant.toml").write_text(scenario)
         broker = self._broker()
         self._say(f"a broker listens on 127.0.0.1:{self._port}, and keeps a log of telemetry")
         jobs = [self._windows(), self._anomalies()]
         self._say("two Spark jobs start on the log; a JVM takes a while")
-        self._until(lambda: all(map(self._has_begun, ("windows", "anomalies"))), jobs, "Spark")
+        needed = [*jobs, broker]
+        self._until(lambda: all(map(self._has_begun, ("windows", "anomalies"))), needed, "Spark")
         self._say(f"{self._devices} devices begin to measure, QoS 2, for {self._seconds} s")
         fleet = self._spawn(
             "fleet",
             *("sim", "run", "plant.toml", "--broker", f"mqtt://127.0.0.1:{self._port}"),
             *("--report", "fleet.json", "--quiet"),
         )
-        self._watch(jobs, KILL_AT_S * self._seconds / SECONDS)
+        self._watch(needed, KILL_AT_S * self._seconds / SECONDS)
         os.kill(broker.pid, signal.SIGKILL)
         broker.wait()
         self._say("kill -9: the broker is gone in the middle of it")
         broker = self._broker()
         self._say("the broker is back, on what was on disk")
-        self._watch([*jobs, broker], self._seconds, fleet)
+        needed = [*jobs, broker]
+        self._watch(needed, self._seconds, fleet)
+        if not (self.folder / "fleet.json").exists():
+            self._check([fleet])
         self._report = json.loads((self.folder / "fleet.json").read_text())
         self._say("the devices are done; the jobs read what is left")
-        self._until(lambda: self._counted() >= self._logged(), jobs, "every row in a window")
+        self._until(lambda: self._counted() >= self._logged(), needed, "every row in a window")
         self._alerts = self._listen()
-        for job in jobs:
-            job.send_signal(signal.SIGTERM)
-        for job in jobs:
-            job.wait(_PATIENCE_S)
-        broker.terminate()
-        broker.wait(_PATIENCE_S)
+        self._stop(jobs)
+        self._stop([broker])
 
     def _broker(self) -> subprocess.Popen[bytes]:
         process = self._spawn(
@@ -156,13 +202,14 @@ class Demo:
             *("broker", "--config", "broker.toml", "--port", str(self._port)),
             *("--data-dir", "data", "--http", "127.0.0.1:0"),
         )
-        deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
-                return process
+        # It writes where its HTTP server is when it listens; a life before may have, too.
+        place = self.folder / "data" / address.FILE
+        for _ in _ticks(time.monotonic() + _PATIENCE_S, 0.02):
             self._check([process])
-            time.sleep(0.02)
-        raise Failure(f"the broker does not listen: see {self.folder / 'broker.log'}")
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if json.loads(place.read_text())["pid"] == process.pid:
+                    return process
+        raise Failure(f"the broker does not listen: see {self._shown('broker')}")
 
     def _windows(self) -> subprocess.Popen[bytes]:
         return self._job("windows", "--size", "10s", "--sink", "sqlite:///windows.db")
@@ -192,9 +239,10 @@ class Demo:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=_environment(),
                 start_new_session=True,
             )
+        self._names[process.pid] = name
         self._stack.callback(_end, process)
         return process
 
@@ -232,7 +280,8 @@ class Demo:
         )
 
     def _has_begun(self, job: str) -> bool:
-        return any((self.folder / "checkpoints" / job).glob("**/offsets/*"))
+        """Its first batch, without rows, is done: what comes next is answered within seconds."""
+        return any((self.folder / "checkpoints" / job / "commits").glob("[0-9]*"))
 
     def _listen(self) -> list[str]:
         """The alerts that are retained at the broker, as anybody would get them."""
@@ -240,7 +289,7 @@ class Demo:
             [sys.executable, "-c", _MAIN, "sub", "-p", str(self._port), "-t", "alerts/#",
              "-v", "-q", "1", "-W", "2"],
             cwd=self.folder, capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=_environment(),
         )  # fmt: skip
         return [line for line in found.stdout.splitlines() if line]
 
@@ -270,13 +319,33 @@ class Demo:
             if condition():
                 return
             self._check(needed)
-        raise Failure(f"not within {_PATIENCE_S:g} s: {what}; see the logs in {self.folder}")
+        raise Failure(f"not within {_PATIENCE_S:g} s: {what}; see the *.log in {self.folder}")
 
     def _check(self, needed: Sequence[subprocess.Popen[bytes]]) -> None:
         for process in needed:
-            if process.poll() is not None:
-                words = shlex.join(map(str, process.args[3:]))  # type: ignore[index]
-                raise Failure(f"fleetmq {words}: ended; see the logs in {self.folder}")
+            if (code := process.poll()) is not None:
+                name = self._names[process.pid]
+                raise Failure(f"{name} ended with exit code {code}: see {self._shown(name)}")
+
+    def _stop(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        """In order, each by itself."""
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            name = self._names[process.pid]
+            try:
+                code = process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                raise Failure(f"{name} does not stop: see {self._shown(name)}") from None
+            if code:
+                raise Failure(f"{name} stopped with exit code {code}: see {self._shown(name)}")
+
+    def _shown(self, name: str) -> str:
+        """Where a process says what it does, and the last that it said."""
+        path = self.folder / f"{name}.log"
+        lines = path.read_text(errors="replace").splitlines()
+        place = min(os.path.relpath(path), str(path), key=len)
+        return f"{place} ({lines[-1][:200] if lines else 'empty'})"
 
     def _say(self, text: str) -> None:
         print(f"{time.monotonic() - self._start:5.1f} s  {text}", flush=True)
@@ -321,7 +390,7 @@ class Demo:
             print(f"  {line[:96]}")
 
     def _show_way_on(self) -> None:
-        folder = os.path.relpath(self.folder)
+        folder = min(os.path.relpath(self.folder), str(self.folder), key=len)
         print(
             f"\nWhat it wrote is in {folder}/; where to look next:\n"
             f"  fleetmq stream tail {_STREAM} --log {folder}/data -n 5\n"
@@ -329,6 +398,13 @@ class Demo:
             f"  fleetmq broker --config {folder}/broker.toml --data-dir {folder}/data\n"
             "  docs/STREAMS.md, docs/SPARK.md, docs/DURABILITY.md"
         )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what configures another broker."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("FLEETMQ_")}
+    # What we are made of, wherever they work.
+    return {**_BRISK, **kept, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def _telemetry(report: dict[str, Any]) -> dict[str, int]:

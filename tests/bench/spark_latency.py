@@ -165,7 +165,8 @@ class Memory:
         pools = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
         for pool in pools:
             if "Old Gen" in pool.getName() or "Tenured" in pool.getName():
-                return round(pool.getCollectionUsage().getUsed() / (1 << 20))
+                used_bytes: int = pool.getCollectionUsage().getUsed()
+                return round(used_bytes / (1 << 20))
         return 0
 
 

@@ -70,6 +70,7 @@ def main() -> int:
 
 def enter(port: int, client_id: str) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.sendall(hello(client_id))
     assert sock.recv(100)[3] == 0
     return sock

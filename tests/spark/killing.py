@@ -2,11 +2,17 @@
 
     python -m tests.spark.killing --kills 12 --messages 60000
     python -m tests.spark.killing --kills 6 --cluster
+    python -m tests.spark.killing --kills 9 --broker [--http] [--cluster]
 
 Each kill is at one of three moments: before the sink's commit, between it and Spark's own, and at
 random. With `--cluster` every third one is an executor's instead, on a standalone cluster. At the
 end the log is drained, and every window has to be the one computed in plain Python, and totals
 those of the log, to the unit.
+
+With `--broker` it is a real broker that writes the log, of what devices publish at QoS 2, and it is
+killed as well, every few seconds. What counts is then what the devices say they sent: the log has
+to have each of it once, and windows are computed from that. With `--http` jobs read over that
+broker's HTTP server, and have to bear that it is gone for a moment.
 """
 
 from __future__ import annotations
@@ -20,7 +26,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,41 +33,29 @@ from typing import Final
 
 from tests.spark import results, telemetry
 from tests.spark.cluster import Cluster
-from tests.spark.telemetry import Message, Rule, Writing
+from tests.spark.kept import BrokerLog, Kept, LibraryLog
+from tests.spark.telemetry import SECOND, Message, Rule
 
 ROOT: Final = Path(__file__).parents[2]
 MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
 PATIENCE_S: Final = 240.0
-BATCH: Final = 200  # messages that are written at a time
 EXECUTOR: Final = "executor"
 RANDOM: Final = "random"
 
 
-class Writer(threading.Thread):
-    """Writes the log while drivers come and go; all of it is there when it was joined."""
-
-    def __init__(self, writing: Writing, told: Sequence[Message], seconds: float) -> None:
-        super().__init__(daemon=True)
-        self._writing = writing
-        self._told = told
-        self._pause_s = seconds * BATCH / max(1, len(told))
-        self.is_hurried = threading.Event()
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            for at in range(0, len(self._told), BATCH):
-                self._writing.add(self._told[at : at + BATCH])
-                self.is_hurried.wait(self._pause_s)
-        except Exception as error:
-            self.error = error
+# A live broker is watched for a minute or two, so windows have to be short.
+SHORT: Final = Rule(size_us=10 * SECOND, slide_us=10 * SECOND)
 
 
 class Ground:
     """One log, one sink, one checkpoint, and as many drivers as it takes."""
 
-    def __init__(self, directory: Path, master: str) -> None:
-        self.log = directory / "log"
+    def __init__(
+        self, directory: Path, master: str, kept: Kept, rule: Rule, rows_max: int = 3_000
+    ) -> None:
+        self._kept = kept
+        self._rule = rule
+        self._rows_max = rows_max
         self.out = directory / "out.db"
         self._directory = directory
         self._master = master
@@ -79,9 +72,10 @@ class Ground:
         self.lives += 1
         sink = f"python:tests.spark.deadly:DeadlySink?url={results.url(self.out)}&moments={moments}"
         arguments = [
-            *("run", "windows", "--log", str(self.log), "--sink", sink),
+            *("run", "windows", *self._kept.options, "--sink", sink),
             *("--checkpoint", str(self._directory / "checkpoint"), "--master", self._master),
-            *("--trigger", "200ms", "--max-rows", "3000", "--skew", "2h"),
+            *("--trigger", "200ms", "--max-rows", str(self._rows_max), "--skew", "2h"),
+            *("--size", f"{self._rule.size_us // SECOND}s"),
             *("--conf", f"spark.local.dir={self._directory}"),
             *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"),
             *("--conf", "spark.executor.memory=512m"),
@@ -152,45 +146,45 @@ def kill_once(ground: Ground, how: str, draw: random.Random, cluster: Cluster | 
 
 
 def prove(
-    directory: Path, told: Sequence[Message], kills: Sequence[str], *, seed: int = 1,
+    directory: Path, kept: Kept, kills: Sequence[str], *, rule: Rule | None = None, seed: int = 1,
     cluster: Cluster | None = None, report: bool = False,
-) -> int:  # fmt: skip
-    """Kills, then counts; how many drivers there were."""
+) -> tuple[int, int]:  # fmt: skip
+    """Kills, then counts: (how many drivers there were, how many messages)."""
     draw = random.Random(seed)
-    ground = Ground(directory, cluster.url if cluster else "local[2]")
-    writing = Writing(ground.log)
-    writer = Writer(writing, told, seconds=12.0 * (len(kills) + 1))
-    writer.start()
-    try:
+    rule = rule or Rule()
+    ground = Ground(directory, cluster.url if cluster else "local[2]", kept, rule)
+    with kept:
         for number, how in enumerate(kills):
             kill_once(ground, how, draw, cluster)
             if report:
                 line = f"kill {number + 1} of {len(kills)}: {how}; {ground.batches()} batches\n"
                 sys.stdout.write(line)
                 sys.stdout.flush()
-    finally:
-        writer.is_hurried.set()
-        writer.join()
-        writing.close()
-    assert writer.error is None, writer.error
-    process = ground.start(once=True)
-    try:
-        code = process.wait(PATIENCE_S)
-    finally:
-        end(process)
-    assert code == 0, ground.tail()
-    check(ground.out, told)
-    return ground.lives
+        told = kept.finish()
+        process = ground.start(once=True)
+        try:
+            code = process.wait(PATIENCE_S)
+        finally:
+            end(process)
+        assert code == 0, ground.tail()
+    check(ground.out, told, rule)
+    return ground.lives, len(told)
 
 
-def check(out: Path, told: Sequence[Message]) -> None:
-    wanted, left_out = telemetry.windows(told, Rule())
+def check(out: Path, told: Sequence[Message], rule: Rule) -> None:
+    wanted, left_out = telemetry.windows(told, rule)
     telemetry.assert_same(results.windows_in(out), wanted)
     counted = results.rows(out, "SELECT sum(count) FROM windows WHERE metric = ''")[0][0]
     left = results.rows(out, "SELECT coalesce(sum(count), 0) FROM left_out")[0][0]
     rejects = results.rows(out, "SELECT count(*) FROM rejects")[0][0]
     assert left == left_out
+    assert rejects == sum(one.is_broken for one in told)
     assert counted + left + rejects == len(told), (counted, left, rejects, len(told))
+
+
+def library_log(directory: Path, told: Sequence[Message], kills: Sequence[str]) -> LibraryLog:
+    """It is written for about as long as the drivers live."""
+    return LibraryLog(directory / "log", told, seconds=12.0 * (len(kills) + 1))
 
 
 def main() -> None:
@@ -199,20 +193,39 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=60_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cluster", action="store_true", help="a standalone one, on loopback")
+    parser.add_argument("--broker", action="store_true", help="a real one writes, and is killed")
+    parser.add_argument("--http", action="store_true", help="read over that broker's HTTP server")
+    parser.add_argument("--rate", type=float, default=300.0, help="of messages to the broker")
     args = parser.parse_args()
+    if args.http and not args.broker:
+        parser.error("--http: there is a server only with --broker")
     kinds = ["before", "after", EXECUTOR if args.cluster else RANDOM]
     kills = [kinds[number % len(kinds)] for number in range(args.kills)]
-    told = telemetry.messages(args.messages, seed=args.seed, step_us=100_000, devices=20)
     directory = Path(tempfile.mkdtemp(prefix="fleetmq-kill-"))
+    began = time.monotonic()
     try:
         with contextlib.ExitStack() as stack:
             cluster = stack.enter_context(Cluster(directory / "cluster")) if args.cluster else None
-            began = time.monotonic()
-            lives = prove(directory, told, kills, seed=args.seed, cluster=cluster, report=True)
+            kept: Kept
+            broker: BrokerLog | None = None
+            if args.broker:
+                kept = broker = BrokerLog(
+                    directory / "broker", seed=args.seed, is_remote=args.http, rate=args.rate
+                )
+            else:
+                told = telemetry.messages(
+                    args.messages, seed=args.seed, step_us=100_000, devices=20
+                )
+                kept = library_log(directory, told, kills)
+            lives, messages = prove(
+                directory, kept, kills, rule=SHORT if args.broker else None, seed=args.seed,
+                cluster=cluster, report=True,
+            )  # fmt: skip
+            of_broker = f", {broker.kills} of the broker" if broker else ""
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     sys.stdout.write(
-        f"{args.messages:,} messages, {lives} drivers, {len(kills)} kills in"
+        f"{messages:,} messages, {lives} drivers, {len(kills)} kills{of_broker} in"
         f" {time.monotonic() - began:.0f} s: every window and every total is right\n"
     )
 

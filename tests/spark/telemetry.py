@@ -48,7 +48,7 @@ class Message:
     @property
     def payload(self) -> bytes:
         if self.is_broken:
-            return b'{"seq": 1, "ts"'
+            return b'{"seq": %d, "ts"' % self.seq
         said = {"seq": self.seq, "ts": self.at_us // 1_000, "temperature": self.temperature}
         if self.load is not None:
             said["load"] = self.load
@@ -58,34 +58,36 @@ class Message:
 def messages(
     count: int, *, seed: int = 1, devices: int = 5, step_us: int = SECOND
 ) -> list[Message]:
-    """In the order in which they are received. Some are broken, late, far too late or ahead."""
+    """In the order in which they are received."""
     draw = random.Random(seed)
     found = []
     seqs: dict[str, int] = defaultdict(int)
     for number in range(count):
         device = f"d{number % devices}"
-        received_us = START_US + number * step_us
-        kind = draw.random()
-        behind_us = 5_000 * draw.randrange(1, 200)
-        if kind < 0.03:
-            behind_us = 40 * SECOND  # late, and taken
-        elif kind < 0.05:
-            behind_us = 3_600 * SECOND  # too late
-        elif kind < 0.06:
-            behind_us = -3_600 * SECOND  # from the future
         seqs[device] += 1
-        found.append(
-            Message(
-                device,
-                seqs[device],
-                (received_us - behind_us) // 1_000 * 1_000,
-                received_us,
-                round(draw.gauss(20, 3), 2) if draw.random() > 0.02 else None,
-                round(draw.random() * 100, 1) if draw.random() > 0.5 else None,
-                is_broken=draw.random() < 0.01,
-            )
-        )
+        found.append(message(draw, device, seqs[device], START_US + number * step_us))
     return found
+
+
+def message(draw: random.Random, device: str, seq: int, received_us: int) -> Message:
+    """Some are broken, late, far too late or ahead."""
+    kind = draw.random()
+    behind_us = 5_000 * draw.randrange(1, 200)
+    if kind < 0.03:
+        behind_us = 40 * SECOND  # late, and taken
+    elif kind < 0.05:
+        behind_us = 3_600 * SECOND  # too late
+    elif kind < 0.06:
+        behind_us = -3_600 * SECOND  # from the future
+    return Message(
+        device,
+        seq,
+        (received_us - behind_us) // 1_000 * 1_000,
+        received_us,
+        round(draw.gauss(20, 3), 2) if draw.random() > 0.02 else None,
+        round(draw.random() * 100, 1) if draw.random() > 0.5 else None,
+        is_broken=draw.random() < 0.01,
+    )
 
 
 class Writing:

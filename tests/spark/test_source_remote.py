@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from mqtt_broker.streams import remote
+from mqtt_broker.streams.connection import Unreachable
+from spark_ingest import source as source_module
 from spark_ingest.source import FleetmqDataSource, LogStreamReader
 from tests.admin.brokers import LogBroker, Serving
 from tests.spark.filled import SCHEMA, everything, put
@@ -122,3 +126,38 @@ def test_what_is_gone_over_there_is_an_error(broker: LogBroker, http: Serving) -
         broker.create(3, schema=SCHEMA)
         with pytest.raises(Exception, match="of another stream"):
             rows(reader, planned)
+
+
+def test_a_task_does_not_ask_what_the_planner_knew(broker: LogBroker, http: Serving) -> None:
+    """Else a broker that restarts when a task begins would end the query."""
+    fill(broker, 0, 10)
+    source = opened(http)
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    sent = pickle.dumps((reader, tasks))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote.RemoteSource, "__init__", None)
+        again, tasks = pickle.loads(sent)
+        assert rows(again, tasks) == everything(broker.writing)
+
+
+def test_who_does_not_answer_at_the_start_is_asked_again(
+    broker: LogBroker, http: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def refusing_twice(where: str, name: str, token: str | None) -> object:
+        tries.append(where)
+        if len(tries) < 3:
+            raise Unreachable(where, "Connection refused")
+        return remote.open_source(where, name, token)
+
+    monkeypatch.setattr(source_module, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(source_module, "open_source", refusing_twice)
+    opened(http).schema()
+    assert len(tries) == 3
+    monkeypatch.setattr(source_module, "START_PATIENCE_S", 0.0)
+    tries.clear()
+    with pytest.raises(Unreachable, match="Connection refused"):
+        opened(http).schema()
+    assert len(tries) == 1

@@ -1,0 +1,227 @@
+"""`fleetmq demo`: a small one, what it says when it cannot, and that no process of it stays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from mqtt_broker.admin import address
+from mqtt_broker.cli import demo
+from mqtt_broker.cli.main import main
+from spark_ingest import session
+from tests.server.process import ROOT, environment
+from tests.spark.conftest import what_is_missing
+
+PATIENCE_S: Final = 180.0
+_MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
+needs_spark: Final = pytest.mark.skipif(
+    bool(what_is_missing()), reason=what_is_missing() or "there is Spark"
+)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[object, str]:
+    """(exit code, what it says on standard error)."""
+    try:
+        code: object = main(["demo", *argv])
+    except SystemExit as end:
+        code = end.code
+    return code, capsys.readouterr().err
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is Spark here is not what is tested."""
+    monkeypatch.setattr(session, "check", lambda: None)
+
+
+# What it refuses.
+
+
+def test_without_java_it_says_so_and_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "NEEDED", ())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    code, said = refused(capsys, "--dir", str(tmp_path / "demo"))
+    assert code == 2
+    assert "Spark needs Java 17 or newer; there is no java" in said and "README.md" in said
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.usefixtures("fit")
+@pytest.mark.parametrize("name", ["thesis.txt", "broker.toml"])
+def test_a_directory_that_is_not_of_a_demo_stays_as_it_is(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("years of work")
+    code, said = refused(capsys, "--dir", str(tmp_path))
+    assert code == 2 and "--dir: " in said and "is not of a demo" in said
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.usefixtures("fit")
+def test_a_file_or_no_permission_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path / "file", "no directory"), (tmp_path / "file/x", "ot a dir")):
+        code, said = refused(capsys, "--dir", str(place))
+        assert code == 2 and "--dir: " in said and why in said and "Traceback" not in said
+
+
+@pytest.mark.usefixtures("fit")
+def test_a_demo_that_runs_is_not_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = demo._made(tmp_path / "demo")
+    (folder / "data").mkdir()
+    address.write(folder / "data", "http://127.0.0.1:1")  # of this process, which runs
+    code, said = refused(capsys, "--dir", str(folder))
+    assert code == 2 and "a broker still runs" in said
+    assert (folder / "data" / address.FILE).exists()
+
+
+def test_one_that_is_over_is(tmp_path: Path) -> None:
+    folder = demo._made(tmp_path / "demo")
+    (folder / "windows.db").touch()
+    demo._made(folder)
+    assert not (folder / "windows.db").exists()
+
+
+@pytest.mark.usefixtures("fit")
+@pytest.mark.parametrize("option", ["--devices", "--seconds"])
+def test_numbers_that_cannot_be(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = refused(capsys, option, "0", "--dir", str(tmp_path / "demo"))
+    assert code == 2 and f"{option}: 0 is below" in said
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.usefixtures("fit")
+def test_a_port_that_is_taken_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "demo"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(demo, "_free_port", lambda: taken.getsockname()[1])
+        code, said = refused(capsys, "--dir", str(folder))
+    assert code == 1
+    assert "broker ended with exit code 2: see " in said and "broker.log (" in said
+    assert "in use" in said
+    assert processes_in(folder) == []
+
+
+# A real one.
+
+
+def processes_in(folder: Path) -> list[int]:
+    """All that the demo starts works in its directory, JVMs and their workers too."""
+    found = []
+    for path in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if path.name.isdigit() and (path / "cwd").resolve(strict=True) == folder:
+                found.append(int(path.name))
+    return found
+
+
+def is_under_way(folder: Path) -> bool:
+    """A query was planned: JVM and Python workers are there."""
+    return (folder / "checkpoints" / "windows" / "offsets" / "0").exists()
+
+
+@contextmanager
+def running(folder: Path, *argv: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MAIN, "demo", "--dir", str(folder), *argv],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(PATIENCE_S)
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        process.stderr.close()
+
+
+def until(is_so: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def gone(folder: Path) -> bool:
+    """Killed processes need a moment until they are."""
+    deadline = time.monotonic() + 10
+    while left := processes_in(folder):
+        if time.monotonic() > deadline:
+            return not left
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.slow
+@needs_spark
+def test_a_small_one_adds_up(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with running(folder, "--devices", "20", "--seconds", "10") as process:
+        said, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said + errors
+    assert "kill -9: the broker is gone" in said and said.count("WRONG") == 0
+    assert "everything adds up" in said
+    with contextlib.closing(sqlite3.connect(folder / "windows.db")) as connection:
+        query = "SELECT count(DISTINCT device), sum(count) FROM windows WHERE metric = ''"
+        devices, messages = connection.execute(query).fetchone()
+    assert devices == 20 and messages >= 200
+    assert f"in the log         {messages:>10,}" in said
+    assert gone(folder)
+
+
+@pytest.mark.slow
+@needs_spark
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_runs_on_when_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "demo"
+    with running(folder, "--devices", "5") as process:
+        until(lambda: is_under_way(folder), process)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130 and errors == ""
+    assert gone(folder)
+
+
+@pytest.mark.slow
+@needs_spark
+def test_a_job_that_dies_ends_it(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with running(folder, "--devices", "5") as process:
+        until(lambda: is_under_way(folder), process)
+        for number in processes_in(folder):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+                if words[3:6] == [b"spark", b"run", b"windows"]:
+                    os.kill(number, signal.SIGKILL)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "windows ended with exit code -9: see " in errors and "windows.log" in errors
+    assert gone(folder)
