@@ -74,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
         load_strategy(config.settings.shared_strategy)
         if args.check:
             check_files(config.endpoints)
+            if config.security.is_on:
+                # Not above: hashing, keys and SQL are for those who ask for them.
+                from mqtt_broker.server.security import check_access
+
+                check_access(config.security)
             print(f"configuration ok: {', '.join(one.url for one in config.endpoints)}")
             return 0
         logging.basicConfig(

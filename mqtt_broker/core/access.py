@@ -85,13 +85,15 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How much one client may send; 0: as much as it likes.
+    """How much one client may send, and be sent; 0: as much as it likes.
 
-    Who sends faster is not read from until it is due again: TCP tells it to wait.
+    Who sends faster is not read from until it is due again: TCP tells it to wait. To who is sent
+    more, QoS 0 is dropped and the rest waits, as if it read slowly.
     """
 
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
+    sent_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ class Broker:
         self.store_state = ""  # what is wrong with the store; empty: nothing
 
         self.dirty: list[Outbox] = []  # outboxes with something to write this turn
+        self.flushed_at = now  # the time of the turn that is being written
         self.turn_bytes = 0  # appended to them since the last flush
         self.waiting_bytes = 0  # handed to links, not yet read by peers
         self.waiting_bytes_max = settings.outbox_total_bytes_max
@@ -143,6 +144,7 @@ class Broker:
         """Write everything the turn produced: one write a peer."""
         if self.dead_letters is not None:
             self.dead_letters.publish(now)
+        self.flushed_at = now
         dirty = self.dirty
         while dirty:
             batch = dirty[:]

@@ -23,7 +23,7 @@ from mqtt_broker.codec.encode import encode_auth, encode_connack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Auth, Connect, Will
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.core import states, sys_topics, wills
+from mqtt_broker.core import rates, states, sys_topics, wills
 from mqtt_broker.core.access import (
     PENDING,
     Allow,
@@ -281,7 +281,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     connection.outbox = Outbox(
         version,
         connection,
-        connection.link.write,
+        connection.link.write if connection.valve is None else connection.valve.write,
         broker.dirty,
         packet_bytes_max=limit,
         aliases=OutboundAliases(alias_maximum) if alias_maximum else None,  # [MQTT-3.1.2-27]
@@ -320,7 +320,7 @@ def _let_in(connection: Connection, session: Session, verdict: Allow) -> None:
         broker.guards[session.client_id] = connection.guard
     connection.subscriptions_max = verdict.subscriptions_max
     connection.watch_expiry(verdict.expires_at)
-    connection.limit_rates(verdict.rates)
+    rates.limit(connection, verdict.rates)
 
 
 def _is_its_own(broker: Broker, client_id: str, username: str | None) -> bool:

@@ -29,9 +29,9 @@ from mqtt_broker.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from mqtt_broker.core import acknowledge, connect, publish, subscribe
-from mqtt_broker.core.access import Guard, Rates, Verdict
-from mqtt_broker.core.rates import Meter
+from mqtt_broker.core import acknowledge, connect, publish, rates, subscribe
+from mqtt_broker.core.access import Guard, Verdict
+from mqtt_broker.core.rates import Meter, Valve
 from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
 from mqtt_broker.core.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases
@@ -103,6 +103,7 @@ class Connection:
         "held",
         "is_held_back",
         "is_owed",
+        "is_stuck",
         "is_throttled",
         "is_undecided",
         "kept",
@@ -119,6 +120,7 @@ class Connection:
         "subscriptions_max",
         "timer",
         "username",
+        "valve",
     )
 
     def __init__(self, broker: Broker, link: Link, now: float) -> None:
@@ -141,6 +143,8 @@ class Connection:
         self.subscriptions_max = 0  # its own; 0: that of the settings
         self.expiry: Timer | None = None  # when it may no longer be here
         self.meter: Meter | None = None  # how fast it may send
+        self.valve: Valve | None = None  # how much it may be sent
+        self.is_stuck = False  # so much waits for the peer that it is not read from
         self.is_throttled = False  # it was faster, and is not read until it is due again
         self.server_keep_alive = 0
         self.connected_at = now
@@ -217,7 +221,7 @@ class Connection:
                 self.last_heard_at = now
                 self.take(packets, now)
             if meter is not None:
-                self._pay(meter, packets, len(data), now)
+                rates.pay(self, meter, packets, len(data), now)
         except Exception as error:
             self.on_error(error, data, now)
 
@@ -343,10 +347,13 @@ class Connection:
 
     def read_on(self) -> None:
         """Read from the peer, unless there is still a reason not to."""
-        if not (
-            self.is_held_back or self.is_owed or self.is_throttled or self.outbox.state & CONGESTED
-        ):
+        if not self.is_unread:
             self.link.resume_reading()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether there is a reason not to read from the peer."""
+        return self.is_held_back or self.is_owed or self.is_throttled or self.is_stuck
 
     # What it may do, and how fast.
 
@@ -376,30 +383,6 @@ class Connection:
         self.broker.log(f"{self.name}: what let it in has expired")
         self.end(now, reasons.MAXIMUM_CONNECT_TIME, why="credentials expired")
 
-    def limit_rates(self, rates: Rates | None) -> None:
-        if rates is None:
-            self.meter = None
-        elif self.meter is None or self.meter.rates != rates:
-            self.meter = Meter(rates)
-
-    def _pay(self, meter: Meter, packets: list[Packet | Violation], size: int, now: float) -> None:
-        """Count what came; who is ahead of its rate is not read until it is not."""
-        messages = 0
-        for packet in packets:
-            if type(packet) is Publish:
-                messages += packet.count
-        wait_s = meter.take(messages, size, now)
-        if wait_s > 0 and not self.is_throttled and self.state == ACTIVE:
-            self.is_throttled = True
-            self.broker.stats.throttled += 1
-            self.link.pause_reading()
-            self.broker.timers.at(now + wait_s, self._on_paid)
-
-    def _on_paid(self, now: float) -> None:
-        self.is_throttled = False
-        if self.state == ACTIVE:
-            self.read_on()
-
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
         try:
@@ -416,27 +399,35 @@ class Connection:
         box.waiting_bytes = waiting_bytes
         limit = broker.settings.outbox_bytes_max
         if waiting_bytes > limit:
-            if not box.state & CONGESTED:
+            if not self.is_stuck:
                 # It reads too slowly, so it is not read from either: what it asks for would
                 # only pile up. [a client that floods and never reads]
+                self.is_stuck = True
                 box.state |= CONGESTED
                 self.link.pause_reading()
                 self._watch_stalled(now)
-        elif box.state & CONGESTED and waiting_bytes <= limit // 2:
-            box.state &= ~CONGESTED
+        elif self.is_stuck and waiting_bytes <= limit // 2:
+            self.is_stuck = False
             self.read_on()
-            if self._session is not None:
-                self._session.pump(now)
+            self.write_on(now)
         elif self._session is not None and self._session.feeds is not None:
             pump_feeds(self._session, now)
         broker.release_held_back()
+
+    def write_on(self, now: float) -> None:
+        """Send what waits, unless there is still a reason not to."""
+        if self.is_stuck or (self.valve is not None and self.valve.is_shut):
+            return
+        self.outbox.state &= ~CONGESTED
+        if self._session is not None:
+            self._session.pump(now)
 
     def _watch_stalled(self, now: float) -> None:
         limit = self.broker.settings.stalled_reader_s
         self.broker.timers.at(now + limit, self._on_stalled_check)
 
     def _on_stalled_check(self, now: float) -> None:
-        if self.state != CLOSED and self.outbox.state & CONGESTED:
+        if self.state != CLOSED and self.is_stuck:
             if not self.close_if_stalled(now):
                 self._watch_stalled(now)
 
@@ -566,8 +557,7 @@ class Connection:
             self.timer = self.broker.timers.at(now + seconds * 1.5, self._on_keep_alive)
 
     def _on_keep_alive(self, now: float) -> None:
-        is_paused = self.is_held_back or self.is_owed or self.is_throttled
-        if is_paused or self.outbox.state & CONGESTED:
+        if self.is_unread:
             self.last_heard_at = now  # we are not reading: its silence is ours
         deadline = self.last_heard_at + self.server_keep_alive * 1.5
         if now < deadline:

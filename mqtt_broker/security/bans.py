@@ -26,6 +26,9 @@ KINDS: Final = ("client", "user", "address")
 _WATCHED_MAX: Final = 50_000  # clients whose connects are remembered, and bans for flapping
 
 
+Who = tuple[str | None, str]  # user name, client id
+
+
 @dataclass(frozen=True, slots=True)
 class Ban:
     kind: str
@@ -94,8 +97,8 @@ class Bans:
         self._addresses: dict[Address, Ban] = {}
         self._networks: list[tuple[Network, Ban]] = []
         self.flapping = flapping
-        self._connects: dict[str, deque[float]] = {}
-        self._flapped: dict[str, float] = {}  # client id: until when
+        self._connects: dict[Who, deque[float]] = {}
+        self._flapped: dict[Who, float] = {}  # until when
         self._lock = threading.Lock()  # clients are let in from several threads
 
     def replace(self, bans: Iterable[Ban]) -> None:
@@ -123,9 +126,6 @@ class Bans:
         return None
 
     def of_client(self, client_id: str, now: float) -> Ban | None:
-        until = self._flapped.get(client_id, 0.0)
-        if until > now:
-            return Ban("client", client_id, until, "flapping")
         return self._of("client", client_id, now)
 
     def of_user(self, username: str | None, now: float) -> Ban | None:
@@ -135,31 +135,35 @@ class Bans:
         ban = self._names.get((kind, value))
         return ban if ban is not None and ban.holds(now) else None
 
-    def on_connect(self, client_id: str, now: float) -> Ban | None:
-        """Count a client that is let in; the ban this earns it, if it does.
+    def on_connect(self, username: str | None, client_id: str, now: float) -> Ban | None:
+        """Count a client that is let in; the ban it has or earns by this, if it does.
 
-        Only who proved something is counted: a stranger cannot have another's client id banned.
+        It is counted under the name it proved: nobody can have another's client banned.
         """
+        who = (username, client_id)
         limits = self.flapping
         if not limits.connects:
             return None
         with self._lock:
-            times = self._connects.get(client_id)
+            until = self._flapped.get(who, 0.0)
+            if until > now:
+                return Ban("client", client_id, until, "flapping")
+            times = self._connects.get(who)
             if times is None:
                 if len(self._connects) >= _WATCHED_MAX:
                     self._forget(now)
-                times = self._connects[client_id] = deque(maxlen=limits.connects)
+                times = self._connects[who] = deque(maxlen=limits.connects)
             times.append(now)
             if len(times) < limits.connects or now - times[0] > limits.within_s:
                 return None
-            del self._connects[client_id]
-            self._flapped[client_id] = now + limits.ban_s
+            del self._connects[who]
+            self._flapped[who] = now + limits.ban_s
         return Ban("client", client_id, now + limits.ban_s, "flapping")
 
     def _forget(self, now: float) -> None:
         """Those who were quiet since; all of them when everybody flaps at once."""
         old = now - self.flapping.within_s
-        self._connects = {name: t for name, t in self._connects.items() if t[-1] > old}
+        self._connects = {who: t for who, t in self._connects.items() if t[-1] > old}
         if len(self._connects) >= _WATCHED_MAX:
             self._connects.clear()
-        self._flapped = {name: until for name, until in self._flapped.items() if until > now}
+        self._flapped = {who: until for who, until in self._flapped.items() if until > now}

@@ -115,9 +115,7 @@ class Door:
         now = self._clock()
         ban = self.bans.of_user(outcome.username, now)
         if ban is None and not request.is_again:
-            ban = self.bans.on_connect(request.client_id, now)
-            if ban is not None:
-                self.audit.note("banned", ban.why, client_id=request.client_id, until=ban.until)
+            ban = self.bans.on_connect(outcome.username, request.client_id, now)
         if ban is not None:
             return self._refuse_banned(request, ban)
         self.audit.note(
@@ -149,7 +147,12 @@ class Door:
 
     def _refuse_banned(self, request: ConnectRequest, ban: Ban) -> Verdict:
         self.audit.note(
-            "refused", "banned", by=ban.kind, client_id=request.client_id, peer=request.peer
+            "refused",
+            "banned",
+            by=ban.kind,
+            why=ban.why,
+            client_id=request.client_id,
+            peer=request.peer,
         )
         return Refuse(reasons.NOT_AUTHORIZED if request.is_again else reasons.BANNED)
 

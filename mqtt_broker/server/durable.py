@@ -31,6 +31,9 @@ LINGER_S: Final = 0.003  # what is recorded waits so long for company
 _ENTRIES_MAX: Final = 2_000  # or until there is so much of it,
 LOG_LINGER_S: Final = 0.02  # and what only the telemetry log wants so long, for larger batches
 _CERTAIN_MAX: Final = 32  # or so much that has to be written, and the store has nothing to do
+_LOGGED_MIN: Final = (
+    128  # messages in the log that somebody waits for, likewise; see `_is_worth_it`
+)
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, what follows gathers in one
 _PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 4 << 20
@@ -69,6 +72,8 @@ class Durable:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._log_due_at = 0.0  # when what the telemetry log has is to go; 0: it has nothing
+        self._logged = 0  # messages that the log had at the last flush
+        self._logged_enough = _LOGGED_MIN
         self._is_over = False
         self._settled: asyncio.Event | None = None
 
@@ -144,15 +149,27 @@ class Durable:
         self._server.end_turn()  # which sets the timer again for what is left
 
     def _is_worth_it(self) -> bool:
-        """Whether so much waits for the disk, and the disk for us, that company is not missed."""
+        """Whether so much waits for the disk, and the disk for us, that company is not missed.
+
+        Publishers that send in bursts are few entries and many messages: of those it is enough
+        when half as many wait as were in the group before, since the rest are under way.
+        """
         journal = self.journal
-        return journal.certain >= _CERTAIN_MAX and journal.committed == journal.number
+        if journal.committed != journal.number:
+            return False
+        if journal.certain >= _CERTAIN_MAX:
+            return True
+        logged = self.telemetry.writer.messages - self._logged
+        return journal.certain > 0 and logged >= self._logged_enough
 
     def _flush(self) -> None:
         journal = self.journal
         if journal.number - journal.committed < _GROUPS_UNDER_WAY_MAX:
             journal.flush(self._server.now())
             self._log_due_at = 0.0
+            messages = self.telemetry.writer.messages
+            self._logged_enough = max(_LOGGED_MIN, (messages - self._logged) // 2)
+            self._logged = messages
 
     def _request(self, owner: Owner) -> None:
         def on_page(page: Page) -> None:

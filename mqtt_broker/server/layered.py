@@ -168,10 +168,9 @@ class LayeredLink(SocketLink):
                 return
         data = self._climb(data)
         for layer in self._layers:
-            if layer.ended:
-                self._refuse(layer.ended)
-                return
             if not layer.is_open:
+                if layer.ended:
+                    self._refuse(layer.ended)
                 return
         self._on_open(data)
 
@@ -212,10 +211,11 @@ class LayeredLink(SocketLink):
         self._is_open = True
         if self._tls is not None:
             self.certificate = self._tls.certificate()
+        now = server.turn_at = server.now()
         server.adopt(self)
-        connection = self.connection
-        if data and connection is not None:
-            connection.receive(data, server.now())
+        if data and self.connection is not None:
+            self.connection.receive(data, now)
+        self._check_layers(now)  # all of it, and the end, may have come in one piece
 
     def start(self, connection: Connection) -> None:
         self.connection = connection
@@ -265,6 +265,9 @@ class LayeredLink(SocketLink):
             said = layer.say(may_wait=self._backlog is not None)
             if said:
                 self._descend(said, level)
+                if self._backlog_bytes and self.connection is not None:
+                    # Who makes a layer speak and does not read is a slow reader like another.
+                    self.connection.on_written(self._backlog_bytes, self._server.now())
             if not data:
                 break
         return data
@@ -284,10 +287,7 @@ class LayeredLink(SocketLink):
             data = self._climb(server.read_view[:size].tobytes())
             if data:
                 connection.receive(data, now)
-            for layer in self._layers:
-                if layer.ended:
-                    self._on_layer_ended(layer.ended, now)
-                    break
+            self._check_layers(now)
             if connection.only_acknowledges is not self._is_lazy and self._backlog is None:
                 self._set_lazy(connection.only_acknowledges)
         else:
@@ -296,11 +296,15 @@ class LayeredLink(SocketLink):
         if server.broker.turn_bytes > TURN_BYTES_MAX:
             server.broker.flush(now)
 
-    def _on_layer_ended(self, why: str, now: float) -> None:
-        if not self._is_closing and why != CLOSED:
-            self._count(why)
-        assert self.connection is not None
-        self.connection.lost(now)
+    def _check_layers(self, now: float) -> None:
+        """Whether one of them has come to its end, and the connection with it."""
+        for layer in self._layers:
+            if layer.ended:
+                if not self._is_closing and layer.ended != CLOSED:
+                    self._count(layer.ended)
+                assert self.connection is not None
+                self.connection.lost(now)
+                return
 
     # Writing.
 

@@ -26,6 +26,11 @@ from mqtt_broker.topics.names import filter_problem, matches
 
 MODES: Final = ("off", "warn", "reject")
 WHY_CHARS_MAX: Final = 200
+# To find what is wrong, a schema with alternatives may look at a payload once for each of its
+# parts: at 1 MB that took ten seconds, on the event loop.
+WHY_BYTES_MAX: Final = 8 << 10
+# A pattern with look-around or back-references may try so many ways a text: 0.3 ms.
+_BACKTRACK_MAX: Final = 10_000
 LOG_EVERY_S: Final = 10.0
 _log = logging.getLogger("fleetmq")
 
@@ -83,7 +88,10 @@ def _compile(definition: dict[str, Any], where: str) -> Any:
         ) from None
     try:
         return jsonschema_rs.validator_for(
-            definition, validate_formats=True, retriever=_refuse_to_fetch
+            definition,
+            validate_formats=True,
+            retriever=_refuse_to_fetch,
+            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_MAX),
         )
     except Exception as error:  # the library has several, and all mean that the schema is wrong
         raise ConfigError(f"{where}: {_one_line(str(error))}") from None
@@ -126,9 +134,14 @@ class SchemaCheck:
             return "the payload is nested too deep"
         except ValueError:
             return "the payload is not JSON"
-        if self._validator.is_valid(instance):
-            return ""
-        error = next(self._validator.iter_errors(instance))
+        try:
+            if self._validator.is_valid(instance):
+                return ""
+            if len(payload) > WHY_BYTES_MAX:
+                return "the payload does not fit its schema"
+            error = next(self._validator.iter_errors(instance))
+        except ValueError:  # half of a surrogate pair, or a number that none of its types holds
+            return "the payload has text or numbers that no schema can judge"
         place = "".join(f"[{step!r}]" for step in error.instance_path)
         return _one_line(f"payload{place}: {error.message}")
 

@@ -9,11 +9,12 @@ clients have.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtt_broker.codec import reasons
@@ -401,8 +402,33 @@ class Guardian:
 
 def open_guardian(server: Server, security: Security) -> Guardian:
     """ConfigError in one line when a file or a database it needs cannot be used."""
-    try:
+    with _as_config_errors():
         return Guardian(server, security, server.now)
+
+
+def check_access(security: Security) -> None:
+    """Read what `open_guardian` would, and change nothing. Databases are not asked."""
+    with _as_config_errors():
+        for table in security.auth:
+            if table.type == "password_file":
+                PasswordFile(table.values["file"])
+            elif table.type == "jwt":
+                from mqtt_broker.security.tokens import read_keys
+
+                read_keys(table.values["key_file"])
+        urls = [t.values["database_url"] for t in security.auth if t.type == "sql"]
+        for url in (*urls, *filter(None, [security.rules_url])):
+            from mqtt_broker.security.sql import open_engine
+
+            open_engine(url).dispose()
+        if security.bans_file:
+            read_bans(security.bans_file)
+
+
+@contextlib.contextmanager
+def _as_config_errors() -> Iterator[None]:
+    try:
+        yield
     except (FileError, Unavailable) as error:
         raise ConfigError(str(error)) from None
     except OSError as error:

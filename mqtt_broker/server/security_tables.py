@@ -42,7 +42,8 @@ _ACL_KEYS: Final = (
     "permit", "action", "topics", "users", "roles", "clients", "addresses", "anonymous",
 )  # fmt: skip
 _LIMIT_KEYS: Final = (
-    "user", "role", "messages_per_s", "bytes_per_s", "subscriptions_max", "connections_max",
+    "user", "role", "messages_per_s", "bytes_per_s", "sent_bytes_per_s", "subscriptions_max",
+    "connections_max",
 )  # fmt: skip
 SQL_RULES_FROM: Final = 1_000_000_000  # rules of tables come after those of the file
 _SOURCES: Final = ("cn", "dns", "email", "uri")
@@ -256,8 +257,9 @@ def _read_tiers(found: Any, path: str) -> Tiers:
         user, role = typed(row, "user", str, "", where), typed(row, "role", str, "", where)
         messages = number(row, "messages_per_s", 0.0, where, 0.0, 1e9)
         size = number(row, "bytes_per_s", 0.0, where, 0.0, 1e12)
+        sent = number(row, "sent_bytes_per_s", 0.0, where, 0.0, 1e12)
         limits = ClientLimits(
-            Rates(messages, size) if messages or size else None,
+            Rates(messages, size, sent) if messages or size or sent else None,
             whole(row, "subscriptions_max", 0, where, 0, 10_000_000),
             whole(row, "connections_max", 0, where, 0, 10_000_000),
         )

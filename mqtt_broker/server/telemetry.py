@@ -138,6 +138,8 @@ class Telemetry:
         self._is_over.set()
         self._changing.shutdown()
         self._reading.shutdown(cancel_futures=True)
+        if self._replay is not None:
+            self._replay.close()
         if self._maintenance.ident is not None:
             self._maintenance.join()
         self.log.close()
@@ -248,8 +250,11 @@ class Telemetry:
                 self._loop.call_soon_threadsafe(finish, found)
 
         def finish(found: _T) -> None:
-            then(found)
-            self._journal.wait(Then(lambda now: done.set_result(None)))
+            try:
+                then(found)
+                self._journal.wait(Then(lambda now: done.set_result(None)))
+            except Exception as error:  # our own mistake: said at once, not after a timeout
+                done.set_exception(error)
             self._server.end_turn()
 
         self._changing.submit(run)

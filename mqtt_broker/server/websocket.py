@@ -179,6 +179,9 @@ class WebSocketLayer:
 
     def _settle(self, head: bytes) -> None:
         """Answer a whole request."""
+        if not head.isascii():  # nothing that is asked for here is written so
+            self._refuse(http.HTTPStatus.BAD_REQUEST, "no HTTP request")
+            return
         handshake = OpeningHandshake(self._rules.origins)
         handshake.receive_data(head)
         found = handshake.events_received()

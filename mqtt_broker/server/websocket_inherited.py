@@ -64,18 +64,20 @@ class Reader(WebSocketReader):
     def __init__(self, frames: Frames, queue: Queue, size_max: int, compress: bool) -> None:
         super().__init__(queue, size_max, compress, False)
         self._frames = frames
-        self._is_cut = False  # a message has begun and not ended
+        self._append = frames.data.append
+        self._is_whole = True  # no message has begun that has not ended
 
     def _handle_frame(
         self, fin: bool, opcode: int, payload: bytes | bytearray, compressed: int
     ) -> None:
-        if opcode == _BINARY and fin and not (compressed or self._is_cut):
-            if not self._frames.close_code:
-                self._frames.data.append(payload)
+        if opcode == _BINARY and fin and self._is_whole and not compressed:
+            self._append(payload)
             return
         if opcode <= _BINARY:
-            self._is_cut = not fin
+            self._is_whole = fin
         super()._handle_frame(fin, opcode, payload, compressed)
+        if self._frames.close_code:  # what follows the end is for the queue to drop
+            self._is_whole = False
 
 
 class _NoPressure:

@@ -440,8 +440,11 @@ def test_flapping() -> None:
     for _ in range(5):  # a stranger cannot have a client banned
         gate.come("c", "ann", password=b"wrong")
     for _ in range(2):
-        gate.enter("c", "ann").drop()
+        gate.enter("c", "ann", clean=False, expiry=1000).drop()
         gate.world.wait(1)
+    for _ in range(5):  # nor can another user, who is let in nowhere under that client id
+        gate.come("d", "bob", expiry=1).drop()
+        gate.come("c", "bob")
     assert reason_of(gate.come("c", "ann")) == reasons.BANNED
     gate.enter("other", "ann")
     gate.world.wait(59)
@@ -501,3 +504,42 @@ def test_a_publisher_asks_its_rules_once_a_topic() -> None:
     allowed = gate.world.broker.connections["c"].allowed
     assert allowed is not None and len(allowed) <= 512
     assert not [packet for packet in peer.take() if type(packet) is Publish]
+
+
+def test_what_a_client_is_sent_is_bounded_too() -> None:
+    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Rates(sent_bytes_per_s=100))})
+    gate = Gate(tiers=tiers)
+    ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
+    ann.subscribe("q/#", qos=1)
+    ann.take()
+    gate.world.wait(1)
+    bob.send(publish("q/0", b"x" * 300, qos=1, packet_id=1))
+    for n in range(5):
+        bob.send(publish(f"q/{n}", b"%d" % n, qos=1, packet_id=2 + n), publish("q", b"lost"))
+    assert len(ann.payloads()) == 1  # a turn is written whole, what follows waits
+    assert gate.world.broker.budget.dropped["slow_reader"] == 5
+    assert not paused(ann) and not paused(bob)  # who publishes does not wait
+    gate.world.wait(1.9)
+    assert not ann.payloads()
+    gate.world.wait(1)
+    assert ann.payloads() == [b"0", b"1", b"2", b"3", b"4"]
+    bob.send(publish("q", b"now"))
+    assert ann.payloads() == [b"now"]
+
+
+def test_a_client_that_is_slow_and_bounded() -> None:
+    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Rates(sent_bytes_per_s=1000))})
+    gate = Gate(tiers=tiers, outbox_bytes_max=2_000)
+    ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
+    ann.subscribe("q", qos=1)
+    ann.take()
+    ann.is_slow = True
+    for n in range(10):
+        bob.send(publish("q", b"%d" % n * 700, qos=1, packet_id=1 + n))
+        gate.world.wait(1)
+    assert paused(ann)  # it reads nothing, so it is not read
+    ann.is_slow = False
+    ann.read()
+    gate.world.wait(20)
+    assert not paused(ann)
+    assert len(ann.payloads()) == 10

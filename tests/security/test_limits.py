@@ -91,11 +91,12 @@ def test_a_scan_from_many_addresses_is_bounded() -> None:
 def test_flapping_forgets() -> None:
     bans = Bans(Flapping(2, 10.0, 5.0))
     for n in range(60_000):
-        assert bans.on_connect(f"c{n}", n / 100) is None
+        assert bans.on_connect("ann", f"c{n}", n / 100) is None
     assert len(bans._connects) <= 50_000
-    assert bans.on_connect("x", 1000.0) is None and bans.on_connect("x", 1011.0) is None
-    assert bans.on_connect("x", 1012.0) is not None
-    assert bans.of_client("x", 1016.0) is not None and bans.of_client("x", 1018.0) is None
+    assert [bans.on_connect("ann", "x", at) is None for at in (1000.0, 1011.0)] == [True, True]
+    assert [bans.on_connect("ann", "x", at) is None for at in (1012.0, 1016.0)] == [False, False]
+    assert bans.on_connect("bob", "x", 1016.0) is None  # not his to answer for
+    assert bans.on_connect("ann", "x", 1018.0) is None
 
 
 def test_the_bans_file(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.security import sql
 from mqtt_broker.security.bans import make_ban, write_bans
 from mqtt_broker.server.config import ConfigError, load
+from mqtt_broker.server.security import check_access
 from mqtt_broker.server.security_tables import Security
 from tests.core.peers import publish, subscribe
 from tests.security.people import HASHES, connect
@@ -293,6 +294,9 @@ def test_what_is_wrong_in_the_file_is_one_line(tmp_path: Path, text: str, why: s
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught, running(path):
         pass
+    with pytest.raises(ConfigError) as checked:  # as `fleetmq broker --check` does
+        check_access(load(str(path), {}, {}).security)
+    assert str(checked.value) == str(caught.value)
     assert why in str(caught.value) and "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
 

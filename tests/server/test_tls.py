@@ -16,6 +16,7 @@ from mqtt_broker.core.access import PeerCertificate
 from mqtt_broker.server import openings
 from mqtt_broker.server.config import ConfigError
 from mqtt_broker.server.listeners import Endpoint
+from mqtt_broker.server.tls import TlsLayer
 from tests.core.peers import connect, publish, subscribe
 from tests.server.certificates import Authority
 from tests.server.running import LOOPS, PATIENCE_S, Raw, Running
@@ -264,6 +265,27 @@ def test_a_slow_reader_is_congested_as_on_a_plain_link(files: Files) -> None:
         assert slow.packet().endswith(payload)
 
 
+def test_who_makes_tls_speak_and_does_not_read_is_a_slow_reader(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may ask for new keys as often as it likes; each time TLS answers."""
+
+    def say(layer: TlsLayer, *, may_wait: bool) -> bytes:
+        said: bytes = layer._outgoing.read()
+        return said + bytes(100_000) if layer.is_open and said == b"" else said
+
+    with (
+        Running(endpoint(files.rules()), outbox_bytes_max=1_000_000) as broker,
+        over_tls(broker.port, files.ca) as client,
+    ):
+        connected(client)
+        monkeypatch.setattr(TlsLayer, "say", say)
+        link: Any = broker.server.broker.connections["c"].link
+        while broker.ask(lambda: link._is_reading):
+            client.send(PING)
+        assert broker.ask(lambda: link._backlog_bytes) < 2_000_000
+
+
 def test_the_end_is_said_both_ways(files: Files) -> None:
     with Running(endpoint(files.rules())) as broker:
         with over_tls(broker.port, files.ca) as client:
@@ -274,6 +296,33 @@ def test_the_end_is_said_both_ways(files: Files) -> None:
             assert isinstance(client.sock, ssl.SSLSocket)
             client.sock.unwrap().close()  # ours is answered
             broker.wait_until(lambda: not broker.server.broker.connections)
+        assert not broker.refusals
+
+
+def test_a_client_that_says_everything_at_once_is_heard(files: Files) -> None:
+    """The end of its handshake, CONNECT, PUBLISH, DISCONNECT and close_notify in one piece."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = tls_context(files.ca).wrap_bio(incoming, outgoing, server_hostname=HOST)
+    with (
+        Running(endpoint(files.rules())) as broker,
+        over_tls(broker.port, files.ca) as witness,
+        broker.raw() as client,
+    ):
+        connected(witness, "witness").send(subscribe(V5, "a"))
+        witness.packet()
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                client.send(outgoing.read())
+                incoming.write(client.sock.recv(65_536))
+        tls.write(connect("c") + publish("a", b"all at once") + b"\xe0\x00")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.unwrap()
+        client.send(outgoing.read())
+        assert witness.packet().endswith(b"all at once")
+        assert client.rest()
         assert not broker.refusals
 
 

@@ -105,12 +105,20 @@ def test_many_frames_in_one_piece_and_one_message_in_many_frames() -> None:
         }
 
 
-def test_what_follows_the_request_at_once_counts() -> None:
-    with Running(endpoint(websocket=WEB)) as broker, broker.raw() as client:
-        client.send(request(), masked(2, connect("c")))
-        data = b""
-        while b"\x20\x12\x00\x00" not in data and b"\r\n\r\n" not in data[:-6]:
-            data += client.exactly(1)
+@pytest.mark.parametrize("end", [masked(8, b"\x03\xe8"), masked(1, b"text")], ids=["close", "text"])
+def test_what_follows_the_request_at_once_counts(end: bytes) -> None:
+    """Even where the end is in it too."""
+    with (
+        Running(endpoint(websocket=WEB)) as broker,
+        over_websocket(broker.port) as witness,
+        broker.raw() as client,
+    ):
+        connected(witness, "witness").send(subscribe(V5, "a"))
+        witness.packet()
+        client.send(request(), masked(2, connect("c") + publish("a", b"all at once")), end)
+        assert witness.packet().endswith(b"all at once")
+        assert client.rest().startswith(b"HTTP/1.1 101 ")
+        assert sum(broker.refusals.values()) == (end[0] & 0xF == 1)
 
 
 # Frames that are wrong.
@@ -248,6 +256,7 @@ REFUSED = {
     "too long a line": (request("/mqtt", "X: " + "y" * 9_000), 400),
     "a body": (request("/mqtt", "Content-Length: 5"), 400),
     "a body in chunks": (request("/mqtt", "Transfer-Encoding: chunked"), 400),
+    "bytes that are no text": (request().replace(b"Host: x", b"Upgrade: \xff"), 400),
     "another page": (request("/mqtt", "Origin: https://evil.example"), 403),
     "two pages": (
         request("/mqtt", "Origin: https://app.example", "Origin: https://evil.example"),
