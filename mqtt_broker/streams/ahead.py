@@ -62,3 +62,9 @@ class ReadAhead:
         if not lane.is_reading:
             lane.cursor.close()
             self._open.pop(lane, None)
+
+    def close_all(self) -> None:
+        """Nobody reads any longer."""
+        for lane in self._open:
+            lane.cursor.close()
+        self._open.clear()

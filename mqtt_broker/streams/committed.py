@@ -39,6 +39,8 @@ class Writer:
         self._disk = disk
         self._file = disk.open(path)
         self._bytes = _size(partitions)
+        if os.fstat(self._file).st_size > self._bytes:
+            disk.truncate(self._file, self._bytes)  # what is behind it would break the checksum
 
     def write(self, offsets: Offsets) -> None:
         self._disk.write(self._file, [encode(offsets.text(), self._bytes)], 0)

@@ -52,6 +52,9 @@ class Index:
         except OSError:
             return cls(b"", seed)
 
+    def __len__(self) -> int:
+        return self._count
+
     def entry(self, at: int) -> Entry | None:
         base, before_us, place, crc = _ENTRY.unpack_from(self._data, at * ENTRY_BYTES)
         if encode(Entry(base, before_us, place * 8), self._seed)[-4:] != struct.pack("<I", crc):

@@ -70,6 +70,8 @@ class Log:
                     disk.remove_directory(path)
                 elif path.is_dir() and (path / names.METADATA).exists():
                     log._open(path, ends, salvage=salvage)
+                elif (path / names.partition(0)).is_dir():
+                    log._on_nameless(path, salvage=salvage)
             for name in sorted((ends or {}).keys() - log.streams.keys()):
                 report(f"stream {name!r}: the journal knows it, and it is not there")
         except BaseException:
@@ -91,6 +93,13 @@ class Log:
             stream.close()
             raise Invalid(str(path / names.METADATA), f"it is of stream {stream.name!r}")
         self.streams[stream.name] = stream
+
+    def _on_nameless(self, path: Path, *, salvage: bool) -> None:
+        """Streams are made and deleted whole, by one rename: somebody has taken this file."""
+        lost = Invalid(str(path / names.METADATA), "it is missing, and the stream's log is there")
+        if not salvage:
+            raise lost
+        self.report(f"{lost}; it is left alone")
 
     def stream(self, name: str) -> Stream:
         try:
@@ -138,16 +147,14 @@ class Log:
         """The stream and all in it. Readers that have it open are told."""
         with self.lock:
             stream = self.stream(name)
-            gone = self.root / f"{name}.gone{names.UNFINISHED}"
-            if gone.exists():
-                self.disk.remove_directory(gone)
+            gone = self.root / f"{stream.epoch}{names.UNFINISHED}"
             self.disk.rename(stream.directory, gone)
             del self.streams[name]
             with contextlib.suppress(OSError):
                 stream.mark_deleted()
             stream.close()
             self.disk.sync_directory(self.root)
-            self.disk.remove_directory(gone)
+        self.disk.remove_directory(gone)  # a large one takes its time, and nobody waits for it
 
     def trim(self, name: str, before: Offsets | None = None) -> int:
         """Remove whole segments before these offsets, or all there is; how many went."""

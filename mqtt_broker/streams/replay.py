@@ -266,6 +266,10 @@ class Replay:
                 self.broker.journal.on_cursors_gone(owner, stream)
         self._cursors.clear()
 
+    def close(self) -> None:
+        """Let go of files; no read is under way."""
+        self.ahead.close_all()
+
     # Readers of their own.
 
     def _join_alone(

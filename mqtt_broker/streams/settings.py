@@ -45,6 +45,8 @@ class Settings:
 
     def checked(self) -> Self:
         names.check_stream(self.name)
+        for key in ("filter", "partition_by", "event_time", "sent_time"):
+            _check_text(key, getattr(self, key))
         if self.filter:
             self._check_filter()
         if not 1 <= self.partitions <= names.PARTITIONS_MAX:
@@ -107,12 +109,24 @@ class Settings:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
+        path = directory / names.METADATA
         try:
-            return cls.parse((directory / names.METADATA).read_text())
+            return cls.parse(path.read_text())
         except FileNotFoundError:
             raise UnknownStream(directory.name) from None
+        except Invalid as error:
+            key = "" if error.what == names.METADATA else f"{error.what}: "
+            raise Invalid(str(path), f"{key}{error.why}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(str(directory / names.METADATA), str(error)) from None
+            raise Invalid(str(path), str(error)) from None
+
+
+def _check_text(key: str, text: str) -> None:
+    """JSON can say half of a surrogate pair: no topic has it, and no database takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(key, f"{text!a} is no Unicode text") from None
 
 
 _DURATIONS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": _DAY_S}

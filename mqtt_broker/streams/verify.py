@@ -9,7 +9,6 @@ All of it may be done while the stream is written to.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from mqtt_broker.streams import names
 from mqtt_broker.streams.batch import NEVER, NULL, Bad
 from mqtt_broker.streams.catalog import Sealed
 from mqtt_broker.streams.errors import Damaged, MissingSegment, StreamError
-from mqtt_broker.streams.index import ENTRY_BYTES, Index
+from mqtt_broker.streams.index import Index
 from mqtt_broker.streams.offsets import Offsets, check_range
 from mqtt_broker.streams.reader import Reader
 from mqtt_broker.streams.records import as_dict, records, time_text
@@ -164,12 +163,10 @@ def _index_findings(
     files: PartitionSource, segment: Sealed, places: dict[int, int]
 ) -> Iterator[str]:
     path = names.index(files.where.directory / segment.name)
+    if path.is_dir():
+        yield "its index is a directory"  # as without one, it is only slower
     index = Index.read(path, files.where.seed)
-    try:
-        size = os.stat(path).st_size
-    except FileNotFoundError:
-        return  # it is only slower
-    for at in range(size // ENTRY_BYTES):
+    for at in range(len(index)):
         entry = index.entry(at)
         if entry is None:
             yield f"index entry {at} does not match its checksum"
