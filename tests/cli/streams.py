@@ -10,10 +10,12 @@ import pytest
 from mqtt_broker.cli.main import main
 
 TOKEN: Final = "cli-token-4711"
+# A shell's background jobs ignore SIGINT, and so would what a test starts there.
 PROGRAM: Final = [
     sys.executable,
     "-c",
-    "import sys; from mqtt_broker.cli.main import main; sys.exit(main())",
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from mqtt_broker.cli.main import main; sys.exit(main())",
     "stream",
 ]
 
