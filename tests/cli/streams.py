@@ -14,8 +14,10 @@ TOKEN: Final = "cli-token-4711"
 PROGRAM: Final = [
     sys.executable,
     "-c",
-    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from mqtt_broker.cli.main import main; sys.exit(main())",
+    (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from mqtt_broker.cli.main import main; sys.exit(main())"
+    ),
     "stream",
 ]
 
