@@ -8,7 +8,7 @@ room, and what became of the messages they gave.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from mqtt_broker.codec.encode import ID_BYTES
 from sessions.journal import Item
@@ -55,8 +55,29 @@ def add_feed(session: Session, feed: Feed) -> None:
     session.feeds.append(feed)
 
 
+class _Nobody:
+    """The feed of messages whose feed is gone."""
+
+    def on_room(self, now: float) -> None:
+        pass
+
+    def on_over(self, messages: list[Fed], reason: int, now: float) -> None:
+        pass
+
+
+_NOBODY: Final[Feed] = _Nobody()
+
+
 def remove_feed(session: Session, feed: Feed) -> None:
-    """What it gave stays in the window, and is nobody's any longer."""
+    """What it gave stays in the window, and is nobody's any longer.
+
+    A message that still knew its feed, which knows the session, would keep all three until the
+    collector comes, which it hardly ever does: a megabyte for each reader that went.
+    """
+    for entry in session.window.unacked.values():
+        message = entry[0]
+        if isinstance(message, Fed) and message.feed is feed:
+            message.feed = _NOBODY
     feeds = session.feeds
     if feeds is not None and feed in feeds:
         feeds.remove(feed)

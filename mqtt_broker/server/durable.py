@@ -72,7 +72,8 @@ class Durable:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._log_due_at = 0.0  # when what the telemetry log has is to go; 0: it has nothing
-        self._logged = 0  # messages that the log had at the last flush
+        self._logged_before = 0  # messages that the log had at the last flush,
+        self._logged = 0  # and how many of them were new
         self._logged_enough = _LOGGED_MIN
         self._is_over = False
         self._settled: asyncio.Event | None = None
@@ -151,25 +152,27 @@ class Durable:
     def _is_worth_it(self) -> bool:
         """Whether so much waits for the disk, and the disk for us, that company is not missed.
 
-        Publishers that send in bursts are few entries and many messages: of those it is enough
-        when half as many wait as were in the group before, since the rest are under way.
+        What the log takes costs more a group, and its publishers send in bursts: few entries,
+        many messages. They are worth it when nearly all are back that were answered last.
         """
         journal = self.journal
-        if journal.committed != journal.number:
+        if not journal.certain or journal.committed != journal.number:
             return False
-        if journal.certain >= _CERTAIN_MAX:
-            return True
-        logged = self.telemetry.writer.messages - self._logged
-        return journal.certain > 0 and logged >= self._logged_enough
+        if logged := self._logged_messages():
+            return logged >= self._logged_enough
+        return journal.certain >= _CERTAIN_MAX
+
+    def _logged_messages(self) -> int:
+        """Since the last flush."""
+        return self.telemetry.writer.messages - self._logged_before
 
     def _flush(self) -> None:
         journal = self.journal
         if journal.number - journal.committed < _GROUPS_UNDER_WAY_MAX:
             journal.flush(self._server.now())
             self._log_due_at = 0.0
-            messages = self.telemetry.writer.messages
-            self._logged_enough = max(_LOGGED_MIN, (messages - self._logged) // 2)
-            self._logged = messages
+            self._logged = self._logged_messages()
+            self._logged_before += self._logged
 
     def _request(self, owner: Owner) -> None:
         def on_page(page: Page) -> None:
@@ -185,6 +188,8 @@ class Durable:
     def _on_committed(self, number: int) -> None:
         self._server.broker.on_committed(number, self._server.now())
         self.telemetry.on_committed()
+        under_way = self._logged + self._logged_messages()
+        self._logged_enough = max(_LOGGED_MIN, under_way * 7 // 8)
         if self._timer is None or self._is_worth_it():  # its moment passed while the store was busy
             self._flush()
         if self._settled is not None and self.journal.is_settled:

@@ -234,10 +234,10 @@ class _Output:
             self._offsets.append(offsets[row])
 
     def _write(self) -> None:
-        data = self._builder.encode_sparse(self._seed, self._base, self._offsets, self._end)
-        min_us, max_us = times_of(data)
+        parts = self._builder.encode_sparse(self._seed, self._base, self._offsets, self._end)
+        min_us, max_us = times_of(parts[0])
         self.index += self._marks.add(self._base, max_us, self.size)
-        self.size = self._disk.write(self._file, [data], self.size)
+        self.size = self._disk.write(self._file, parts, self.size)
         self.min_us = min(self.min_us, min_us)
         self.max_us = max(self.max_us, max_us)
         self._base = self._end

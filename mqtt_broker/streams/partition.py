@@ -41,7 +41,7 @@ class Partition:
         self._index_bytes = len(opened.active.index)
         self._is_torn = False  # there may be bytes behind what is settled
         self._next_catalog: Catalog | None = None  # a roll that was begun
-        self._written: list[bytes] = []  # and not settled
+        self._written: list[tuple[bytes, int]] = []  # and not settled: headers and lengths
 
     @property
     def end(self) -> int:
@@ -73,12 +73,15 @@ class Partition:
             self._disk.truncate(self._file, self._active.size)
         self._is_torn = True
         base = self._active.end
-        buffers = []
+        buffers: list[bytes] = []
+        written: list[tuple[bytes, int]] = []
         for builder in builders:
-            buffers.append(builder.encode(self.where.seed, base))
+            parts = builder.encode(self.where.seed, base)
+            buffers += parts
+            written.append((parts[0], sum(map(len, parts))))
             base += builder.count
         self._disk.write(self._file, buffers, self._active.size)
-        self._written = buffers
+        self._written = written
 
     def sync(self) -> None:
         self._disk.sync(self._file)
@@ -87,13 +90,13 @@ class Partition:
         """What was written counts: batches of so many rows."""
         active = self._active
         entries = bytearray()
-        for data, count in zip(self._written, counts, strict=True):
-            min_us, max_us = times_of(data)
+        for (header, length), count in zip(self._written, counts, strict=True):
+            min_us, max_us = times_of(header)
             entries += active.marks.add(active.end, max_us, active.size)
             active.min_us = min(active.min_us, min_us)
             active.max_us = max(active.max_us, max_us)
             active.end += count
-            active.size += len(data)
+            active.size += length
         self._written = []
         self._is_torn = False
         if entries:

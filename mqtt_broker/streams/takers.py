@@ -286,6 +286,12 @@ class Taker(ABC):
         """What was read ahead is read again when it is wanted."""
         for lane in list(self._ready):
             self.set_back(lane)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        """With a file goes the batch that its last page was cut from, which may be megabytes."""
+        for lane in self.lanes:
+            self.replay.ahead.close(lane)
 
     def set_back(self, lane: Lane) -> None:
         """Read it again from the first record that was not sent."""
@@ -303,6 +309,7 @@ class Taker(ABC):
         if self._reads or not self.is_active or self.buffered_bytes >= PAGE_BYTES // 2:
             return
         if self.replay.ahead.is_tight and not self._has_room():
+            self._close_files()
             return  # what others read now would push it out again, and so on for ever
         lanes = self.lanes
         for step in range(len(lanes)):
@@ -391,6 +398,11 @@ class OwnReader(Taker):
         super().__init__(replay, stream, subscription)
         self.owner = owner
         self.version = self.session.version
+
+    def close(self) -> None:
+        super().close()
+        for lane in self.lanes:
+            lane.under_way.clear()  # these know us, and would keep us: see `remove_feed`
 
     def is_open(self, lane: Lane) -> bool:
         return not lane.is_stuck

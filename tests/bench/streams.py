@@ -75,7 +75,7 @@ def bench_append(args: argparse.Namespace) -> None:
         runs = [run_of(number % DEVICES, rows) for number in range(total // rows)]
         parts = [[payload(n) for n in range(rows)] for _ in runs]
 
-        def fill(runs: list[Run] = runs, parts: list[list[bytes]] = parts) -> bytes:
+        def fill(runs: list[Run] = runs, parts: list[list[bytes]] = parts) -> list[bytes]:
             builder = Builder()
             for run, part in zip(runs, parts, strict=True):
                 builder.append_run(run, part, 1)

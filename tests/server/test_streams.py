@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from mqtt_broker.codec.constants import V311
+from mqtt_broker.server import durable
 from mqtt_broker.server.config import Config, ConfigError, StartError, load
 from mqtt_broker.streams.disk import Disk
 from mqtt_broker.streams.errors import Invalid, UnknownStream
@@ -68,6 +70,18 @@ def test_what_was_acknowledged_is_in_the_log_and_outlives_the_broker(tmp_path: P
     assert [r.offset for r in found] == list(range(8))
     assert {(r.topic, r.client_id, r.qos) for r in found} == {("t/a", "p", 1)}
     assert rows(tmp_path, "SELECT name, filter FROM streams") == [("telemetry", "t/#")]
+
+
+def test_a_burst_does_not_wait_for_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one entry, and enough; and what is answered shall come back before the next group."""
+    monkeypatch.setattr(durable, "LINGER_S", 10 * PATIENCE_S)
+    with Running(config=config(tmp_path)) as broker, broker.client("p", V311) as client:
+        for _ in range(3):
+            burst = [publish("t/a", b"x", qos=1, packet_id=n + 1, version=V311) for n in range(200)]
+            client.send(b"".join(burst))
+            for _ in burst:
+                client.packet()
+    assert len(payloads(tmp_path)) == 600
 
 
 @pytest.mark.parametrize("durability", ["commit", "relaxed", "memory"])

@@ -50,7 +50,9 @@ def run(*payloads: bytes, at: int = 1_000, flags: int = 0, section: bytes = b"")
 
 
 def test_two_messages_by_bytes() -> None:
-    data = run(b"21.5", b"", at=1_700_000_000_000_001, flags=5, section=b"\x01\x01").encode(SEED, 7)
+    data = b"".join(
+        run(b"21.5", b"", at=1_700_000_000_000_001, flags=5, section=b"\x01\x01").encode(SEED, 7)
+    )
     columns = (
         struct.pack("<2q", 1_700_000_000_000_001, 1_700_000_000_000_001)
         + b"\x05\x05".ljust(8, b"\0")
@@ -78,7 +80,7 @@ def test_the_vector_in_hex() -> None:
     builder = Builder()
     builder.append_run(Run(1, b"t", b"c", b"", 1, 5), [b"one"], 1, [10], ())
     builder.append_run(Run(2, b"tt", b"c", b"\x01\x00", 6, 3), [b"", b"three"], 1, (), [11, 12])
-    assert builder.encode_sparse(SEED, 100, [100, 103, 108], 110) == vector
+    assert b"".join(builder.encode_sparse(SEED, 100, [100, 103, 108], 110)) == vector
     batch = decoded(vector)
     assert (batch.base, batch.end, batch.count) == (100, 110, 3)
     assert list(batch.offsets()) == [100, 103, 108]
@@ -96,7 +98,8 @@ def test_the_vector_in_hex() -> None:
 def test_a_flipped_bit_is_found_wherever_it_is() -> None:
     builder = run(b"one", b"two", section=b"\x01\x00")
     builder.append_run(Run(1, b"other", b"d", b"", 2, 9), [b"x" * 20], 1, [4], [5])
-    for data in (builder.encode(SEED, 5), builder.encode_sparse(SEED, 5, [5, 7, 9], 12)):
+    for parts in (builder.encode(SEED, 5), builder.encode_sparse(SEED, 5, [5, 7, 9], 12)):
+        data = b"".join(parts)
         decoded(data)
         for place in range(len(data)):
             for bit in range(8):
@@ -107,21 +110,21 @@ def test_a_flipped_bit_is_found_wherever_it_is() -> None:
 
 
 def test_a_batch_cut_short_is_found() -> None:
-    data = run(b"one", b"two").encode(SEED, 0)
+    data = b"".join(run(b"one", b"two").encode(SEED, 0))
     for length in range(len(data)):
         with pytest.raises(Bad):
             decoded(data[:length])
 
 
 def test_a_batch_of_another_partition_or_stream_is_none_of_this_one() -> None:
-    data = run(b"one").encode(SEED, 0)
+    data = b"".join(run(b"one").encode(SEED, 0))
     for seed in (seed_of("00000000-0000-0000-0000-000000000000", 2), seed_of("another", 3)):
         with pytest.raises(Bad, match="checksum"):
             decoded(data, seed)
 
 
 def test_a_batch_of_a_later_format_is_said_to_be_one() -> None:
-    data = bytearray(run(b"one").encode(SEED, 0))
+    data = bytearray(b"".join(run(b"one").encode(SEED, 0)))
     data[2] = 2
     crc = zlib.crc32(data[8:64], zlib.crc32(data[:4], SEED))
     data[4:8] = struct.pack("<I", crc)
@@ -130,7 +133,7 @@ def test_a_batch_of_a_later_format_is_said_to_be_one() -> None:
 
 
 def test_a_batch_without_rows_covers_offsets() -> None:
-    batch = decoded(Builder().encode_sparse(SEED, 40, [], 90))
+    batch = decoded(b"".join(Builder().encode_sparse(SEED, 40, [], 90)))
     assert (batch.base, batch.end, batch.count) == (40, 90, 0)
     assert (batch.header.min_us, batch.header.max_us) == (NEVER, NULL)
     assert not (batch.payloads() or batch.topics() or batch.properties() or batch.offsets())
@@ -139,7 +142,7 @@ def test_a_batch_without_rows_covers_offsets() -> None:
 
 def test_columns_that_contradict_each_other_are_found_without_a_checksum() -> None:
     builder = run(b"one", b"two")
-    good = builder.encode(SEED, 0)
+    good = b"".join(builder.encode(SEED, 0))
     at = decoded(good).places()[7]  # offsets of payloads
     for bounds in ((1, 3, 6), (0, 7, 6), (0, 3, 5)):
         data = bytearray(good)
@@ -200,7 +203,7 @@ def test_what_goes_in_comes_out(
     first, second = builders
     assert first.takes(second)
     first.join(second)
-    batch = decoded(first.encode(SEED, base))
+    batch = decoded(b"".join(first.encode(SEED, base)))
     nulls = [NULL] * len(rows)
     assert rows == list(
         zip(
@@ -226,7 +229,7 @@ def test_rows_are_found_by_offset_and_by_time(offsets: list[int], wanted: int) -
     builder = Builder()
     for offset in offsets:
         builder.append_run(Run(1, b"t", b"c", b"", 0, offset * 7 % 100), [b""], 1)
-    batch = decoded(builder.encode_sparse(SEED, 0, offsets, 2000))
+    batch = decoded(b"".join(builder.encode_sparse(SEED, 0, offsets, 2000)))
     assert batch.row_at(wanted) == sum(offset < wanted for offset in offsets)
     times = [offset * 7 % 100 for offset in offsets]
     expected = next((row for row, at in enumerate(times) if at >= wanted), len(times))

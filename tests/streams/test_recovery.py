@@ -264,6 +264,40 @@ def test_leftovers_are_removed(tmp_path: Path) -> None:
         assert payloads(tmp_path) == expected
 
 
+def test_a_stream_whose_settings_are_gone_is_not_passed_over(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        put_many(writing, 2)
+    path = tmp_path / NAME / "stream.json"
+    path.unlink()
+    with pytest.raises(Invalid, match=r"stream\.json: it is missing, and the stream"):
+        Writing(tmp_path, writing.journal)
+    with Writing(tmp_path, writing.journal, salvage=True) as again:
+        assert "it is left alone" in again.lines[0]
+        assert not again.log.streams
+    assert segments(tmp_path)
+
+
+def test_settings_that_cannot_be_name_their_file(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+    path = tmp_path / NAME / "stream.json"
+    path.write_text(path.read_text().replace('"partitions": 1', '"partitions": 0'))
+    with pytest.raises(Invalid, match=r"telemetry/stream\.json: partitions: 0 is not 1 to 256"):
+        Writing(tmp_path)
+
+
+def test_bytes_behind_what_is_committed_are_cut(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        put_many(writing, 2)
+        expected = payloads(tmp_path)
+    with (tmp_path / NAME / "committed").open("ab") as file:
+        file.write(b"rubbish")
+    with Writing(tmp_path, writing.journal):
+        assert payloads(tmp_path) == expected
+
+
 def test_sealed_segments_that_are_missing_are_said_at_the_start(tmp_path: Path) -> None:
     with Writing(tmp_path) as writing:
         writing.create(segment_bytes=5_000)

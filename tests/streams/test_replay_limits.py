@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +46,30 @@ def test_too_many_readers(tmp_path: Path) -> None:
     one.take()
     assert subscribe(one, f"$share/h/{STREAM}") == reasons.QUOTA_EXCEEDED
     world.close()
+
+
+@pytest.mark.parametrize("ends_session", [False, True])
+def test_a_reader_that_went_leaves_nothing_behind(world: Replays, ends_session: bool) -> None:
+    """Not in the window either: the collector comes so seldom that it would be a leak."""
+    world.put(*numbers(0, 200))
+    peer = world.client("c")
+    gc.disable()
+    try:
+        subscribe(peer, qos=1)
+        world.settle()
+        assert len(got(peer)) == 200
+        session = world.broker.sessions.get("c")
+        assert session is not None and session.feeds is not None
+        [feed] = session.feeds
+        lost = weakref.ref(feed)
+        del feed
+        if ends_session:
+            peer.drop()
+        else:
+            peer.send(unsubscribe(V5, STREAM))
+        assert lost() is None
+    finally:
+        gc.enable()
 
 
 def test_pages_and_files_are_bounded(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def build(root: Path, count: int) -> None:
         builder = Builder()
         at = START_US + number * 1_000_000
         builder.append_run(Run(ROWS, b"t", b"c", b"", 0, at), [b"payload"] * ROWS, 1)
-        data = builder.encode(seed, number * ROWS)
+        data = b"".join(builder.encode(seed, number * ROWS))
         (directory / names.segment(number * ROWS)).write_bytes(data)
         sealed.append(Sealed(number * ROWS, (number + 1) * ROWS, len(data), at, at, 0))
     catalog = Catalog.of(sealed, count * ROWS)

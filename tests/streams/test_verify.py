@@ -84,6 +84,8 @@ def test_each_kind_of_damage_is_a_line(root: Path) -> None:
     assert findings(root) == [f"{name}: {paths[0].name}: index entry 0 does not match its checksum"]
     index.unlink()
     assert findings(root) == []
+    index.mkdir()
+    assert findings(root) == [f"{name}: {paths[0].name}: its index is a directory"]
 
     catalog = root / NAME / f"p{used(root)}" / "catalog"
     catalog.write_bytes(b"junk")
