@@ -93,6 +93,7 @@ class Published:
 
     topic: str
     reason: int = 0
+    why: str = ""  # what the broker says beside the code
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ class Answered:
 
     request: Subscribe | Unsubscribe
     reasons: list[int]
+    why: str = ""  # what the broker says beside the codes
 
 
 @dataclass(slots=True)
@@ -347,7 +349,8 @@ class ClientProtocol:
             done = self._finish(packet)
         except WrongAck as wrong:
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.3.2-2", str(wrong)) from None
-        events.extend(Published(message.topic, packet.reason) for message in done)
+        why = packet.properties.text(prop.REASON_STRING) or ""
+        events.extend(Published(message.topic, packet.reason, why) for message in done)
 
     def _finish(self, packet: Ack) -> list[_Outgoing]:
         """The messages whose fate PUBACK, PUBREC or PUBCOMP decides."""
@@ -372,7 +375,8 @@ class ClientProtocol:
         if not isinstance(request, right):
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.8.4-2", "an answer nobody asked for")
         del self._requests[packet.packet_id]
-        events.append(Answered(request, packet.reasons))
+        why = packet.properties.text(prop.REASON_STRING) or ""
+        events.append(Answered(request, packet.reasons, why))
 
     # What goes out.
 

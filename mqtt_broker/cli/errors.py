@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqtt_broker.codec import reasons
+
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -27,3 +29,9 @@ class Failure(Exception):
     def __init__(self, text: str, code: int = FAILED) -> None:
         super().__init__(text)
         self.code = code
+
+
+def refusal(code: int, why: str) -> str:
+    """A reason code as people read it, and what the broker says beside it."""
+    text = f"{reasons.name(code)} (0x{code:02X})"
+    return f"{text}: {why}" if why else text

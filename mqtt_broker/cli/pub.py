@@ -18,7 +18,7 @@ from typing import Final
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli.client import Client, Deadline
 from mqtt_broker.cli.client_protocol import Closed, Event, Published, Unsendable
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, refusal
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, PUBLISH, WILL
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
@@ -177,7 +177,7 @@ class _Publication:
         # A resumed session may bring messages, too. They stay unacknowledged, for whoever
         # subscribes under this client id: this command prints nothing.
         if isinstance(event, Published) and event.reason >= reasons.UNSPECIFIED_ERROR:
-            self._on_refused(f"{reasons.name(event.reason)} (0x{event.reason:02X})")
+            self._on_refused(refusal(event.reason, event.why))
 
     def _on_refused(self, why: str) -> None:
         self.refused += 1

@@ -25,7 +25,7 @@ from mqtt_broker.cli.client_protocol import (
     Published,
     Unsendable,
 )
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, refusal
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, SUBSCRIBE, UNSUBSCRIBE, V5, WILL
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest
@@ -231,8 +231,9 @@ class _Subscription:
         for text, code in zip(filters, answer.reasons, strict=False):
             if code >= reasons.UNSPECIFIED_ERROR:
                 refused += 1
-                why = f"{reasons.name(code)} (0x{code:02X})"
-                print(f"fleetmq sub: not {verb} {text}: {why}", file=sys.stderr)
+                print(
+                    f"fleetmq sub: not {verb} {text}: {refusal(code, answer.why)}", file=sys.stderr
+                )
         self.refused += refused
         self._unanswered -= 1
         if refused == len(filters):
