@@ -56,13 +56,13 @@ demo: setup  ## the whole story in a minute: devices, a kill -9, the log, Spark,
 	@$(BIN)/fleetmq demo
 
 test: $(VENV)/.ready  ## run the fast tests on all cores
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup -m 'not slow'
+	@$(BIN)/python -m pytest -q -n auto -m 'not slow'
 
 test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof
 	@cd build/proof && python="$(CURDIR)/$(BIN)/python" && \
 		$$python -c 'import mqtt_broker.core.publish as m; print("testing", m.__file__)' && \
-		$$python -m pytest -q -n auto --dist loadgroup -m 'not slow' \
+		$$python -m pytest -q -n auto -m 'not slow' \
 		--ignore tests/spec/test_rules.py --ignore tests/core/test_calls.py \
 		-k 'not busy_loop and not our_mistake' \
 		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server \

@@ -47,13 +47,6 @@ def what_is_missing() -> str:
     return ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that need the session go to one worker (`--dist loadgroup`): there is one JVM."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two local cores; `fleetmq` is not registered."""
