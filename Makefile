@@ -55,8 +55,9 @@ run: setup  ## run a broker on 127.0.0.1:1883, its state in fleetmq-data (HOST=,
 demo: setup  ## the whole story in a minute: devices, a kill -9, the log, Spark, and a verdict
 	@$(BIN)/fleetmq demo
 
+# Many tests wait for a disk or another process: two workers a core take less time than one.
 test: $(VENV)/.ready  ## run the fast tests on all cores
-	@$(BIN)/python -m pytest -q -n auto -m 'not slow'
+	@$(BIN)/python -m pytest -q -n $$((2 * $$(nproc))) -m 'not slow'
 
 test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof
