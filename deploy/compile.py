@@ -21,10 +21,11 @@ import sysconfig
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ROOT / "build" / "product"
 PACKAGES = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
-# Whole rooms, and of the server what runs in every turn.
+# Whole rooms, of the server what runs in every turn, and of the log the way into it.
 COMPILED = ("qos", "sessions", "mqtt_broker/codec", "mqtt_broker/topics", "mqtt_broker/core")
-COMPILED_TOO = tuple(
-    f"mqtt_broker/server/{name}.py" for name in "turns links app layered tls websocket".split()
+COMPILED_TOO = (
+    *(f"mqtt_broker/server/{name}.py" for name in "turns links app layered tls websocket".split()),
+    *(f"mqtt_broker/streams/{name}.py" for name in "tap writer builder partitioners".split()),
 )
 # What inherits from a class that is not ours stays as it is (compiled, a dict of our own breaks
 # the collector), and so do the doors, since other people's classes inherit from them.

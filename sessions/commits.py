@@ -10,6 +10,10 @@ are written before the group (`Beside`), and how far they are then is committed 
 what lies beyond that in the files belongs to no group that is safe. While they cannot be
 written nothing is committed.
 
+A group without records is safe with the files alone, where they say so (`Beside.suffices`):
+their sync is then the only one, and the database is told with the next group that has records,
+or after a while. A crash before that loses numbers of groups that hold nothing.
+
 Groups that were folded are removed here too, a few with every commit: the journal has one
 writer, and nobody waits for a lock.
 """
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from errno import EDQUOT, ENOSPC
 from typing import Any, Final, Protocol
@@ -25,7 +30,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Connection, Engine
 
 from sessions.engines import Database, execute, explain, insert, repeated
-from sessions.records import Corrupt
+from sessions.records import Corrupt, seal
 from sessions.workers import Elsewhere, Worker
 
 COMMIT_BYTES_MAX: Final = 64 << 20
@@ -35,9 +40,13 @@ COMMIT_BYTES_MAX: Final = 64 << 20
 REMOVED_WITH_COMMIT: Final = 64
 REMOVED_IN_STEP: Final = 200
 IDLE_S: Final = 1.0
+# Groups that are safe without the database are told it after so long, or when they are so many.
+OWED_S: Final = 0.5
+OWED_MAX: Final = 1_000
 READ_GROUPS: Final = 16
 
 BESIDE: Final = "telemetry log"
+_EMPTY: Final = seal([])
 
 Group = tuple[int, float, bytes]  # number, at, data
 
@@ -45,15 +54,21 @@ Group = tuple[int, float, bytes]  # number, at, data
 class Beside(Protocol):
     """Files that belong to groups and are on disk before them: the telemetry log."""
 
-    def write(self, number: int) -> Mapping[str, str]:
-        """Put on disk what belongs to groups up to this one; the ends that are not committed.
+    def suffices(self, number: int) -> bool:
+        """Whether what belongs to groups up to this one is safe when it is written to stand alone.
+
+        After a crash it is then there, whatever the journal knows.
+        """
+
+    def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
+        """Put on disk what belongs to groups up to this one; the ends that the journal has not.
 
         By name, as text. Repeated, it says the same ends, or later ones, until they are
         committed. When it raises it may have written nothing, or anything beyond those ends.
         """
 
-    def commit(self, ends: Mapping[str, str]) -> None:
-        """These ends are in the journal."""
+    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
+        """These ends are in the journal, or need not be yet."""
 
 
 class Writer(Worker):
@@ -62,13 +77,14 @@ class Writer(Worker):
         database: Database,
         last_number: int,
         removed_to: int,
-        on_committed: Callable[[int, int], None],
+        on_committed: Callable[[int, int, int], None],
         on_state: Callable[[str, str], None],
         prepare: Callable[[Connection], None],
     ) -> None:
         super().__init__("journal", on_state)
         self._database = database
-        self._on_committed = on_committed  # up to which number, how many bytes
+        # Up to which number, and in the database; how many bytes.
+        self._on_committed = on_committed
         self._prepare = prepare
         self.beside: Beside | None = None
         # An event is set when all before it is safe, a name is one whose ends are to be
@@ -76,14 +92,17 @@ class Writer(Worker):
         self._queue: queue.SimpleQueue[Group | threading.Event | str | None] = queue.SimpleQueue()
         self._flushed: list[threading.Event] = []
         self._forgotten: list[str] = []
-        self._waiting: list[Group] = []
-        self._waiting_bytes = 0
+        self._waiting: list[Group] = []  # not in the database; those that are safe come first
+        self._waiting_bytes = 0  # of those that are not safe
+        self._owed = 0  # how many are safe, by what stands beside
+        self._owed_since = 0.0
         self._is_unsure = False
         self._is_stopping = False
         self._folded = removed_to
         self._removed_to = removed_to
         self._submitted = last_number
-        self.last_number = last_number  # safe up to here
+        self.last_number = last_number  # safe up to here,
+        self._recorded = last_number  # and in the database
 
     # From any thread.
 
@@ -103,7 +122,7 @@ class Writer(Worker):
         self._queue.put(name)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was submitted is committed."""
+        """Wait until what was submitted is in the database."""
         reached = threading.Event()
         self._queue.put(reached)
         return reached.wait(max(0.0, timeout_s))
@@ -122,7 +141,7 @@ class Writer(Worker):
     def run(self) -> None:
         while True:
             self._gather()
-            if self._waiting or self._forgotten or self._removed_to < self._folded:
+            if self._has_more or self._has_rest:
                 self.attempt(self._commit)
             elif self._is_stopping and self._queue.empty():
                 return
@@ -134,18 +153,23 @@ class Writer(Worker):
     def prepare(self, engine: Engine, connection: Connection) -> None:
         self._prepare(connection)
 
+    @property
+    def _has_more(self) -> bool:
+        """Whether anything is to be made safe, or to be forgotten."""
+        return len(self._waiting) > self._owed or len(self._forgotten) > 0
+
+    @property
+    def _has_rest(self) -> bool:
+        """Whether there is anything for which a commit is not in a hurry."""
+        return self._owed > 0 or self._removed_to < self._folded
+
     def _gather(self) -> None:
         """Sleep until there is something to do, then take all that waits."""
         while not (
-            self._waiting
-            or self._forgotten
-            or self._flushed
-            or self._is_stopping
-            or self._abandoned.is_set()
+            self._has_more or self._flushed or self._is_stopping or self._abandoned.is_set()
         ):
-            has_rest = self._removed_to < self._folded
             try:
-                self._add(self._queue.get(timeout=IDLE_S if has_rest else None))
+                self._add(self._queue.get(timeout=IDLE_S if self._has_rest else None))
             except queue.Empty:
                 return
         self._gather_more()
@@ -164,9 +188,14 @@ class Writer(Worker):
             self._waiting_bytes += len(item[2])
 
     def _commit(self) -> None:
-        connection = self.connect(self._database.journal)
         self._gather_more()
         number = self._waiting[-1][0] if self._waiting else self.last_number
+        if self._is_enough_beside(number):
+            ends = self._write_beside(number, stands_alone=True)
+            self._owed_since = self._owed_since or time.monotonic()
+            self._settle(number, self._recorded, ends)
+            return
+        connection = self.connect(self._database.journal)
         ends = self._write_beside(number)
         with connection.begin():
             groups = self._unsafe(connection) if self._is_unsure else self._waiting
@@ -178,27 +207,55 @@ class Writer(Worker):
         self._is_unsure = False
         self._removed_to = removed_to
         self._forgotten.clear()
-        size = self._waiting_bytes
         self._waiting.clear()
+        self._owed_since = 0.0
+        self._settle(number, number, ends)
+
+    def _is_enough_beside(self, number: int) -> bool:
+        """Whether all that is new is safe without the database."""
+        new = self._waiting[self._owed :]
+        return (
+            self.beside is not None
+            and len(new) > 0
+            and all(group[2] == _EMPTY for group in new)
+            and not (self._forgotten or self._flushed or self._is_unsure or self._is_stopping)
+            and self._owed < OWED_MAX
+            and not (self._owed and time.monotonic() - self._owed_since > OWED_S)
+            and self._folded - self._removed_to < REMOVED_WITH_COMMIT
+            and self._suffices(number)
+        )
+
+    def _suffices(self, number: int) -> bool:
+        assert self.beside is not None
+        try:
+            return self.beside.suffices(number)
+        except Exception as error:  # its reasons are its own, and it is tried again
+            raise Elsewhere(BESIDE, _explain(error)) from error
+
+    def _settle(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
+        """What waited is safe, and in the database so far: tell those who wait for that."""
+        self._owed = len(self._waiting)
+        size = self._waiting_bytes
         self._waiting_bytes = 0
-        is_later = number > self.last_number
+        is_news = number > self.last_number or recorded > self._recorded
         self.last_number = number
+        self._recorded = recorded
         try:
             if ends and self.beside is not None:
-                self.beside.commit(ends)
+                self.beside.commit(ends, stands_alone=recorded < number)
         except Exception as error:
             # The groups are safe whoever was told of it; the ends are said again until they
             # are taken.
             raise Elsewhere(BESIDE, _explain(error)) from error
         finally:
-            if is_later:
-                self._on_committed(number, size)
+            if is_news:
+                self._on_committed(number, recorded, size)
 
-    def _write_beside(self, number: int) -> Mapping[str, str]:
+    def _write_beside(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
         if self.beside is None:
             return {}
         try:
-            return self.beside.write(number)
+            return self.beside.write(number, stands_alone=stands_alone)
         except Exception as error:  # its reasons are its own, and it is tried again
             raise Elsewhere(BESIDE, _explain(error)) from error
 

@@ -54,6 +54,7 @@ class Store:
         self._is_done = False
         self._is_saved = False  # what there is was saved from damaged files, just now
         self.commits = 0
+        self._safe = 0  # groups up to this one
         self.folded = 0
         self.cancelled = 0
         self._folded_to = 0
@@ -286,6 +287,10 @@ class Store:
         """What waits for `sid` after n, as far as it is folded; at least one if there is one."""
         self._pager.ask(Request(sid, after_n, messages_max, bytes_max, on_page))
 
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was submitted is in the database."""
+        return self._writer.flush(timeout_s)
+
     def fold_soon(self) -> None:
         """Do not wait for the second to be over."""
         self._folder.wake()
@@ -295,7 +300,7 @@ class Store:
         if self._is_closed:
             return self._is_done
         until = time.monotonic() + timeout_s
-        is_done = not self._is_started or self._writer.flush(timeout_s)
+        is_done = not self._is_started or self.flush(timeout_s)
         for worker in (self._pager, self._folder, self._writer):
             worker.stop()
             is_done = worker.join(until - time.monotonic()) and is_done
@@ -325,10 +330,12 @@ class Store:
         """Groups of the journal that are not folded."""
         return max(0, self._writer.last_number - self._folded_to)
 
-    def _committed(self, number: int, size: int) -> None:
+    def _committed(self, number: int, recorded: int, size: int) -> None:
         self.commits += 1
-        self._folder.committed(number, size)
-        self._on_committed(number)
+        self._folder.committed(recorded, size)
+        if number > self._safe:
+            self._safe = number
+            self._on_committed(number)
 
     def _count_folded(self, number: int, cancelled: int) -> None:
         self.folded += number - self._folded_to

@@ -57,7 +57,7 @@ class Durable:
         except StoreError as error:
             raise StartError(str(error)) from None
         try:
-            self.telemetry = Telemetry(server, config, self._snapshot, self._store.forget_ends)
+            self.telemetry = Telemetry(server, config, self._snapshot, self._store)
         except StartError:
             self._store.stop(1.0)
             raise

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from mqtt_broker.server.app import Server
     from mqtt_broker.server.config import Config
     from sessions.snapshot import Snapshot
+    from sessions.store import Store
 
 DIRECTORY: Final = "streams"  # in the data directory
 MAINTAIN_S: Final = 5.0
 COMPACT_S: Final = 60.0
+FLUSH_S: Final = 5.0  # that removing waits for the store
 READERS: Final = 2  # threads that read for clients
 _FIXED: Final = ("name", "partitions", "epoch")
 _T = TypeVar("_T")
@@ -53,11 +55,11 @@ class Telemetry:
         server: Server,
         config: Config,
         snapshot: Snapshot,
-        forget_ends: Callable[[str], None],
+        store: Store,
     ) -> None:
         self._server = server
+        self._store = store
         self._loop = server.loop
-        self._forget_ends = forget_ends
         self._recorded = {row.name: row for row in snapshot.streams}
         root = Path(config.data_dir) / DIRECTORY
         try:
@@ -152,13 +154,19 @@ class Telemetry:
 
     # In the store's thread, around the commit of a group.
 
-    def write(self, number: int) -> Mapping[str, str]:
-        """Put what belongs to groups up to this one on disk; the ends the journal is to know."""
-        return {name: ends.text() for name, ends in self.writer.write(number).items()}
+    def suffices(self, number: int) -> bool:
+        """Whether what belongs to groups up to this one may stand alone."""
+        return self.writer.suffices(number, time.time_ns() // 1_000)
 
-    def commit(self, ends: Mapping[str, str]) -> None:
-        """The journal knows these ends: readers may go there."""
-        self.writer.commit({name: Offsets.decode(text) for name, text in ends.items()})
+    def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
+        """Put what belongs to groups up to this one on disk; the ends the journal is to know."""
+        ends = self.writer.write(number, stands_alone=stands_alone)
+        return {name: found.text() for name, found in ends.items()}
+
+    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
+        """What is before these ends is safe: readers may go there."""
+        found = {name: Offsets.decode(text) for name, text in ends.items()}
+        self.writer.commit(found, stands_alone=stands_alone)
         self._changed.extend(ends)
 
     # On the loop.
@@ -223,7 +231,7 @@ class Telemetry:
         def gone(settings: Settings) -> None:
             self._recorded.pop(name, None)
             self._journal.on_stream_gone(name)
-            self._forget_ends(name)
+            self._store.forget_ends(name)
             self._retap(settings.filter)
             self.replay.on_deleted(name, self._server.now())
 
@@ -235,7 +243,11 @@ class Telemetry:
         return self._change(act, gone)
 
     def trim(self, name: str, before: Offsets | None) -> Future[int]:
-        return self._changing.submit(self.log.trim, name, before)
+        def act() -> int:
+            self._store.flush(FLUSH_S)  # a segment goes when the journal knows all in it
+            return self.log.trim(name, before)
+
+        return self._changing.submit(act)
 
     def _change(self, act: Callable[[], _T], then: Callable[[_T], None]) -> Future[None]:
         """Change files in a thread, then the broker on the loop, then wait for the journal."""

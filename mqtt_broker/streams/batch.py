@@ -20,6 +20,9 @@ whose offsets have gaps (compaction) says them; else row i has offset base + i.
 The header has its own checksum, so batches can be walked and served without reading their
 columns. Its seed, made of epoch and partition, tells a file of another stream or partition, and
 bytes in a payload that look like a batch.
+
+A batch that stands alone was promised by being on disk: after a crash it is kept whether the
+journal speaks of it or not. Any other is cut when the journal does not.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ NEVER: Final = (1 << 63) - 1
 HAS_EVENT: Final = 1
 HAS_SENT: Final = 2
 IS_SPARSE: Final = 4
-_FLAGS: Final = HAS_EVENT | HAS_SENT | IS_SPARSE
+STANDS_ALONE: Final = 8
+_FLAGS: Final = HAS_EVENT | HAS_SENT | IS_SPARSE | STANDS_ALONE
 SPAN_MAX: Final = (1 << 32) - 1
 LENGTH_MAX: Final = 1 << 31
 
@@ -74,6 +78,10 @@ class Header(NamedTuple):
     @property
     def end(self) -> int:
         return self.base + self.span
+
+    @property
+    def stands_alone(self) -> bool:
+        return bool(self.flags & STANDS_ALONE)
 
 
 def seed_of(epoch: str, partition: int) -> int:
@@ -151,6 +159,8 @@ def encode(
     columns: tuple[Column, Column, Column, Column],
     min_us: int,
     max_us: int,
+    *,
+    stands_alone: bool = False,
 ) -> list[bytes]:
     """One batch, of columns as they are written: its header, and what stands behind it.
 
@@ -159,6 +169,8 @@ def encode(
     """
     parts = [received, event, sent]
     shape = (HAS_EVENT if event else 0) | (HAS_SENT if sent else 0)
+    if stands_alone:
+        shape |= STANDS_ALONE
     if deltas is not None:
         shape |= IS_SPARSE
         parts += (deltas, padding(len(deltas)))

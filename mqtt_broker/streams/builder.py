@@ -91,16 +91,18 @@ class Builder:
         self.count += other.count
         self.size += other.size
 
-    def encode(self, seed: int, base: int) -> list[bytes]:
+    def encode(self, seed: int, base: int, *, stands_alone: bool = False) -> list[bytes]:
         """The batch, its rows at `base` and on: the header, and what stands behind it."""
-        return self._encode(seed, base, self.count, None)
+        return self._encode(seed, base, self.count, None, stands_alone=stands_alone)
 
     def encode_sparse(self, seed: int, base: int, offsets: Sequence[int], end: int) -> list[bytes]:
         """The batch that covers `base` to `end`, each row at its own offset; rows may be none."""
         deltas = struct.pack(f"<{len(offsets)}I", *[offset - base for offset in offsets])
         return self._encode(seed, base, end - base, deltas)
 
-    def _encode(self, seed: int, base: int, span: int, deltas: bytes | None) -> list[bytes]:
+    def _encode(
+        self, seed: int, base: int, span: int, deltas: bytes | None, *, stands_alone: bool = False
+    ) -> list[bytes]:
         received: Sequence[int] = ()
         times = flags = b""
         topic = client = payload = properties = _column((), ())
@@ -136,6 +138,7 @@ class Builder:
             (topic, client, payload, properties),
             min(received, default=NEVER),
             max(received, default=NULL),
+            stands_alone=stands_alone,
         )
 
 

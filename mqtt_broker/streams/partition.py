@@ -4,8 +4,8 @@ A write has three steps, and fails as a whole: `write` (the bytes), `sync` (they
 `settle` (they count). What was not settled is taken back before anything else is written, so a
 write that failed can be repeated, and nothing stands in the log twice.
 
-A segment is sealed only when all in it is committed: what is sealed is never cut. It is sealed
-before a write, so that one write goes to one file.
+A segment is sealed only when the journal knows all in it: what is sealed is never cut. It is
+sealed before a write, so that one write goes to one file.
 
 The caller holds the lock of the log for all of this. Readers need none: they see files only.
 """
@@ -35,7 +35,8 @@ class Partition:
         self.settings = settings
         self.catalog = opened.catalog
         self._active = opened.active  # what is settled
-        self.committed = opened.active.end
+        self.committed = opened.active.end  # readers may go there
+        self.recorded = opened.active.end  # the journal knows it
         self._file = -1
         self._index_file = -1
         self._index_bytes = len(opened.active.index)
@@ -63,7 +64,7 @@ class Partition:
 
     # A write.
 
-    def write(self, builders: Sequence[Builder]) -> None:
+    def write(self, builders: Sequence[Builder], *, stands_alone: bool = False) -> None:
         self.finish_roll()
         if self._is_due(builders[0].received_us):
             self.roll()
@@ -76,7 +77,7 @@ class Partition:
         buffers: list[bytes] = []
         written: list[tuple[bytes, int]] = []
         for builder in builders:
-            parts = builder.encode(self.where.seed, base)
+            parts = builder.encode(self.where.seed, base, stands_alone=stands_alone)
             buffers += parts
             written.append((parts[0], sum(map(len, parts))))
             base += builder.count
@@ -137,15 +138,19 @@ class Partition:
             or now_us - active.min_us >= self.settings.segment_s * 1_000_000
         )
 
+    def wants_record(self, now_us: int) -> bool:
+        """Whether a segment is to be sealed, and the journal does not know all in it."""
+        return self.recorded < self._active.end and self._is_due(now_us)
+
     def roll_if_due(self, now_us: int) -> None:
         self.finish_roll()
         if self._is_due(now_us):
             self.roll()
 
     def roll(self) -> bool:
-        """Seal the active segment; False: there is nothing in it, or not all is committed."""
+        """Seal the active segment; False: it is empty, or the journal does not know all of it."""
         active = self._active
-        if not active.size or self.committed < active.end:
+        if not active.size or min(self.committed, self.recorded) < active.end:
             return False
         if self._file < 0:
             self._open()

@@ -8,7 +8,8 @@ never acknowledged, and is cut. Without a journal the last whole batch is the en
 - Damage before the end is reported and stays where it is: readers are told when they get there.
 - A log that is shorter than what was promised is not opened, unless `salvage` is asked for: then
   the lost offsets stay a hole, and are never given to other messages.
-- A log with more in it than the journal knows of as committed is not cut: the journal is old.
+- Batches that stand alone are kept beyond what the journal knows, up to the first that does not.
+- A log with more in it than that, which readers have seen, is not cut: the journal is old.
 
 Nothing is changed before all of that is decided.
 """
@@ -43,6 +44,7 @@ class Scan:
     damage: list[CorruptBatch] = field(default_factory=list)
     marks: Marks = field(default_factory=lambda: Marks(0))
     index: bytearray = field(default_factory=bytearray)
+    goes_on: bool = False  # with whole batches that the journal would have to know
 
     def sealed(self, generation: int = 0) -> Sealed:
         return Sealed(self.base, self.end, self.size, self.min_us, self.max_us, generation)
@@ -54,29 +56,38 @@ class Opened:
     active: Scan
 
 
-def scan(where: Where, base: int, generation: int, until: int, *, is_whole: bool) -> Scan:
-    """Walk a segment to offset `until`, or to its end; one that is not there is empty."""
+def scan(
+    where: Where, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
+) -> Scan:
+    """Walk a segment to its end, or to `until` and over what stands alone behind that.
+
+    One that is not there is empty. What lies before `until` or `seen` was promised: damage
+    there is not the end.
+    """
     found = Scan(base, base, marks=Marks(where.seed))
     path = where.directory / names.segment(base, generation)
-    if until <= base or not path.exists():
+    if not path.exists():
         return found
+    promised = max(until, seen)
     with Segment(path, base, where.seed) as segment:
         for item in segment.walk(Place(base, 0), is_whole=is_whole):
             header = item.header
             if header is None:
+                if found.end >= promised:
+                    break  # a torn tail
                 found.damage.append(damage_of(where, path.name, item))
-                if until != NEVER and item.next is not None and item.next.base <= until:
+                if until != NEVER and item.next is not None and item.next.base <= promised:
                     found.end, found.size = item.next  # it was whole once: it was acknowledged
                 continue
-            if header.end > until:
+            is_next = header.base == found.end
+            if header.end > until and not (header.stands_alone and is_next):
+                found.goes_on = is_next
                 break
             found.end = header.end
             found.size = item.position + header.length
             found.min_us = min(found.min_us, header.min_us)
             found.max_us = max(found.max_us, header.max_us)
             found.index += found.marks.add(header.base, header.max_us, item.position)
-            if header.end == until:
-                break
     return found
 
 
@@ -104,24 +115,31 @@ class Recovery:
         self._list()
         catalog, is_new = self._catalog()
         catalog, is_new = self._follow(catalog, is_new)
-        recorded = self._check_behind(catalog, recorded, seen)
-        until = NEVER if recorded is None else recorded
-        active = scan(self._where, catalog.next_base, 0, until, is_whole=True)
+        recorded = self._check_behind(recorded, catalog.next_base)
+        seen = seen or 0
+        active = self._scan(catalog, recorded, seen)
+        if recorded is not None and active.end < seen and active.goes_on:
+            recorded = self._check_behind(recorded, seen)
+            active = self._scan(catalog, recorded, seen)
         for damage in active.damage:
             if recorded is not None or damage.until >= 0:  # else it is a torn tail
                 self._report(str(damage))
-        promised = recorded if recorded is not None else seen
-        is_short = promised is not None and active.end < promised
+        promised = max(recorded or 0, seen)
+        is_short = active.end < promised
         if is_short and recorded is not None and not self._salvage:
-            raise LostTail(self._where.stream, self._where.partition, active.end, recorded)
+            raise LostTail(self._where.stream, self._where.partition, active.end, promised)
         self._cut(active)
-        if is_short and promised is not None:
+        if is_short:
             catalog = self._leave_hole(catalog, active, promised)
             active = Scan(promised, promised, marks=Marks(self._where.seed))
         if is_new or is_short:
             self._save(catalog)
         self._tidy(catalog)
         return Opened(catalog, active)
+
+    def _scan(self, catalog: Catalog, recorded: int | None, seen: int) -> Scan:
+        until = NEVER if recorded is None else recorded
+        return scan(self._where, catalog.next_base, 0, until, is_whole=True, seen=seen)
 
     def _list(self) -> None:
         if not self._where.directory.exists():
@@ -173,10 +191,10 @@ class Recovery:
             self._say(f"the catalog is older than segment {names.segment(base)}; that is added")
         return catalog, is_new or bool(later)
 
-    def _check_behind(self, catalog: Catalog, recorded: int | None, seen: int | None) -> int | None:
-        if recorded is None or recorded >= max(catalog.next_base, seen or 0):
+    def _check_behind(self, recorded: int | None, end: int) -> int | None:
+        """What the journal knows; None: it is older than the log, and is not asked."""
+        if recorded is None or recorded >= end:
             return recorded
-        end = max(catalog.next_base, seen or 0)
         behind = JournalBehind(self._where.stream, self._where.partition, end, recorded)
         if not self._salvage:
             raise behind

@@ -58,6 +58,7 @@ class Stream:
             shown = None
         if recorded is not None and recorded.epoch != settings.epoch:
             recorded = None  # of a stream of that name that was deleted
+        known = recorded.ends if recorded is not None else (0,) * settings.partitions
         if recorded is None and has_journal:
             recorded = shown
         partitions = []
@@ -72,6 +73,8 @@ class Stream:
                 recorded.ends[number] if recorded else None, shown.ends[number] if shown else None
             )
             partitions.append(Partition(disk, where, settings, opened))
+            if has_journal:
+                partitions[-1].recorded = known[number]
         stream = cls(disk, directory, settings, partitions)
         stream.show()
         return stream
@@ -100,6 +103,15 @@ class Stream:
             partition.committed = end
         self._is_shown = False
         self.show()
+
+    def record(self, ends: Offsets) -> None:
+        """The journal knows these ends."""
+        for partition, end in zip(self.partitions, ends.ends, strict=True):
+            partition.recorded = end
+
+    @property
+    def is_recorded(self) -> bool:
+        return all(partition.recorded == partition.end for partition in self.partitions)
 
     def show(self) -> None:
         """Tell readers; when it raises, what is committed is so all the same."""

@@ -6,6 +6,10 @@
                                               go into the journal with the group
     after the group is safe commit(ends)      readers may have it
 
+What has no QoS 2 in it needs no word of the journal (`suffices`): it may be written to stand
+alone, which recovery believes, and the journal is told later. QoS 2 stands in the log once
+because the journal says which of it was answered.
+
 `write` that fails has written nothing: what it was to write is kept, and goes with the next call.
 `write` that is repeated returns the same ends: nothing is written twice. So the order of the
 design holds whatever dies when: log, journal, acknowledgement.
@@ -30,6 +34,7 @@ from mqtt_broker.streams.stream import Stream
 
 WAITING_BYTES_MAX: Final = 64 << 20
 _RETAIN: Final = 4
+_QOS2: Final = 2
 _NO_TIMES: Final[Sequence[int]] = ()
 Filling = dict[Partition, list[Builder]]
 
@@ -43,14 +48,18 @@ class LogWriter:
         # Of the loop.
         self._filling: Filling = {}
         self._added_bytes = 0
+        self._has_qos2 = False
         self.messages = 0  # taken by append, ever
         self.messages_refused = 0
         # Between both.
-        self._taken: deque[tuple[int, Filling]] = deque()
+        self._taken: deque[tuple[int, Filling, bool]] = deque()
         # Of the writing thread.
         self._writing: Filling = {}
         self._written_bytes = 0
-        self._unsaid: dict[str, Stream] = {}  # written, and not committed
+        self._unsaid = {  # with more in it than the journal knows
+            name: stream for name, stream in log.streams.items() if not stream.is_recorded
+        }
+        self._needs_journal = False  # what was written, or is being written, and not committed
         self._lock = threading.Lock()
 
     @property
@@ -98,6 +107,8 @@ class LogWriter:
                 return 0
             size = _size(each, payloads, payload_bytes)
         flags = qos | _RETAIN if retain else qos
+        if qos == _QOS2:
+            self._has_qos2 = True
         about = topic_bytes, client_bytes, properties, flags, received_us, payload_bytes
         for number, part in stream.partitioner.deal(topic, client_id, payloads, user):
             if len(part) < count:
@@ -153,22 +164,37 @@ class LogWriter:
         """What came so far belongs to this group of the journal; False: nothing did."""
         if not self._filling:
             return False
-        self._taken.append((number, self._filling))
+        self._taken.append((number, self._filling, self._has_qos2))
         self._filling = {}
+        self._has_qos2 = False
         return True
 
     # In the store's thread.
 
-    def write(self, number: int, *, is_synced: bool = True) -> dict[str, Offsets]:
-        """Put on disk what was taken for groups up to this one; the ends that are not committed.
+    def suffices(self, number: int, now_us: int) -> bool:
+        """Whether what was taken for groups up to this one may stand alone.
+
+        Not when a segment is to be sealed: the journal has to know all in it.
+        """
+        with self._lock, self._log.lock:
+            self._gather(number)
+            if self._needs_journal:
+                return False
+            return not any(partition.wants_record(now_us) for partition in self._writing)
+
+    def write(
+        self, number: int, *, is_synced: bool = True, stands_alone: bool = False
+    ) -> dict[str, Offsets]:
+        """Put on disk what was taken for groups up to this one; the ends the journal has not.
 
         Without `is_synced` a crash of the machine, not of the process, may lose it.
         """
         with self._lock, self._log.lock:
             self._gather(number)
             if self._writing:
+                self._needs_journal = self._needs_journal or not stands_alone
                 for partition, builders in self._writing.items():
-                    partition.write(builders)
+                    partition.write(builders, stands_alone=stands_alone)
                 if is_synced:
                     self._log.sync(list(self._writing))
                 self._settle()
@@ -182,7 +208,8 @@ class LogWriter:
     def _gather(self, number: int) -> None:
         """Join what was taken in several groups: larger batches, and one write a partition."""
         while self._taken and self._taken[0][0] <= number:
-            _, filling = self._taken.popleft()
+            _, filling, has_qos2 = self._taken.popleft()
+            self._needs_journal = self._needs_journal or has_qos2
             for partition, builders in filling.items():
                 waiting = self._writing.setdefault(partition, [])
                 for builder in builders:
@@ -204,12 +231,13 @@ class LogWriter:
             self._unsaid[stream.name] = stream
         self._writing = {}
 
-    def commit(self, ends: Mapping[str, Offsets]) -> None:
-        """These ends, which `write` returned, are in the journal: readers may go there.
+    def commit(self, ends: Mapping[str, Offsets], *, stands_alone: bool = False) -> None:
+        """These ends, which `write` returned, are safe, and in the journal unless they stand alone.
 
         When a file cannot be written, readers are told later; the commit stands.
         """
         with self._lock, self._log.lock:
+            self._needs_journal = False
             for name, offsets in ends.items():
                 stream = self._log.streams.get(name)
                 if stream is None or stream.epoch != offsets.epoch:
@@ -219,7 +247,10 @@ class LogWriter:
                     stream.commit(offsets)
                 except OSError as error:
                     self._log.report(f"stream {name!r}: {error}; readers are told later")
-                if stream.committed() == stream.ends():
+                if stands_alone:
+                    continue
+                stream.record(offsets)
+                if stream.is_recorded:
                     self._unsaid.pop(name, None)
 
 

@@ -25,6 +25,8 @@ class LogFiles:
         self.fails: Callable[[str, int], bool] = lambda stage, call: False
         self.error: Exception = OSError(ENOSPC, "No space left on device")
         self.failed = 0
+        self.may_stand_alone = False
+        self.alone = 0  # writes that did
         self.watch: Watch | None = None
         self._lock = threading.Lock()
 
@@ -41,19 +43,24 @@ class LogFiles:
                     found[name] = found.get(name, 0) + messages
         return {name: str(end) for name, end in found.items()}
 
-    def write(self, number: int) -> Mapping[str, str]:
+    def suffices(self, number: int) -> bool:
+        return self.may_stand_alone
+
+    def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
         self._reach("write")
+        self.alone += stands_alone
         assert number >= self.written
         self.written = number
         self._reach("written")
         ends = self.ends(number)
         return {name: end for name, end in ends.items() if end != self.committed.get(name)}
 
-    def commit(self, ends: Mapping[str, str]) -> None:
+    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
         self._reach("commit")
-        recorded = self.recorded()
-        assert {name: recorded.get(name) for name in ends} == ends, "not in the journal"
-        self.committed.update(ends)
+        if not stands_alone:
+            recorded = self.recorded()
+            assert {name: recorded.get(name) for name in ends} == ends, "not in the journal"
+            self.committed.update(ends)
         self._reach("committed")
 
     def recorded(self) -> dict[str, str]:

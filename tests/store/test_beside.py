@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from sessions import records, workers
+from sessions import commits, records, workers
 from sessions.store import Store
 from tests.store.log_files import EMPTY, LogFiles
 from tests.store.places import Place, Watch, rows_of, session_row
@@ -66,11 +66,14 @@ def test_log_then_journal_then_readers_then_acknowledgements(place: Place) -> No
             return [row[0] for row in rows_of(connection, "number", "journal")]
 
     class Seen:
-        def write(self, number: int) -> dict[str, str]:
+        def suffices(self, number: int) -> bool:
+            return False
+
+        def write(self, number: int, *, stands_alone: bool = False) -> dict[str, str]:
             said.append(("write", (number, numbers())))
             return {"telemetry": "7"}
 
-        def commit(self, ends: object) -> None:
+        def commit(self, ends: object, *, stands_alone: bool = False) -> None:
             said.append(("commit", (ends, numbers())))
 
     def on_committed(number: int) -> None:
@@ -235,10 +238,14 @@ def live(watch: Watch, files: LogFiles) -> None:
     assert files.committed == files.ends(watch.number)
 
 
+@pytest.mark.parametrize("stands_alone", [False, True], ids=["", "alone"])
 @pytest.mark.parametrize("after_commit", [False, True], ids=["undone", "unknown"])
-def test_the_nth_call_of_the_database_fails(place: Place, after_commit: bool) -> None:
+def test_the_nth_call_of_the_database_fails(
+    place: Place, after_commit: bool, stands_alone: bool
+) -> None:
     """From the start on: those of an opening are counted in test_store_failures."""
     files = LogFiles()
+    files.may_stand_alone = stands_alone
     for nth in range(1, CALLS_MAX):
         watch = begin(place, files)
         with sabotaged(nth, after_commit=after_commit) as sabotage:
@@ -252,9 +259,11 @@ def test_the_nth_call_of_the_database_fails(place: Place, after_commit: bool) ->
     check(place, files)
 
 
-def test_the_nth_stage_of_the_log_fails(place: Place) -> None:
+@pytest.mark.parametrize("stands_alone", [False, True], ids=["", "alone"])
+def test_the_nth_stage_of_the_log_fails(place: Place, stands_alone: bool) -> None:
     """Before and after it has written; before and after it has told its readers."""
     files = LogFiles()
+    files.may_stand_alone = stands_alone
     for nth in range(1, CALLS_MAX):
         files.calls = files.failed = 0
         files.fails = _only(nth)
@@ -266,6 +275,47 @@ def test_the_nth_stage_of_the_log_fails(place: Place) -> None:
         assert any("telemetry log: disk full" in state for state in watch.states), nth
     else:
         pytest.fail("the store never stopped calling")
+
+
+def test_groups_without_records_are_safe_before_the_database_hears_of_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "OWED_S", 3600.0)
+    monkeypatch.setattr(commits, "IDLE_S", 3600.0)
+    files = LogFiles()
+    files.may_stand_alone = True
+    watch = begin(place, files)
+    for _ in range(3):
+        submit(watch, files, "telemetry")
+        watch.until_committed()
+    assert files.alone == 3 and files.recorded() == {}
+    submit(watch, files, "other", blob=records.seal([records.encode_session(session_row(1))]))
+    watch.until_folded()
+    assert files.alone == 3 and files.recorded() == {"telemetry": "9", "other": "3"}
+    submit(watch, files, "telemetry")
+    watch.until_committed()
+    assert watch.store.flush(20)
+    assert files.alone == 4 and files.recorded() == {"telemetry": "12", "other": "3"}
+    check(place, files)
+
+
+def test_the_database_hears_of_them_after_a_while(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "IDLE_S", 0.01)
+    files = LogFiles()
+    files.may_stand_alone = True
+    watch = begin(place, files)
+    submit(watch, files, "telemetry")
+    watch.until_folded()
+    assert files.alone == 1 and files.recorded() == {"telemetry": "3"}
+    monkeypatch.setattr(commits, "IDLE_S", 3600.0)
+    monkeypatch.setattr(commits, "OWED_MAX", 2)
+    for _ in range(5):
+        submit(watch, files, "telemetry")
+        watch.until_committed()
+    assert files.alone == 5 and files.recorded() == {"telemetry": "12"}
+    check(place, files)
 
 
 def _only(nth: int) -> Callable[[str, int], bool]:

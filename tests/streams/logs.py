@@ -70,9 +70,19 @@ class Writing:
 
     def write(self) -> dict[str, Offsets]:
         """Into the log, and not into the journal."""
+        self.take()
+        return self.writer.write(self.number)
+
+    def take(self) -> None:
         self.number += 1
         self.writer.take(self.number)
-        return self.writer.write(self.number)
+
+    def write_alone(self) -> None:
+        """All the way, and the journal does not hear of it."""
+        self.take()
+        assert self.writer.suffices(self.number, self.now_us)
+        ends = self.writer.write(self.number, stands_alone=True)
+        self.writer.commit(ends, stands_alone=True)
 
     def commit(self) -> None:
         """All the way."""

@@ -1,7 +1,8 @@
 """The process dies, or the machine loses its power, before every single call to the disk.
 
 What is left is opened with what the journal knows by then. All that was acknowledged is there
-once, nothing that was not is, and the log goes on.
+once, nothing that was not is, and the log goes on. Of what was to stand alone, whose publishers
+send again what was not answered, the last may be there all the same.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ Messages = list[tuple[int, Sent]]  # with their offsets
 class Story:
     """A log that is written to, sealed, shortened and compacted, and what it has to hold."""
 
-    def __init__(self, root: Path, on_moment: Callable[[Story], None]) -> None:
+    def __init__(
+        self, root: Path, on_moment: Callable[[Story], None], *, stands_alone: bool
+    ) -> None:
         self.root = root
         self.moments = 0
         self._on_moment = on_moment
         self.journal: dict[str, Offsets] = {}
         self.logged: list[Messages] = [[], []]  # acknowledged, by partition
         self.pending: list[list[Sent]] = [[], []]
+        self.stands_alone = stands_alone  # most of it
+        self.alone = 0
+        self.is_alone = False  # what is being written
         self.disk = Mortal(root, self._moment)
         self.may_miss_us = 0  # what is older may have gone
 
@@ -62,24 +68,36 @@ class Story:
         for place, message in enumerate(messages):
             self.pending[place % 2].append(message)
         writing.append(messages)
-        ends = writing.write()
+        writing.take()
+        self.is_alone = (
+            self.stands_alone
+            and number % 5 > 0
+            and writing.writer.suffices(writing.number, writing.now_us)
+        )
+        self.alone += self.is_alone
+        ends = writing.writer.write(writing.number, stands_alone=self.is_alone)
         self._moment()
-        self.journal = {**self.journal, **ends}
+        if not self.is_alone:
+            self.journal = {**self.journal, **ends}
         for partition in range(2):
             offset = self.logged[partition][-1][0] + 1 if self.logged[partition] else 0
             self.logged[partition] += enumerate(self.pending[partition], offset)
             self.pending[partition] = []
             assert ends[NAME].ends[partition] == self.logged[partition][-1][0] + 1
-        writing.writer.commit(ends)
+        writing.writer.commit(ends, stands_alone=self.is_alone)
 
 
-def check(root: Path, journal: dict[str, Offsets], logged: list[Messages]) -> None:
+def check(root: Path, story: Story) -> None:
     """Open what is left; the log may be gone only when it was being deleted."""
-    with Writing(root, journal) as writing:
+    with Writing(root, story.journal) as writing:
         if NAME not in writing.log.streams:
             return
         now_us = writing.now_us
+        ends = writing.log.streams[NAME].ends().ends
+        logged = [list(messages) for messages in story.logged]
         for partition, messages in enumerate(logged):
+            if story.is_alone and ends[partition] > len(messages):
+                messages += enumerate(story.pending[partition], len(messages))
             found = {r.offset: Sent(r.topic, r.client_id, r.payload)
                      for r in read(root, partition, start_of(root, partition))}  # fmt: skip
             sent = dict(messages)
@@ -88,7 +106,6 @@ def check(root: Path, journal: dict[str, Offsets], logged: list[Messages]) -> No
             last = {m.topic: offset for offset, m in messages if offset >= start}
             for topic, offset in last.items():
                 assert offset in found or not sent[offset].payload, topic
-            ends = writing.log.streams[NAME].ends().ends
             assert ends[partition] == len(messages)
         with Source.open(root, NAME) as source:
             assert verify(source).findings == []
@@ -105,19 +122,21 @@ def start_of(root: Path, partition: int) -> int:
         return source.starts().ends[partition]
 
 
-def test_the_process_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stands_alone", [False, True])
+def test_the_process_is_killed(tmp_path: Path, stands_alone: bool) -> None:
     def on_moment(story: Story) -> None:
         if not (story.root / NAME).exists():
             return
         copy = tmp_path / "copy"
         shutil.copytree(story.root, copy)
-        check(copy, story.journal, story.logged)
+        check(copy, story)
         shutil.rmtree(copy)
 
-    story = Story(tmp_path / "log", on_moment)
+    story = Story(tmp_path / "log", on_moment, stands_alone=stands_alone)
     story.run()
     assert story.moments > 250
     assert story.logged[0][-1][0] == 39
+    assert (story.alone > 8) == stands_alone
 
 
 def test_what_is_sealed_is_on_disk_even_when_nobody_waited_for_it(tmp_path: Path) -> None:
@@ -134,8 +153,9 @@ def test_what_is_sealed_is_on_disk_even_when_nobody_waited_for_it(tmp_path: Path
     assert [record.payload[0] for record in sealed] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("stands_alone", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_machine_loses_its_power(tmp_path: Path, seed: int) -> None:
+def test_the_machine_loses_its_power(tmp_path: Path, seed: int, stands_alone: bool) -> None:
     rng = random.Random(seed)
 
     def on_moment(story: Story) -> None:
@@ -144,9 +164,9 @@ def test_the_machine_loses_its_power(tmp_path: Path, seed: int) -> None:
         copy = tmp_path / "copy"
         story.disk.image(copy, rng)
         if NAME in stream_names(copy):
-            check(copy, story.journal, story.logged)
+            check(copy, story)
         else:
             assert not (story.root / NAME).exists()
         shutil.rmtree(copy)
 
-    Story(tmp_path / "log", on_moment).run()
+    Story(tmp_path / "log", on_moment, stands_alone=stands_alone).run()

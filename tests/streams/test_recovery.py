@@ -48,6 +48,75 @@ def test_what_the_journal_does_not_know_is_cut(tmp_path: Path) -> None:
         assert payloads(tmp_path) == [b"one", b"two", b"three"]
 
 
+def test_what_stands_alone_is_kept_up_to_what_does_not(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.put(b"one")
+        writing.append([Sent("t", "c", b"two")])
+        writing.write_alone()
+        writing.append([Sent("t", "c", b"three")], qos=1)
+        writing.write_alone()
+        writing.append([Sent("t", "c", b"never acknowledged")], qos=2)
+        writing.take()
+        assert not writing.writer.suffices(writing.number, writing.now_us)
+        writing.writer.write(writing.number)
+        assert not writing.writer.suffices(writing.number, writing.now_us)
+    assert writing.journal[NAME].ends == (1,)
+    with Writing(tmp_path, writing.journal) as again:
+        assert again.lines == ["stream 'telemetry' p0: 152 bytes behind offset 3 are cut"]
+        again.append([Sent("t", "c", b"four")])
+        assert again.write()[NAME].ends == (4,)
+
+
+def test_the_journal_hears_of_what_stood_alone_before_a_crash(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.append([Sent("t", "c", b"one")])
+        writing.write_alone()
+    with Writing(tmp_path, {}) as again:
+        partition = again.log.streams[NAME].partitions[0]
+        assert partition.end == 1 and not partition.roll()
+        again.commit()
+        assert again.journal[NAME].ends == (1,) and partition.roll()
+
+
+def test_what_stood_alone_and_was_seen_is_promised(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.put(b"one")
+        for payload in (b"two", b"three"):
+            writing.append([Sent("t", "c", payload)])
+            writing.write_alone()
+    [path] = segments(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])
+    with pytest.raises(LostTail):
+        Writing(tmp_path, writing.journal)
+    middle = len(whole) // 2
+    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    with Writing(tmp_path, writing.journal) as again:
+        assert len(again.lines) == 1 and "does not match its checksum" in again.lines[0]
+        assert again.log.streams[NAME].ends().ends == (3,)
+
+
+def test_a_torn_tail_of_what_was_to_stand_alone_is_cut(tmp_path: Path) -> None:
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.put(b"one")
+        shown = (tmp_path / NAME / "committed").read_bytes()
+        writing.append([Sent("t", "c", b"two")])
+        writing.write_alone()
+        [path] = segments(tmp_path)
+        whole = path.read_bytes()
+        first = writing.log.streams[NAME].partitions[0].active.size // 2
+    (tmp_path / NAME / "committed").write_bytes(shown)
+    for size in range(first, len(whole)):
+        path.write_bytes(whole[:size])
+        with Writing(tmp_path, writing.journal) as again:
+            assert again.log.streams[NAME].ends().ends == (1,)
+            assert path.stat().st_size == first
+
+
 def test_a_torn_tail_is_cut_at_the_last_whole_batch(tmp_path: Path) -> None:
     """A file that ends anywhere: with and without a journal."""
     with Writing(tmp_path / "log") as writing:
