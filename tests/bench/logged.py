@@ -32,7 +32,7 @@ from tests.bench.durable import Rounds, fsync_ms, show, verdict
 from tests.bench.peers import Flow, Target, Wrong
 from tests.bench.places import PAYLOAD_BYTES, Broker, Place, Places, in_child
 
-PAIRS: Final = 20
+PAIRS: Final = 50
 STREAM: Final = Settings("all", "#", partitions=4)
 
 
