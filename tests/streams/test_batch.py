@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 
@@ -47,6 +48,22 @@ def run(*payloads: bytes, at: int = 1_000, flags: int = 0, section: bytes = b"")
     builder = Builder()
     builder.append_run(Run(len(payloads), b"a/b", b"dev", section, flags, at), payloads, 1)
     return builder
+
+
+@pytest.mark.parametrize("rows_max", [1, 3, 20, 400])
+def test_runs_of_any_length(rows_max: int) -> None:
+    """Short runs are packed row by row, long ones by multiplication."""
+    rng = random.Random(rows_max)
+    builder = Builder()
+    wanted: list[tuple[bytes, bytes, bytes]] = []
+    for _ in range(40):
+        topic, client = (bytes(rng.choices(b"abc", k=rng.randint(0, 170))) for _ in "tc")
+        payloads = [rng.randbytes(rng.randint(0, 3)) for _ in range(rng.randint(1, rows_max))]
+        builder.append_run(Run(len(payloads), topic, client, b"", 0, 1), payloads, 1)
+        wanted += [(topic, client, payload) for payload in payloads]
+    batch = decoded(b"".join(builder.encode(SEED, 0)))
+    found = zip(batch.topics(), batch.client_ids(), batch.payloads(), strict=True)
+    assert list(found) == wanted
 
 
 def test_two_messages_by_bytes() -> None:
