@@ -101,12 +101,18 @@ bench-spark: setup  ## measure the Spark job and the source, beside from_json
 load: setup  ## load a broker with Locust's users for LOAD_SECONDS seconds (60); a failed request fails it
 	@$(BIN)/python tests/bench/load.py --command $(BIN)/fleetmq --seconds $(LOAD_SECONDS)
 
+# What a target finds stays here as crash-*; what it learned is kept in build/fuzz for the next time.
 fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60)
 	@set -e; shopt -s nullglob; targets=(tests/fuzz/fuzz_*.py); \
 	[ $${#targets[@]} -gt 0 ] || { echo "fuzz: no tests/fuzz/fuzz_*.py" >&2; exit 1; }; \
+	mkdir -p build/fuzz; \
 	for target in "$${targets[@]}"; do \
 		echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
-		PYTHONPATH=. $(BIN)/python "$$target" -max_total_time=$(FUZZ_SECONDS); \
+		learned=build/fuzz/$$(basename "$$target" .py); mkdir -p "$$learned"; \
+		PYTHONPATH=. $(BIN)/python "$$target" -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+			-verbosity=0 -print_final_stats=1 "$$learned" 2>build/fuzz/log || \
+			{ tail -n 60 build/fuzz/log >&2; exit 1; }; \
+		grep -h number_of_executed_units build/fuzz/log; \
 	done
 
 clean:  ## remove .venv and what tools left behind

@@ -17,6 +17,14 @@ class QueueFull(enum.Enum):
     DISCONNECT = "disconnect"
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one queue."""
+
+    messages_max: int
+    bytes_max: int
+
+
 class Mourner(Protocol):
     """Whoever wants to see the messages that clients do not get."""
 
@@ -40,12 +48,20 @@ class Budget:
     published: int = 0  # PUBLISH packets that sessions have written
     dropped: dict[str, int] = field(default_factory=dict)
     mourner: Mourner | None = None
+    _bounds: Bounds | None = None
 
-    def allows(self, messages: int, waiting_bytes: int, size: int) -> bool:
+    @property
+    def bounds(self) -> Bounds:
+        """Of a queue for which nothing else was said."""
+        if self._bounds is None:
+            self._bounds = Bounds(self.queue_messages_max, self.queue_bytes_max)
+        return self._bounds
+
+    def allows(self, bounds: Bounds, messages: int, waiting_bytes: int, size: int) -> bool:
         """Whether one more of `size` bytes may join a queue, and all that waits anywhere."""
         return (
-            messages < self.queue_messages_max
-            and waiting_bytes + size <= self.queue_bytes_max
+            messages < bounds.messages_max
+            and waiting_bytes + size <= bounds.bytes_max
             and self.queued_bytes + size <= self.queue_total_bytes_max
         )
 

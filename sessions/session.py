@@ -61,6 +61,7 @@ class Session:
 
     __slots__ = (
         "_repeats",
+        "bounds",
         "budget",
         "client_id",
         "created_at",
@@ -89,6 +90,7 @@ class Session:
     def __init__(self, client_id: str, budget: Budget, *, receive_maximum: int, now: float) -> None:
         self.client_id = client_id
         self.budget = budget
+        self.bounds = budget.bounds  # of its queue; a client may have less than others
         self.version = 0
         self.is_plain = True  # its last connection took shared bytes as they are
         self.username: str | None = None
@@ -110,9 +112,7 @@ class Session:
         self.outbox = NOBODY
         self.overflow: Callable[[], None] | None = None  # the queue is full and says disconnect
         self.feeds: list[Feed] | None = None  # readers of the log, when it has any
-        self._repeats: deque[int] = (
-            deque()
-        )  # ids of a resumed window that the peer has no room for yet
+        self._repeats: deque[int] = deque()  # of a resumed window; the peer has no room yet
 
     # What others ask.
 
@@ -245,9 +245,7 @@ class Session:
         """
         box = self.outbox
         if self.budget.queue_qos0 and (self.queue is not None or not self.is_online):
-            self._enqueue(
-                messages, grant, 0, None, now
-            )  # behind what waits already. [MQTT-4.6.0-5]
+            self._enqueue(messages, grant, 0, None, now)  # behind what waits. [MQTT-4.6.0-5]
             return False
         if may_wait and self.is_online and (self.queue is not None or box.state >= CONGESTED):
             self._enqueue(messages, grant, 0, None, now)
@@ -440,10 +438,11 @@ class Session:
     def _make_room(self, queue: Queue, size: int, dropped: list[Item], *, is_stored: bool) -> bool:
         """Whether one more of `size` bytes may wait, when older ones have gone if need be."""
         budget = self.budget
-        if size > budget.queue_bytes_max:  # nothing would be left of the queue
+        if size > self.bounds.bytes_max:  # nothing would be left of the queue
             return False
         while not (
-            budget.allows(len(queue), queue.bytes, size) and (is_stored or budget.has_memory(size))
+            budget.allows(self.bounds, len(queue), queue.bytes, size)
+            and (is_stored or budget.has_memory(size))
         ):
             if budget.queue_full is QueueFull.DROP_OLDEST and len(queue):
                 if not queue.head:  # the oldest are in the store: they come, and then they go

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from mqtt_broker.admin.doors import GroupFigures, Refused, ReplayFigures, Snapshot
-from mqtt_broker.admin.figures import snapshot_of, stream_figures
+from mqtt_broker.admin.doors import BanFigures, GroupFigures, Refused, ReplayFigures, Snapshot
+from mqtt_broker.admin.figures import ban_figures, snapshot_of, stream_figures
+from mqtt_broker.security.bans import Ban
 from mqtt_broker.server.app import Server
 from mqtt_broker.server.telemetry import Telemetry
 from mqtt_broker.streams.offsets import Offsets
@@ -15,6 +16,7 @@ from mqtt_broker.streams.settings import Settings
 
 _T = TypeVar("_T")
 NO_STREAMS = "this broker keeps no streams: it runs with durability memory and has none configured"
+NO_BANS = "this broker keeps no bans: [security] of its configuration names no bans_file"
 STOPS = "the broker stops"
 
 
@@ -50,6 +52,26 @@ class ServerCommands:
 
     def group_delete(self, name: str, stream: str) -> Future[None]:
         return self._ask(lambda: self._log().replay.group_delete(name, stream))
+
+    def bans(self) -> Future[list[BanFigures]]:
+        """Where it is asked, not on the loop: there may be many, and they are replaced whole."""
+        guardian = self._server.guardian
+        found = [] if guardian is None else ban_figures(guardian.door.bans, self._server.now())
+        done: Future[list[BanFigures]] = Future()
+        done.set_result(found)
+        return done
+
+    def ban_add(self, ban: Ban) -> Future[None]:
+        guardian = self._server.guardian
+        if guardian is None or not guardian.keeps_bans:
+            return _failed(Refused(NO_BANS))
+        return guardian.add_ban(ban)
+
+    def ban_lift(self, kind: str, value: str) -> Future[bool]:
+        guardian = self._server.guardian
+        if guardian is None:
+            return _failed(Refused(NO_BANS))
+        return guardian.lift_ban(kind, value)
 
     def _log(self) -> Telemetry:
         if self._server.telemetry is None:

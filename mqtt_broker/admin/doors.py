@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mqtt_broker.security.bans import Ban
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.settings import Settings
 
@@ -64,6 +65,19 @@ class ReplayFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class BanFigures:
+    """Who is kept out."""
+
+    kind: str  # client, user or address
+    value: str
+    until: float = 0.0  # Unix time; 0: until it is lifted
+    why: str = ""
+    made_by: str = "hand"  # or the broker itself: flapping
+    username: str | None = None  # of a client that flaps: the name it proved,
+    address: str = ""  # or where it came from if it proved none
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One moment of the broker. Counters are since its start, times are Unix time in seconds."""
 
@@ -84,8 +98,9 @@ class Snapshot:
     publish_bytes_received: int = 0
     publish_bytes_sent: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)  # messages, by reason
-    refusals: Mapping[str, int] = field(default_factory=dict)  # connections, before MQTT
-    violations: Mapping[str, int] = field(default_factory=dict)  # connections, by reason code
+    refused: Mapping[str, int] = field(default_factory=dict)  # by `what/reason`
+    throttled: int = 0  # times a client was faster than it may be
+    access: Mapping[str, int] = field(default_factory=dict)  # of the access door, if there is one
     subscriptions: int = 0
     shared_subscriptions: int = 0
     retained_messages: int = 0
@@ -116,3 +131,13 @@ class Commands(Protocol):
     def group_reset(self, name: str, stream: str, offsets: Offsets) -> Future[None]: ...
 
     def group_delete(self, name: str, stream: str) -> Future[None]: ...
+
+    def bans(self) -> Future[list[BanFigures]]: ...
+
+    def ban_add(self, ban: Ban) -> Future[None]:
+        """In force when the future is done, and after a restart."""
+        ...
+
+    def ban_lift(self, kind: str, value: str) -> Future[bool]:
+        """False when there is no such ban."""
+        ...

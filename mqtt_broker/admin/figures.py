@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from mqtt_broker import __version__
 from mqtt_broker.admin.doors import (
+    BanFigures,
     GroupFigures,
     ReplayFigures,
     Snapshot,
     StoreFigures,
     StreamFigures,
 )
-from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.security.bans import FLAPPING, Bans
 from mqtt_broker.streams.stream import Stream
 
 
@@ -52,8 +53,9 @@ def snapshot_of(
         publish_bytes_received=stats.publish_bytes_received,
         publish_bytes_sent=stats.publish_bytes_sent,
         dropped=dict(budget.dropped),
-        refusals=dict(stats.refusals),
-        violations={reasons.name(code): count for code, count in stats.violations.items()},
+        refused=stats.refusals(),
+        throttled=stats.throttled,
+        access=broker.access_figures(),
         subscriptions=broker.routes.count,
         shared_subscriptions=broker.routes.shared_count,
         retained_messages=len(broker.retained),
@@ -65,6 +67,17 @@ def snapshot_of(
         replay=replay,
         streams=tuple(streams),
     )
+
+
+def ban_figures(bans: Bans, now: float) -> list[BanFigures]:
+    """Those in force, by hand first."""
+    found = [
+        BanFigures(ban.kind, ban.value, ban.until, ban.why) for ban in bans.made() if ban.holds(now)
+    ]
+    for (username, client_id, address), until in bans.flapped(now):
+        source = "" if address is None else str(address)
+        found.append(BanFigures("client", client_id, until, FLAPPING, FLAPPING, username, source))
+    return found
 
 
 def _store_figures(broker: Broker) -> StoreFigures | None:

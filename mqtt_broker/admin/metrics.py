@@ -43,6 +43,7 @@ class _Collected(Collector):
     def collect(self) -> Iterator[Metric]:
         snapshot = self._snapshot
         yield from _broker(snapshot)
+        yield from _access(snapshot.access)
         if snapshot.store is not None:
             yield from _store(snapshot.store)
         if snapshot.replay is not None:
@@ -86,12 +87,8 @@ def _broker(now: Snapshot) -> Iterator[Metric]:
     yield _counter("publish_received_bytes", "Payload from clients.", now.publish_bytes_received)
     yield _counter("publish_sent_bytes", "Payload to clients.", now.publish_bytes_sent)
     yield _counters("messages_dropped", "Messages dropped, by reason.", "reason", now.dropped)
-    yield _counters(
-        "connections_refused", "Connections that never came to MQTT.", "reason", now.refusals
-    )
-    yield _counters(
-        "violations", "Connections closed for a mistake of the client.", "reason", now.violations
-    )
+    yield _refused(now.refused)
+    yield _counter("throttled", "Times a client was faster than it may be.", now.throttled)
     yield _gauge("subscriptions", "Subscriptions.", now.subscriptions)
     yield _gauge("shared_subscriptions", "Shared subscriptions.", now.shared_subscriptions)
     yield _gauge("retained_messages", "Retained messages.", now.retained_messages)
@@ -99,6 +96,29 @@ def _broker(now: Snapshot) -> Iterator[Metric]:
     yield _gauge("queued_messages", "Messages that wait for clients.", now.queued_messages)
     yield _gauge("queued_bytes", "Bytes of messages that wait.", now.queued_bytes)
     yield _gauge("resident_memory_bytes", "Memory of the broker's process.", now.resident_bytes)
+
+
+def _refused(found: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(
+        PREFIX + "refused", "What was turned away, by reason.", labels=["what", "reason"]
+    )
+    for key, count in found.items():
+        what, _, reason = key.partition("/")
+        family.add_metric([what, reason], count)
+    return family
+
+
+def _access(found: Mapping[str, int]) -> Iterator[Metric]:
+    if not found:
+        return
+    yield _gauge("access_waiting", "Clients that wait for hashing or SQL.", found["waiting"])
+    yield _counter("access_hashes", "Passwords that were hashed.", found["hashes"])
+    yield _counter("access_reloads", "Rules, users or bans taken up anew.", found["reloads"])
+    yield _counter(
+        "access_reload_failures", "Times that they could not be.", found["reload_failures"]
+    )
+    yield _counter("audit_lines_lost", "Lines the audit file has not.", found["audit_lines_lost"])
+    yield _gauge("bans", "Bans, made by hand or for flapping.", found["bans"])
 
 
 def _store(store: StoreFigures) -> Iterator[Metric]:

@@ -157,7 +157,8 @@ def _check_token(request: web.Request, token: bytes) -> None:
 def _check_origin(request: web.Request, site: Site) -> None:
     host = request.headers.get("Host", "")
     origin = request.headers.get("Origin")
-    if origin is not None and origin.partition("://")[2] != host:
+    is_foreign = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+    if is_foreign or (origin is not None and origin.partition("://")[2] != host):
         raise Problem(403, "Forbidden", "another site may not ask")
     if site.is_local and not site.token and host and not _is_plain(host):
         raise Problem(

@@ -11,11 +11,10 @@ from typing import Any, Final
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.strings import decode_utf8
-from mqtt_broker.security.bans import KINDS, Ban, make_ban, read_bans, write_bans
+from mqtt_broker.security.bans import KINDS, Ban, add_ban, lift_ban, make_ban, read_bans
 from mqtt_broker.security.errors import FileError, Unavailable
 from mqtt_broker.security.identity import Identity
 from mqtt_broker.security.ruleset import RuleSet
-from mqtt_broker.security.whole_files import alone
 from mqtt_broker.server.config import ConfigError, read_security_of
 from mqtt_broker.server.security_tables import SQL_RULES_FROM, Security
 from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
@@ -128,31 +127,15 @@ def _bans(security: Security, args: argparse.Namespace) -> int:
             if ban.holds(now):
                 print(_shown(ban, now))
         return DONE
-    try:
-        with alone(path):
-            return _change(path, args, now)
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from None
-
-
-def _change(path: str, args: argparse.Namespace, now: float) -> int:
     until = now + _seconds(args.span) if getattr(args, "span", None) else 0.0
     wanted = make_ban(args.kind, args.value, until, getattr(args, "why", ""))
-    before = read_bans(path)
-    others = [
-        ban
-        for ban in before
-        if ban.holds(now) and (ban.kind, ban.value) != (wanted.kind, wanted.value)
-    ]
-    if args.action == "ban":
-        write_bans(path, [*others, wanted])
-        return DONE
-    is_there = any(
-        (ban.kind, ban.value) == (wanted.kind, wanted.value) and ban.holds(now) for ban in before
-    )
-    if not is_there:
-        raise Failure(f"no ban of {wanted.kind} {wanted.value}")
-    write_bans(path, others)
+    try:
+        if args.action == "ban":
+            add_ban(path, wanted, now)
+        elif not lift_ban(path, wanted.kind, wanted.value, now):
+            raise Failure(f"no ban of {wanted.kind} {wanted.value}")
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from None
     return DONE
 
 

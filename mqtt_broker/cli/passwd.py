@@ -14,7 +14,13 @@ from pathlib import Path
 
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from mqtt_broker.security.errors import FileError, Unavailable
-from mqtt_broker.security.password_file import Entry, read_entries, username_problem
+from mqtt_broker.security.password_file import (
+    Entry,
+    decode_line,
+    is_comment,
+    read_entries,
+    username_problem,
+)
 from mqtt_broker.security.passwords import PASSWORD_BYTES_MAX, hash_password
 from mqtt_broker.security.scram import SALT_BYTES, is_stored_keys, make_keys
 from mqtt_broker.security.whole_files import alone, write_whole
@@ -86,33 +92,38 @@ def _in_file(args: argparse.Namespace) -> None:
     secret = "" if args.delete else _secret(args)
     try:
         with alone(args.file):
-            entries = read_entries(str(path)) if path.exists() else []
-            lines = [entry.encode() + "\n" for entry in _changed(entries, args, secret)]
-            write_whole(args.file, "".join(lines), 0o600)
+            lines: list[str] = []
+            if path.exists():
+                read_entries(args.file)  # one that is wrong is not made worse
+                lines = path.read_text().splitlines()
+            text = "".join(line + "\n" for line in _changed(lines, args, secret))
+            write_whole(args.file, text, 0o600)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}") from None
 
 
-def _changed(entries: list[Entry], args: argparse.Namespace, secret: str) -> list[Entry]:
-    mine = [entry for entry in entries if entry.username == args.user]
-    if args.delete:
-        if not mine:
-            raise Failure(f"{args.file}: no user {args.user}")
-        return [entry for entry in entries if entry.username != args.user]
+def _changed(lines: list[str], args: argparse.Namespace, secret: str) -> list[str]:
+    """The lines with this user's as they are to be; comments and everybody else's stay."""
+    entries = [None if is_comment(line) else decode_line(line.rstrip()) for line in lines]
+    mine = [entry for entry in entries if entry is not None and entry.username == args.user]
+    if args.delete and not mine:
+        raise Failure(f"{args.file}: no user {args.user}")
     known = {role: None for entry in mine for role in entry.roles}
     roles = tuple(known if args.role is None else dict.fromkeys(args.role))
     fresh = Entry(args.user, secret, roles)
-    found: list[Entry] = []
-    is_placed = False
-    for entry in entries:
-        if entry.username != args.user:
-            found.append(entry)
+    found: list[str] = []
+    is_placed = args.delete
+    for line, entry in zip(lines, entries, strict=True):
+        if entry is None or entry.username != args.user:
+            found.append(line)
+        elif args.delete:
+            continue
         elif is_stored_keys(entry.secret) is args.scram:
-            found.append(fresh)
+            found.append(fresh.encode())
             is_placed = True
         else:
-            found.append(Entry(entry.username, entry.secret, roles))
-    return found if is_placed else [*found, fresh]
+            found.append(Entry(entry.username, entry.secret, roles).encode())
+    return found if is_placed else [*found, fresh.encode()]
 
 
 def _in_tables(args: argparse.Namespace) -> None:

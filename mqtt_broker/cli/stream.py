@@ -17,7 +17,7 @@ from typing import Final
 from mqtt_broker.cli import stream_change, stream_export, stream_read
 from mqtt_broker.cli.errors import Failure, UsageError
 from mqtt_broker.streams.connection import NotAllowed
-from mqtt_broker.streams.errors import Invalid, StreamError
+from mqtt_broker.streams.errors import Invalid, StreamError, UnreadableFile
 
 DATA_DIR: Final = "fleetmq-data"
 _PARTS: Final = (stream_read, stream_export, stream_change)
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
         return _ACTIONS[args.action](args)
     except NotAllowed as error:
         raise Failure(f"{error}: say --token, or FLEETMQ_HTTP_TOKEN") from None
-    except Invalid as error:
-        raise UsageError(str(error)) from None
     except StreamError as error:
+        if isinstance(error, Invalid) and not isinstance(error, UnreadableFile):
+            raise UsageError(str(error)) from None
         raise Failure(str(error)) from None
     except BrokenPipeError:
         raise  # whoever reads has seen enough

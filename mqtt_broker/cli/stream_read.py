@@ -31,7 +31,14 @@ from mqtt_broker.cli.stream_text import (
     table,
 )
 from mqtt_broker.streams import verify as checks
-from mqtt_broker.streams.errors import Damaged, Invalid, OffsetGone, StreamError, UnknownPartition
+from mqtt_broker.streams.errors import (
+    Damaged,
+    Invalid,
+    OffsetGone,
+    StreamError,
+    UnknownPartition,
+    UnreadableFile,
+)
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.reader import Reader
 from mqtt_broker.streams.records import Record, records
@@ -119,6 +126,8 @@ def check_log(args: argparse.Namespace) -> None:
 def resolved(source: Source | RemoteSource, option: str, text: str) -> Offsets:
     try:
         return source.resolve(text)
+    except UnreadableFile:
+        raise
     except Invalid as error:
         raise UsageError(f"{option}: {error.why}") from None
 

@@ -88,7 +88,10 @@ _CHUNKS_MAX: Final = 512
 class Decoder:
     """One peer's stream. `version` is 0 until its CONNECT told it."""
 
-    __slots__ = ("_chunks", "_dead", "_missing", "_types", "packet_bytes_max", "version")
+    __slots__ = (
+        "_chunks", "_connect_bytes_max", "_dead", "_missing", "_types", "packet_bytes_max",
+        "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -96,8 +99,10 @@ class Decoder:
         from_server: bool = False,
         version: int = 0,
         packet_bytes_max: int = REMAINING_LENGTH_MAX + 5,
+        connect_bytes_max: int = REMAINING_LENGTH_MAX + 5,
     ) -> None:
         self.version = version
+        self._connect_bytes_max = min(connect_bytes_max, packet_bytes_max)
         self.packet_bytes_max = packet_bytes_max
         self._types = _FROM_SERVER if from_server else _FROM_CLIENT
         self._chunks: list[bytes] = []  # what is not yet a whole packet
@@ -154,6 +159,8 @@ class Decoder:
                         return at, 1
             end = body + length
             if end > size:
+                if self.version == 0 and first >> 4 != CONNECT and CONNECT in self._types:
+                    raise _not_connect()  # without waiting for all of it
                 self._check_size(end - at)
                 return at, end - size
             if first >> 4 == PUBLISH:
@@ -190,21 +197,20 @@ class Decoder:
         return 0, 0
 
     def _check_size(self, packet_bytes: int) -> None:
-        if packet_bytes > self.packet_bytes_max:
+        bytes_max = self.packet_bytes_max if self.version else self._connect_bytes_max
+        if packet_bytes > bytes_max:
             raise Violation(
                 reasons.PACKET_TOO_LARGE,
                 "MQTT-3.2.2-15",
-                f"a packet of {packet_bytes} bytes, {self.packet_bytes_max} are allowed",
+                f"a packet of {packet_bytes} bytes, {bytes_max} are allowed",
                 silent=self.version == 0,
             )
 
     def _packet(self, first: int, data: bytes, at: int, end: int) -> Packet:
         packet_type = first >> 4
         if self.version == 0:
-            if packet_type != CONNECT:  # [MQTT-3.1.0-1]
-                raise Violation(
-                    PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True
-                )
+            if packet_type != CONNECT:
+                raise _not_connect()
         elif (packet_type == CONNACK and CONNACK not in self._types) or (
             packet_type == AUTH and self.version < V5
         ):
@@ -235,9 +241,7 @@ class Decoder:
     ) -> int:
         """Append the run of PUBLISH packets that begins at `at`; where the next packet begins."""
         if self.version == 0:
-            raise Violation(
-                PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True
-            )
+            raise _not_connect()
         first = data[at]
         qos = first >> 1 & 3
         if qos == 3:
@@ -307,9 +311,7 @@ class Decoder:
 
     def _ack_run(self, data: bytes, at: int, first: int, out: list[Packet | Violation]) -> int:
         if self.version == 0:
-            raise Violation(
-                PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True
-            )
+            raise _not_connect()
         if first == 0x40 and data[at + 4 : at + 6] != b"\x40\x02":
             end = at + 4  # a single PUBACK, the commonest of all
             ids = [data[at + 2] << 8 | data[at + 3]]
@@ -325,6 +327,10 @@ class Decoder:
             raise Violation(PROTOCOL_ERROR, "MQTT-2.2.1-3", "packet id 0")
         out.append(Ack(first >> 4, ids))
         return end
+
+
+def _not_connect() -> Violation:  # [MQTT-3.1.0-1]
+    return Violation(PROTOCOL_ERROR, "MQTT-3.1.0-1", "the first packet is not CONNECT", silent=True)
 
 
 def _bad_type(version: int) -> Violation:

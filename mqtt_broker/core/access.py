@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from mqtt_broker.codec import reasons
+from mqtt_broker.core.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,33 +85,20 @@ class Guard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """How much one client may send, and be sent; 0: as much as it likes.
-
-    Who sends faster is not read from until it is due again: TCP tells it to wait. To who is sent
-    more, QoS 0 is dropped and the rest waits, as if it read slowly.
-    """
-
-    messages_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-    sent_bytes_per_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Allow:
     username: str | None = None
     auth_data: bytes | None = None  # the server's last word of an enhanced authentication
     guard: Guard | None = None  # None: the door itself is asked, by client id and user name
     expires_at: float = 0.0  # when the connection has to end; 0: never
     is_bound: bool = False  # a session of another user is not this client's to take
-    rates: Rates | None = None
-    subscriptions_max: int = 0  # of this client; 0: as the settings say
+    limits: Limits | None = None  # of this client, beside those of its listener and the settings
     connections_max: int = 0  # of this user; 0: any number
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
     reason: int = reasons.NOT_AUTHORIZED
+    counted_as: str = ""  # a narrower reason than the code, for the counters
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Final
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import DISCONNECT, PUBLISH
 from mqtt_broker.codec.reasons import may_carry
-from mqtt_broker.core import connect, states, subscribe, sys_topics
+from mqtt_broker.core import connect, limits, states, subscribe, sys_topics
 from mqtt_broker.core.access import Access, AskingGuard, Guard, OpenAccess, Verdict
 from mqtt_broker.core.checks import Checks
 from mqtt_broker.core.connection import Connection, Link
@@ -29,6 +29,7 @@ from mqtt_broker.core.replays import Replays
 from mqtt_broker.core.routes import Routes
 from mqtt_broker.core.settings import DEFAULTS, Settings
 from mqtt_broker.core.stats import Stats
+from mqtt_broker.core.strangers import Strangers
 from mqtt_broker.core.taps import Taps
 from mqtt_broker.core.timers import Timers
 from mqtt_broker.topics.names import matches
@@ -68,6 +69,7 @@ class Broker:
         durabilities: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.settings = settings
+        self.limits = limits.KnownLimits(limits.of_settings(settings))  # of clients
         self.journal = journal  # None: everything is in memory
         self._durabilities = durabilities  # by Topic Filter; the first that matches counts
         self.rng = rng
@@ -94,6 +96,7 @@ class Broker:
         self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
         self.users: dict[str, int] = {}  # user name: how many of its clients are connected
         self.links: set[Connection] = set()  # every one that is not closed
+        self.strangers = Strangers(settings.connecting_bytes_max)
         self.routes = Routes()
         self.groups: dict[str, Group] = {}  # by the whole `$share/...` filter
         self.retained: RetainedTree[Message] = RetainedTree()
@@ -221,6 +224,7 @@ class Broker:
         """The connection's last word: its session lives on, or does not."""
         self.links.discard(connection)
         self._held_back.discard(connection)
+        self.strangers.forget(connection)
         self.waiting_bytes -= connection.outbox.waiting_bytes
         connection.outbox.waiting_bytes = 0
         self.release_held_back()

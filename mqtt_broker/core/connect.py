@@ -33,6 +33,7 @@ from mqtt_broker.core.access import (
     Refuse,
     Verdict,
 )
+from mqtt_broker.core.limits import Limits, as_told
 from mqtt_broker.core.publish import is_ours
 from mqtt_broker.core.subscribe import end_subscriptions
 from mqtt_broker.topics.aliases import OutboundAliases
@@ -92,6 +93,7 @@ def on_connect(connection: Connection, packet: Connect, now: float) -> None:
     broker = connection.broker
     settings = broker.settings
     broker.stats.packets_received[CONNECT] += 1
+    broker.strangers.forget(connection)
     connection.connect = packet
     if 0 < packet.properties.number(prop.MAXIMUM_PACKET_SIZE) < _CONNACK_BYTES_MIN:
         # No CONNACK would fit, not even a refusal. [MQTT-3.1.2-24]
@@ -111,7 +113,7 @@ def on_connect(connection: Connection, packet: Connect, now: float) -> None:
         connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID, v3_code=2)
         return
     if packet.will is not None:
-        _check_will(broker, packet.will)
+        _check_will(broker, packet.will, connection.limits)
     data = packet.properties.binary(prop.AUTHENTICATION_DATA)
     settle(connection, _ask(connection, packet, data, again=False), now)
 
@@ -145,17 +147,16 @@ def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
     return True
 
 
-def _check_will(broker: Broker, will: Will) -> None:
-    settings = broker.settings
-    if will.qos > settings.maximum_qos:  # [MQTT-3.2.2-12]
+def _check_will(broker: Broker, will: Will, limits: Limits) -> None:
+    if will.qos > broker.settings.maximum_qos:  # [MQTT-3.2.2-12]
         raise Violation(reasons.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", "will QoS")
-    if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
+    if will.retain and not limits.retain_available:  # [MQTT-3.2.2-13]
         raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "retained will")
     if is_ours(will.topic):
         raise Violation(
             reasons.NOT_AUTHORIZED, "MQTT-4.7.2", "a will under the broker's own topics"
         )
-    if level_count(will.topic) > settings.topic_levels_max:
+    if level_count(will.topic) > limits.topic_levels_max:
         raise Violation(reasons.TOPIC_NAME_INVALID, "MQTT-4.7.3-3", "a will topic too deep")
     if will.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
         try:
@@ -177,7 +178,8 @@ def settle(connection: Connection, verdict: Verdict, now: float) -> None:
     elif isinstance(verdict, Allow):
         admit(connection, connection.connect, verdict, now)
     elif isinstance(verdict, Refuse):
-        connection.refuse(now, verdict.reason)  # a failed exchange too. [MQTT-4.12.0-4]
+        # A failed exchange too. [MQTT-4.12.0-4]
+        connection.refuse(now, verdict.reason, counted_as=verdict.counted_as)
     else:
         assert isinstance(verdict, Challenge)
         connection.state = states.WAITING
@@ -229,7 +231,8 @@ def settle_again(connection: Connection, verdict: Verdict, now: float) -> None:
         if verdict.is_bound and verdict.username != connection.username:
             connection.end(now, reasons.NOT_AUTHORIZED, why="re-authenticated as somebody else")
             return
-        _let_in(connection, connection.session, verdict)
+        limits = as_told(_limits_of(connection, verdict), connection.limits)
+        _let_in(connection, connection.session, verdict, limits)
         _send_auth(connection, reasons.SUCCESS, verdict.auth_data)
         connection.broker.recheck_client(connection.session.client_id, now)
     elif isinstance(verdict, Refuse):  # [MQTT-4.12.1-2]
@@ -249,16 +252,23 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
         guard = AskingGuard(broker.access, packet.client_id, verdict.username)
     if packet.will is not None and guard is not None:
         if not guard.may_publish(packet.will.topic):
+            broker.stats.refuse("will", "not_authorized")
             connection.refuse(now, reasons.NOT_AUTHORIZED)
             return
     if verdict.is_bound and not _is_its_own(broker, packet.client_id, verdict.username):
         connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID)
         return
+    if _is_full(broker, packet.client_id):  # again: others came in while this one waited
+        connection.refuse(now, reasons.SERVER_BUSY)
+        return
     if verdict.connections_max and _has_enough(broker, packet.client_id, verdict):
         connection.refuse(now, reasons.QUOTA_EXCEEDED)
         return
+    limits = _limits_of(connection, verdict)
+    if packet.will is not None and verdict.limits is not None:
+        _check_will(broker, packet.will, limits)  # again: now it is known who it is
     keep_alive = _keep_alive(broker, packet)
-    properties = _connack_properties(broker, packet, keep_alive, verdict)
+    properties = _connack_properties(broker, packet, keep_alive, verdict, limits)
     limit = packet.properties.number(prop.MAXIMUM_PACKET_SIZE)
     if limit and len(encode_connack(version, False, 0, properties)) > limit:
         connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
@@ -267,12 +277,12 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     if broker.journal is not None and not session.sid and _expiry_interval(broker, packet):
         session.sid = broker.journal.new_sid()
     connection.session = session
-    _let_in(connection, session, verdict)
+    _let_in(connection, session, verdict, limits)
     session.expiry_interval = _expiry_interval(broker, packet)
     session.cancel_timers()
     session.will = packet.will  # [MQTT-3.1.2-7]
     session.will_at = session.expires_at = 0.0
-    session.receiver.limit = broker.settings.receive_maximum if version == V5 else RECEIVE_MAXIMUM
+    session.receiver.limit = limits.receive_maximum if version == V5 else RECEIVE_MAXIMUM
     session.receiver.on_reconnect()
     found = packet.properties
     alias_maximum = min(
@@ -291,7 +301,8 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     connection.watch_keep_alive(keep_alive, now)
     if present:
         broker.withdraw(session, now)  # what it may no longer have, before it gets any of it
-    broker.attach(connection, found.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM))
+    receive_maximum = found.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM)
+    broker.attach(connection, min(receive_maximum, rates.window_max(limits)))
     session.overflow = lambda: _on_overflow(connection, now)
     broker.stats.packets_sent[CONNACK] += 1
     data = encode_connack(version, present and version != V31, 0, properties)  # [MQTT-3.1.4-5]
@@ -305,7 +316,15 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
         connection.take(kept, now)
 
 
-def _let_in(connection: Connection, session: Session, verdict: Allow) -> None:
+def _limits_of(connection: Connection, verdict: Allow) -> Limits:
+    """The strictest of all that hold: the settings', its listener's and its own."""
+    allowance = connection.allowance
+    return connection.broker.limits.met(
+        None if allowance is None else allowance.limits, verdict.limits
+    )
+
+
+def _let_in(connection: Connection, session: Session, verdict: Allow, limits: Limits) -> None:
     """Who it is, what it may do, and for how long."""
     broker = connection.broker
     connection.username = session.username = verdict.username
@@ -313,14 +332,19 @@ def _let_in(connection: Connection, session: Session, verdict: Allow) -> None:
     if broker.guarded and connection.guard is None:
         connection.guard = AskingGuard(broker.access, session.client_id, verdict.username)
     if connection.guard is None:
-        connection.allowed = None
         broker.guards.pop(session.client_id, None)
     else:
-        connection.allowed = set()
         broker.guards[session.client_id] = connection.guard
-    connection.subscriptions_max = verdict.subscriptions_max
+    connection.limits = limits
+    connection.decoder.packet_bytes_max = limits.packet_bytes_max
+    # Topics are looked into for a guard's sake, or for levels of which others may have more.
+    is_open = connection.guard is None
+    is_deep = limits.topic_levels_max == broker.limits.base.topic_levels_max
+    connection.allowed = None if is_open and is_deep else set()
+    session.bounds = broker.limits.bounds(limits)
     connection.watch_expiry(verdict.expires_at)
-    rates.limit(connection, verdict.rates)
+    allowance = connection.allowance
+    rates.limit(connection, limits, None if allowance is None else allowance.meter)
 
 
 def _is_its_own(broker: Broker, client_id: str, username: str | None) -> bool:
@@ -370,7 +394,7 @@ def _keep_alive(broker: Broker, packet: Connect) -> int:
 
 
 def _connack_properties(
-    broker: Broker, packet: Connect, keep_alive: int, verdict: Allow
+    broker: Broker, packet: Connect, keep_alive: int, verdict: Allow, limits: Limits
 ) -> Properties:
     """What an MQTT 5 client is told; in an order that older test suites compare by bytes."""
     found = Properties()
@@ -387,10 +411,10 @@ def _connack_properties(
     assigned = asked.text(prop.ASSIGNED_CLIENT_IDENTIFIER)
     if assigned is not None:  # [MQTT-3.2.2-16]
         found[prop.ASSIGNED_CLIENT_IDENTIFIER] = assigned
-    if not settings.retain_available:
+    if not limits.retain_available:
         found[prop.RETAIN_AVAILABLE] = 0
-    found[prop.MAXIMUM_PACKET_SIZE] = settings.packet_bytes_max
-    found[prop.RECEIVE_MAXIMUM] = settings.receive_maximum
+    found[prop.MAXIMUM_PACKET_SIZE] = limits.packet_bytes_max
+    found[prop.RECEIVE_MAXIMUM] = limits.receive_maximum
     if settings.maximum_qos < 2:  # [MQTT-3.2.2-9]
         found[prop.MAXIMUM_QOS] = settings.maximum_qos
     if settings.response_information and asked.number(prop.REQUEST_RESPONSE_INFORMATION):

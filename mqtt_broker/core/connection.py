@@ -31,10 +31,12 @@ from mqtt_broker.codec.packets import (
 )
 from mqtt_broker.core import acknowledge, connect, publish, rates, subscribe
 from mqtt_broker.core.access import Guard, Verdict
-from mqtt_broker.core.rates import Meter, Valve
+from mqtt_broker.core.limits import Limits
+from mqtt_broker.core.rates import Allowance, Meter, Valve
 from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
 from mqtt_broker.core.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases
+from mqtt_broker.topics.names import level_count
 from sessions.feeds import pump_feeds
 from sessions.journal import Hold
 from sessions.outbox import CONGESTED, Outbox
@@ -90,6 +92,7 @@ class Connection:
     __slots__ = (
         "_session",
         "aliases",
+        "allowance",
         "allowed",
         "awaits_log",
         "broker",
@@ -109,6 +112,7 @@ class Connection:
         "kept",
         "last_heard_at",
         "last_read_at",
+        "limits",
         "link",
         "meter",
         "only_acknowledges",
@@ -117,7 +121,6 @@ class Connection:
         "question",
         "server_keep_alive",
         "state",
-        "subscriptions_max",
         "timer",
         "username",
         "valve",
@@ -128,7 +131,16 @@ class Connection:
         self.broker = broker
         self.link = link
         self.state = NEW
-        self.decoder = Decoder(packet_bytes_max=settings.packet_bytes_max)
+        # Of its listener; links of embedders and tests need have none.
+        self.allowance: Allowance | None = getattr(link, "allowance", None)
+        # The strictest of all that hold for it.
+        self.limits: Limits = broker.limits.met(
+            None if self.allowance is None else self.allowance.limits, None
+        )
+        self.decoder = Decoder(
+            packet_bytes_max=self.limits.packet_bytes_max,
+            connect_bytes_max=settings.connect_bytes_max,
+        )
         self.outbox = Outbox(0, self, link.write, broker.dirty)
         self.aliases = InboundAliases(settings.topic_alias_maximum)
         self._session: Session | None = None
@@ -138,9 +150,8 @@ class Connection:
         self.username: str | None = None
         self.counted_as: str | None = None  # the user it is one of the connections of
         self.guard: Guard | None = None  # None: everything is open to it
-        self.allowed: set[str] | None = None  # topics its guard lets it publish to; None: any
+        self.allowed: set[str] | None = None  # topics it may publish to, as asked; None: any
         self.question = 0  # the number of the last one the access door was asked
-        self.subscriptions_max = 0  # its own; 0: that of the settings
         self.expiry: Timer | None = None  # when it may no longer be here
         self.meter: Meter | None = None  # how fast it may send
         self.valve: Valve | None = None  # how much it may be sent
@@ -220,6 +231,8 @@ class Connection:
             if packets:
                 self.last_heard_at = now
                 self.take(packets, now)
+            elif self.state == NEW:
+                self.broker.strangers.keep(self, len(data), now)
             if meter is not None:
                 rates.pay(self, meter, packets, len(data), now)
         except Exception as error:
@@ -358,12 +371,13 @@ class Connection:
     # What it may do, and how fast.
 
     def may_publish(self, topic: str) -> bool:
-        """Asked of the guard once, as long as the rules stay as they are."""
+        """Looked into once, as long as the rules stay as they are."""
         allowed = self.allowed
         if allowed is None or topic in allowed:
             return True
-        assert self.guard is not None
-        if not self.guard.may_publish(topic):
+        if level_count(topic) > self.limits.topic_levels_max:
+            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
+        if self.guard is not None and not self.guard.may_publish(topic):
             return False
         if len(topic) <= _TOPIC_CHARS_REMEMBERED_MAX:
             if len(allowed) >= TOPICS_REMEMBERED_MAX:
@@ -436,6 +450,7 @@ class Connection:
         limit = self.broker.settings.stalled_reader_s
         if not self.outbox.waiting_bytes or now - self.last_read_at < limit:
             return False
+        self.broker.stats.refuse("disconnect", "reads nothing")
         self.broker.log(f"{self.name}: reads nothing, closed")
         self.link.abort()
         self.end(now, say=False, why="reads nothing")
@@ -472,13 +487,11 @@ class Connection:
     # The end.
 
     def _on_violation(self, violation: Violation, now: float) -> None:
-        broker = self.broker
-        broker.stats.violations[violation.reason] = (
-            broker.stats.violations.get(violation.reason, 0) + 1
-        )
-        broker.log(f"{self.name}: {violation}")
+        if self.state != ACTIVE:
+            self.broker.stats.refuse("connect", reasons.name(violation.reason))
+        self.broker.log(f"{self.name}: {violation}")
         if violation.silent:
-            self.end(now, say=False, why=violation.text)
+            self.end(now, violation.reason, say=False, why=violation.text)
         else:
             self.end(now, violation.reason, why=violation.text)
 
@@ -490,6 +503,8 @@ class Connection:
         if self.state == CLOSED:
             return
         state, self.state = self.state, CLOSED
+        if reason >= reasons.UNSPECIFIED_ERROR and state == ACTIVE:
+            self.broker.stats.refuse("disconnect", reasons.name(reason))
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -525,8 +540,11 @@ class Connection:
             if code is not None and reason != reasons.CLIENT_IDENTIFIER_NOT_VALID:
                 self.send(encode_connack(self.version, False, code))
 
-    def refuse(self, now: float, reason: int, *, v3_code: int | None = None) -> None:
+    def refuse(
+        self, now: float, reason: int, *, v3_code: int | None = None, counted_as: str = ""
+    ) -> None:
         """CONNACK with a reason, and close. [MQTT-3.2.2-7]"""
+        self.broker.stats.refuse("connect", counted_as or reasons.name(reason))
         version = self.version
         code = reason if version == V5 else v3_code or reasons.connack_v3(reason)
         if code is not None:  # else the close says it. [MQTT3-3.2.2-6]
@@ -544,6 +562,7 @@ class Connection:
             self.timer = self.broker.timers.at(now + seconds, self._on_connect_timeout)
 
     def _on_connect_timeout(self, now: float) -> None:
+        self.broker.stats.refuse("connect", "timeout")
         self.broker.log(f"{self.name}: no CONNECT in time")  # [MQTT-3.1.4-1]
         self.end(now, say=False, why="no CONNECT in time")
 

@@ -181,13 +181,13 @@ class Group:
         budget = self._budget
         waiting = self._waiting
         size = message.envelope.size
-        while waiting.head and not budget.allows(len(waiting), waiting.bytes, size):
+        while waiting.head and not budget.allows(budget.bounds, len(waiting), waiting.bytes, size):
             if budget.queue_full is not QueueFull.DROP_OLDEST:
                 break
             item = self._dequeue()
             self._forget(item, now)
             budget.lose("queue_full", item[0], self.name)
-        if not budget.allows(len(waiting), waiting.bytes, size):
+        if not budget.allows(budget.bounds, len(waiting), waiting.bytes, size):
             budget.lose("queue_full", message, self.name)
             return True
         n, ticket = self._record(message)

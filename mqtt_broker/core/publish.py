@@ -127,8 +127,8 @@ def _take(
     envelope = _envelope(packet, topic, session.client_id, session.version == V5, now)
     payloads = packet.payloads()
     messages = [Message(envelope, payload) for payload in payloads]
-    if route.tap is not None and not refusal:
-        refusal = _tap_refusal(connection, route.tap, envelope, payloads)
+    if route.tap is not None and not refusal and not _has_room(route.tap, envelope, payloads):
+        refusal = _log_is_full(connection)
     ticket: Ticket | None = None
     if route.durability and not refusal:
         ticket = open_ticket(broker, messages, route)
@@ -137,7 +137,7 @@ def _take(
         if packet.retain and not refusal and not broker.retain(messages[-1], now):
             refusal = reasons.QUOTA_EXCEEDED
         if refusal:
-            broker.budget.drop(_drop_name(refusal), packet.count)
+            _count_refused(broker, refusal, packet.count)
         else:
             if route.tap is not None:
                 route.tap.take(envelope, payloads, now)
@@ -155,12 +155,12 @@ def _take(
             connection.answer_before(data, place)
 
 
-def _tap_refusal(
-    connection: Connection, tap: Tap, envelope: Envelope, payloads: list[bytes]
-) -> int:
-    """What a tap has no room for cannot be promised."""
-    if not envelope.qos or tap.admits(envelope, payloads):
-        return 0
+def _has_room(tap: Tap, envelope: Envelope, payloads: list[bytes]) -> bool:
+    """What a tap has no room for cannot be promised. Nothing is promised at QoS 0."""
+    return not envelope.qos or tap.admits(envelope, payloads)
+
+
+def _log_is_full(connection: Connection) -> int:
     if connection.version != V5:  # without a word for it: unanswered, it is sent again
         raise Violation(reasons.QUOTA_EXCEEDED, "MQTT3-4.8.0-1", "the log takes no more now")
     return reasons.QUOTA_EXCEEDED
@@ -224,7 +224,7 @@ def _refusal(connection: Connection, packet: Publish, topic: str) -> int:
     settings = broker.settings
     if packet.qos > settings.maximum_qos:  # [MQTT-3.2.2-11]
         raise Violation(reasons.QOS_NOT_SUPPORTED, "MQTT-3.2.2-11", f"QoS {packet.qos}")
-    if packet.retain and not settings.retain_available:  # [MQTT-3.2.2-14]
+    if packet.retain and not connection.limits.retain_available:  # [MQTT-3.2.2-14]
         raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "RETAIN")
     if not connection.may_publish(topic):
         return reasons.NOT_AUTHORIZED
@@ -394,19 +394,22 @@ def _take_qos2(
     session = connection.session
     ticket: Ticket | None = None
     place = len(connection.outbox.pieces)
+    refused = answered if refusal else []
     if fresh and not refusal:
         envelope = _envelope(packet, topic, session.client_id, connection.version == V5, now)
         messages = [Message(envelope, payload) for payload in fresh]
-        if route.tap is not None:
-            refusal = _tap_refusal(connection, route.tap, envelope, fresh)
+        if route.tap is not None and not _has_room(route.tap, envelope, fresh):
+            for packet_id in opened:  # the session outlives the connection
+                receiver.refuse(packet_id)
+            refused, refusal = opened, _log_is_full(connection)
         if route.durability and not refusal:
             ticket = open_ticket(broker, messages, route)
         try:
-            if refusal or (packet.retain and not broker.retain(messages[-1], now)):
-                refusal = reasons.QUOTA_EXCEEDED
-                for packet_id in answered:
+            if not refusal and packet.retain and not broker.retain(messages[-1], now):
+                for packet_id in opened:
                     receiver.refuse(packet_id)
-            else:
+                refused, refusal = opened, reasons.QUOTA_EXCEEDED
+            if not refusal:
                 if route.tap is not None:
                     route.tap.take(envelope, fresh, now)
                 if ticket is not None and session.sid:
@@ -416,12 +419,9 @@ def _take_qos2(
             if ticket is not None:
                 ticket.journal.close()
     if refusal:
-        broker.budget.drop(_drop_name(refusal), len(fresh))
+        _count_refused(broker, refusal, len(fresh))
     broker.stats.packets_sent[PUBREC] += len(answered)
-    if refusal and connection.version == V5:
-        data = _refusals(connection, PUBREC, answered, refusal, why)
-    else:
-        data = b"".join([_PUBREC_HEAD + ID_BYTES[i] for i in answered])
+    data = _pubrecs(connection, answered, refused, refusal, why)
     if route.tap is not None and fresh and not refusal and route.durability == COMMIT:
         _hold_for_tap(connection, data)
     elif ticket is not None and ticket.holds and ticket.is_wanted:
@@ -455,6 +455,26 @@ def _pubacks(
     return b"".join([_PUBACK_HEAD + i for i in ids])
 
 
+def _pubrecs(
+    connection: Connection, answered: list[int], refused: list[int], refusal: int, why: str
+) -> bytes:
+    """PUBREC for every id in their order, with the refusal for those that were refused.
+
+    [MQTT-4.3.3-8], [MQTT-4.6.0-3]
+    """
+    if not refused or connection.version != V5:
+        return b"".join([_PUBREC_HEAD + ID_BYTES[i] for i in answered])
+    rejects = set(refused)
+    return b"".join(
+        [
+            _refusals(connection, PUBREC, [i], refusal, why)
+            if i in rejects
+            else _PUBREC_HEAD + ID_BYTES[i]
+            for i in answered
+        ]
+    )
+
+
 def _refusals(
     connection: Connection, packet_type: int, packet_ids: list[int], refusal: int, why: str
 ) -> bytes:
@@ -470,8 +490,10 @@ def _refusals(
     return b"".join([encode_ack(packet_type, i, refusal, properties) for i in packet_ids])
 
 
-def _drop_name(refusal: int) -> str:
-    return reasons.name(refusal).lower().replace(" ", "_")
+def _count_refused(broker: Broker, refusal: int, count: int) -> None:
+    name = reasons.name(refusal)
+    broker.stats.refuse("publish", name, count)
+    broker.budget.drop(name.lower().replace(" ", "_"), count)
 
 
 def publish(broker: Broker, message: Message, publisher: Session | None, now: float) -> None:

@@ -1,4 +1,15 @@
-"""Counters. Plain ints that are added to once a burst, read by `$SYS`, metrics and tests."""
+"""Counters. Plain ints that are added to once a burst, read by `$SYS`, metrics and tests.
+
+What is turned away is counted in one place, `refused`, as `<what>/<reason>`. What is named after
+the moment at which it is said:
+
+    connection    it never came to MQTT: a full listener, a ban, TLS, a balancer's header, ...
+    connect       CONNACK says no
+    will          of a CONNECT, or when it was due
+    publish       PUBACK and PUBREC say no, or nothing can
+    subscribe     SUBACK says no
+    disconnect    a client that was in is put out: for its mistake, or for a limit
+"""
 
 from __future__ import annotations
 
@@ -16,11 +27,10 @@ class Stats:
         "packets_sent",
         "publish_bytes_received",
         "publish_bytes_sent",
-        "refusals",
+        "refused",
         "sockets",
         "started_at",
         "throttled",
-        "violations",
     )
 
     def __init__(self, now: float) -> None:
@@ -36,5 +46,16 @@ class Stats:
         self.clients_maximum = 0
         self.clients_expired = 0
         self.throttled = 0  # times a client was not read because it was faster than it may be
-        self.refusals: dict[str, int] = {}  # reason -> connections that never came to MQTT
-        self.violations: dict[int, int] = {}  # reason code -> connections closed for it
+        self.refused: dict[str, int] = {}  # `what/reason`, the reason as the log says it
+
+    def refuse(self, what: str, reason: str, count: int = 1) -> None:
+        key = f"{what}/{reason}"
+        self.refused[key] = self.refused.get(key, 0) + count
+
+    def refusals(self) -> dict[str, int]:
+        """`refused` under the names that `$SYS` and metrics have: `connect/server_busy`."""
+        found: dict[str, int] = {}
+        for key, count in self.refused.items():
+            name = key.lower().replace(" ", "_").replace("-", "_")
+            found[name] = found.get(name, 0) + count
+        return found

@@ -35,7 +35,7 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     broker = connection.broker
     broker.stats.packets_received[SUBSCRIBE] += 1
     for request in packet.requests:
-        check_request(request, broker.settings.topic_levels_max)
+        check_request(request, connection.limits.topic_levels_max)
     identifiers = packet.properties.subscription_ids
     identifier = identifiers[0] if identifiers else 0
     codes: list[int] = []
@@ -65,6 +65,8 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
             code = request.qos  # whatever our Maximum QoS. [MQTT-3.8.4-7], [MQTT-3.2.2-10]
             if is_stream:
                 code = min(code, 1)  # offsets make repeats visible, so once more says enough
+        if code >= reasons.UNSPECIFIED_ERROR:
+            broker.stats.refuse("subscribe", reasons.name(code))
         codes.append(code)  # one for each, in order. [MQTT-3.8.4-6], [MQTT-3.9.3-1]
     if connection.version != V5:  # 3.1.1 knows one refusal. [MQTT3-3.9.3-2]
         codes = [code if code < 0x80 else 0x80 for code in codes]
@@ -171,9 +173,8 @@ def check_request(request: SubscriptionRequest, levels_max: int) -> None:
 
 def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
     """0, or the code of SUBACK that says why not. [MQTT-3.9.3-2]"""
-    broker = connection.broker
     session = connection.session
-    limit = connection.subscriptions_max or broker.settings.subscriptions_max
+    limit = connection.limits.subscriptions_max
     if request.filter not in session.subscriptions and len(session.subscriptions) >= limit:
         return reasons.QUOTA_EXCEEDED
     guard = connection.guard

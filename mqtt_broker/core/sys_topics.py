@@ -94,8 +94,8 @@ def _gauges(broker: Broker, now: float) -> dict[str, str]:
     numbers["mqtt/publish/sent"] = broker.publishes_sent
     for reason, count in budget.dropped.items():
         numbers[f"publish/messages/dropped/{reason}"] = count
-    for reason, count in stats.refusals.items():
-        numbers[f"connections/refused/{reason.lower().replace(' ', '_')}"] = count
+    for reason, count in stats.refusals().items():
+        numbers[f"refused/{reason}"] = count
     if broker.stats.throttled:
         numbers["clients/throttled"] = broker.stats.throttled
     for name, number in broker.access_figures().items():

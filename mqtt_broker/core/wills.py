@@ -49,6 +49,7 @@ def send(broker: Broker, session: Session, now: float) -> None:
     cancel(session)  # published once. [MQTT-3.1.2-10]
     if not broker.guard_of(session).may_publish(will.topic):  # the rules changed since CONNECT
         broker.budget.drop("not_authorized")
+        broker.stats.refuse("will", "not_authorized")
         broker.log(f"{session.client_id}: its will to {will.topic!r} is no longer allowed")
         session.record()
         return

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from mqtt_broker.security.scram import StoredKeys
+
+USERNAME_CHARS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +34,6 @@ class Accounts(Protocol):
 
     def has(self, username: str) -> bool:
         """Whether a user who was let in would still be found; asked from memory."""
+
+    def roles(self, username: str) -> frozenset[str] | None:
+        """Those that a user who was let in has now; None: as far as is known those it came with."""

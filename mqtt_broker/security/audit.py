@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 EVENTS: Final = (
-    "connected", "refused", "denied", "reloaded", "reload_failed",
+    "connected", "refused", "denied", "reloaded", "reload_failed", "ban", "unban",
 )  # fmt: skip
 _LINES_WAITING_MAX: Final = 10_000
 _CLOSE_S: Final = 2.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from mqtt_broker.codec import reasons
@@ -34,6 +34,7 @@ class Proof:
     expires_at: float = 0.0
     way: str = ""
     auth_data: bytes | None = None
+    accounts: Accounts | None = field(default=None, repr=False, compare=False)  # it is one of
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +112,14 @@ class Chain:
         passwords: Passwords,
         workers: Workers,
         clock: Callable[[], float],
+        salt_secret: bytes = b"",
     ) -> None:
         self.steps = steps
         self.passwords = passwords
         self._workers = workers
         self._clock = clock
-        self._invented = secrets.token_bytes(32)
-
-    @property
-    def invented(self) -> bytes:
-        """What salts for unknown users are made from; the same after a restart, if it can be."""
-        for step in self.steps:
-            if isinstance(step.way, PasswordWay):
-                found: bytes = getattr(step.way.accounts, "salt_secret", b"")
-                if found:
-                    return found
-        return self._invented
+        # What salts for unknown users are made from: those of known ones do not change either.
+        self._salt_secret = salt_secret or secrets.token_bytes(32)
 
     def connect(self, request: ConnectRequest, judge: Judge) -> Verdict:
         steps = [step for step in self.steps if step.counts_at(request.listener)]
@@ -176,7 +169,7 @@ class Chain:
                     account = way.accounts.find(request.username)  # also of one who is denied
                     if outcome is None and account is not None and account.password_hash:
                         is_hashed = True
-                        outcome = self._compare(request, account, way.name, now)
+                        outcome = self._compare(request, account, way, now)
                 elif outcome is None and not isinstance(way, ScramWay):
                     outcome = way.prove(request, now)
                 if isinstance(outcome, Proof):
@@ -192,13 +185,13 @@ class Chain:
         return BAD_PASSWORD if request.password is not None else NOBODY
 
     def _compare(
-        self, request: ConnectRequest, account: Account, way: str, now: float
+        self, request: ConnectRequest, account: Account, way: PasswordWay, now: float
     ) -> Proof | Denied:
         assert request.password is not None
         password = request.password[:PASSWORD_BYTES_MAX]
         is_right = self.passwords.verify(account.password_hash, account.username, password, now)
         if is_right and len(request.password) <= PASSWORD_BYTES_MAX:
-            return Proof(account.username, account.roles, way=way)
+            return Proof(account.username, account.roles, way=way.name, accounts=way.accounts)
         return BAD_PASSWORD
 
     # SCRAM.
@@ -237,24 +230,21 @@ class Chain:
         judge: Judge,
     ) -> Verdict:
         found: Account | None = None
+        accounts: Accounts | None = None
         try:
             for step in steps:
                 if isinstance(step.way, PasswordWay):
                     account = step.way.accounts.find(said.username)
                     if found is None and account is not None and account.scram is not None:
-                        found = account
+                        found, accounts = account, step.way.accounts
         except Unavailable:
             return judge(request, UNAVAILABLE)
         keys = found.scram if found is not None else None
         if keys is None:
             of_steps = [s.way.accounts for s in steps if isinstance(s.way, PasswordWay)]
-            costs = [accounts.scram_iterations for accounts in of_steps] or [scram.ITERATIONS]
-            keys = scram.invented_keys(self.invented, said.username, costs[0])
-        exchange = scram.Exchange(
-            said,
-            keys,
-            secrets.token_urlsafe(18),
-        )
+            costs = [of_step.scram_iterations for of_step in of_steps] or [scram.ITERATIONS]
+            keys = scram.invented_keys(self._salt_secret, said.username, costs[0])
+        exchange = scram.Exchange(said, keys, secrets.token_urlsafe(18))
 
         def finish(data: bytes | None) -> Verdict:
             try:
@@ -263,6 +253,9 @@ class Chain:
                     raise ScramError("a wrong proof")
             except ScramError as error:
                 return judge(request, Denied(reasons.NOT_AUTHORIZED, f"SCRAM: {error}"))
-            return judge(request, Proof(found.username, found.roles, way="scram", auth_data=last))
+            proof = Proof(
+                found.username, found.roles, way="scram", auth_data=last, accounts=accounts
+            )
+            return judge(request, proof)
 
         return Challenge(exchange.server_first, finish)

@@ -12,17 +12,21 @@ from dataclasses import replace
 from typing import Final
 
 from mqtt_broker.codec import reasons
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.strings import decode_utf8
 from mqtt_broker.core.access import Allow, ConnectRequest, Refuse, Verdict
+from mqtt_broker.security.accounts import Accounts
 from mqtt_broker.security.audit import Audit
-from mqtt_broker.security.bans import Ban, Bans
-from mqtt_broker.security.chain import Chain, Denied, PasswordWay, Proof
-from mqtt_broker.security.identity import Identity, address_of
+from mqtt_broker.security.bans import FLAPPING, Ban, Bans
+from mqtt_broker.security.chain import Chain, Denied, Proof
+from mqtt_broker.security.identity import Identity, address_of, line_of
 from mqtt_broker.security.ruleset import Decision, RuleSet
 from mqtt_broker.security.throttle import Limits, Throttle
 from mqtt_broker.security.tiers import Tiers
 
 Roles = Mapping[str, frozenset[str]]  # by user name
 _NO_ROLES: Final[frozenset[str]] = frozenset()
+_NAME_BYTES_MAX: Final = 65_535
 
 
 class Door:
@@ -80,19 +84,18 @@ class Door:
 
     # What listeners ask.
 
-    def admits(self, peer: str) -> bool:
-        """Whether a connection that was just accepted may go on; `left` when it is over."""
+    def turns_away(self, peer: str) -> str:
+        """Why a connection that was just accepted may not go on, or nothing; then `left`."""
         now = self._clock()
         address = address_of(peer)
         ban = self.bans.of_address(address, now)
         if ban is not None:
             self.audit.note("refused", "banned", by=ban.kind, value=ban.value, peer=peer)
-            return False
+            return "banned"
         limit = self.throttle.open(address, now)
         if limit:
             self.audit.note("refused", limit, peer=peer)
-            return False
-        return True
+        return limit
 
     def left(self, peer: str) -> None:
         self.throttle.closed(address_of(peer))
@@ -101,6 +104,8 @@ class Door:
 
     def _judge(self, request: ConnectRequest, outcome: Proof | Denied) -> Verdict:
         """From any thread."""
+        if isinstance(outcome, Proof) and not _is_name(outcome.username):
+            outcome = Denied(reasons.NOT_AUTHORIZED, "a user name MQTT could not have")
         if isinstance(outcome, Denied):
             self.audit.note(
                 "refused",
@@ -115,7 +120,8 @@ class Door:
         now = self._clock()
         ban = self.bans.of_user(outcome.username, now)
         if ban is None and not request.is_again:
-            ban = self.bans.on_connect(outcome.username, request.client_id, now)
+            line = line_of(address_of(request.peer))
+            ban = self.bans.on_connect(outcome.username, request.client_id, now, line)
         if ban is not None:
             return self._refuse_banned(request, ban)
         self.audit.note(
@@ -133,15 +139,15 @@ class Door:
             request.listener,
             outcome.grants,
         )
-        limits = self.tiers.of(outcome.username, self.all_roles(identity))
+        guard = ClientGuard(self, identity, outcome.accounts)
+        limits = self.tiers.of(outcome.username, self.all_roles(identity, outcome.accounts))
         return Allow(
             outcome.username,
             outcome.auth_data,
-            ClientGuard(self, identity, outcome.way),
+            guard,
             outcome.expires_at,
             self.chain is not None,
-            limits.rates,
-            limits.subscriptions_max,
+            limits.limits,
             limits.connections_per_user if outcome.username is not None else 0,
         )
 
@@ -154,11 +160,13 @@ class Door:
             client_id=request.client_id,
             peer=request.peer,
         )
-        return Refuse(reasons.NOT_AUTHORIZED if request.is_again else reasons.BANNED)
+        if request.is_again:
+            return Refuse(reasons.NOT_AUTHORIZED)
+        return Refuse(reasons.BANNED, "flapping" if ban.why == FLAPPING else "")
 
     # What guards ask.
 
-    def welcomes(self, identity: Identity, way: str) -> bool:
+    def welcomes(self, identity: Identity, accounts: Accounts | None) -> bool:
         now = self._clock()
         if (
             self.bans.of_address(identity.address, now)
@@ -166,26 +174,28 @@ class Door:
             or self.bans.of_user(identity.username, now)
         ):
             return False
-        if self.chain is None or identity.username is None:
+        if accounts is None or identity.username is None:
             return True
-        ways = [s.way for s in self.chain.steps if isinstance(s.way, PasswordWay)]
-        if way != "scram":
-            ways = [found for found in ways if found.name == way]
-        return not ways or any(found.accounts.has(identity.username) for found in ways)
+        return accounts.has(identity.username)
 
     def _remembered(self, client_id: str, username: str | None) -> Identity:
         """All that is known of a session from the store: whose it is."""
         roles = self.roles.get(username, _NO_ROLES) if username is not None else _NO_ROLES
         return Identity(client_id, username, roles)
 
-    def all_roles(self, identity: Identity) -> frozenset[str]:
-        """Those that came with the proof, and those the broker gives; these may change."""
+    def all_roles(self, identity: Identity, accounts: Accounts | None) -> frozenset[str]:
+        """Those of its account or its proof, and those the broker gives. They may change."""
         if identity.username is None:
             return identity.roles
-        return identity.roles | self.roles.get(identity.username, _NO_ROLES)
+        own = accounts.roles(identity.username) if accounts is not None else None
+        return (identity.roles if own is None else own) | self.roles.get(
+            identity.username, _NO_ROLES
+        )
 
-    def decide(self, identity: Identity, text: str, *, is_publish: bool) -> Decision:
-        roles = self.all_roles(identity)
+    def decide(
+        self, identity: Identity, accounts: Accounts | None, text: str, *, is_publish: bool
+    ) -> Decision:
+        roles = self.all_roles(identity, accounts)
         if roles != identity.roles:
             identity = replace(identity, roles=roles)
         if is_publish:
@@ -203,20 +213,34 @@ class Door:
         )
 
 
+def _is_name(username: str | None) -> bool:
+    """Names of tokens and certificates are held to what those of CONNECT are: they go to logs,
+    to `$SYS` and into the store like them.
+    """
+    if username is None:
+        return True
+    try:
+        raw = username.encode()
+        decode_utf8(raw)
+    except (UnicodeEncodeError, Violation):
+        return False
+    return 0 < len(raw) <= _NAME_BYTES_MAX
+
+
 class ClientGuard:
     """What one client may do, as long as its session lasts."""
 
-    __slots__ = ("_door", "_identity", "_way")
+    __slots__ = ("_accounts", "_door", "_identity")
 
-    def __init__(self, door: Door, identity: Identity, way: str) -> None:
+    def __init__(self, door: Door, identity: Identity, accounts: Accounts | None) -> None:
         self._door = door
         self._identity = identity
-        self._way = way
+        self._accounts = accounts  # where its user is; None: somebody else vouched for it
 
     @property
     def is_welcome(self) -> bool:
         """Whether it would still be let in: its user was not taken away, nor banned."""
-        return self._door.welcomes(self._identity, self._way)
+        return self._door.welcomes(self._identity, self._accounts)
 
     def may_publish(self, topic: str) -> bool:
         return self._ask("publish", topic)
@@ -225,7 +249,9 @@ class ClientGuard:
         return self._ask("subscribe", text)
 
     def _ask(self, action: str, text: str) -> bool:
-        decision = self._door.decide(self._identity, text, is_publish=action == "publish")
+        decision = self._door.decide(
+            self._identity, self._accounts, text, is_publish=action == "publish"
+        )
         if not decision.is_allowed:
             self._door.deny(self._identity, action, text, decision)
         return decision.is_allowed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from typing import Final
 
+_LINE_BITS: Final = 64  # of IPv6: what one subscriber has at least, and may come from any part of
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -39,3 +41,11 @@ def address_of(peer: str) -> Address | None:
     # One machine has one address, whichever kind of socket it came to.
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return mapped or found
+
+
+def line_of(address: Address | None) -> Address | None:
+    """What limits of an address count by: of IPv6 its /64, or one line had 2^64 of them."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return address
+    host_bits = address.max_prefixlen - _LINE_BITS
+    return ipaddress.IPv6Address(int(address) >> host_bits << host_bits)

@@ -13,9 +13,8 @@ import stat
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from mqtt_broker.security.accounts import Account
+from mqtt_broker.security.accounts import USERNAME_CHARS_MAX, Account
 from mqtt_broker.security.errors import FileError
 from mqtt_broker.security.passwords import hash_problem
 from mqtt_broker.security.scram import (
@@ -25,8 +24,6 @@ from mqtt_broker.security.scram import (
     decode_stored_keys,
     is_stored_keys,
 )
-
-USERNAME_CHARS_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,10 @@ def username_problem(username: str) -> str:
     if len(username) > USERNAME_CHARS_MAX:
         return f"a user name has at most {USERNAME_CHARS_MAX} characters"
     return ""
+
+
+def is_comment(line: str) -> bool:
+    return not line.strip() or line.startswith("#")
 
 
 def decode_line(line: str) -> Entry:
@@ -81,7 +82,7 @@ def read_entries(path: str) -> list[Entry]:
     found: list[Entry] = []
     seen: set[tuple[str, bool]] = set()
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
+        if is_comment(line):
             continue
         try:
             entry = decode_line(line.rstrip())
@@ -108,7 +109,7 @@ class PasswordFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self._accounts: dict[str, Account] = {}
-        self.salt_secret = b""
+        self.digest = b""  # of all secrets; nobody else knows it
         self.scram_iterations = ITERATIONS
         self.load()
 
@@ -130,14 +131,17 @@ class PasswordFile:
         costs = Counter(a.scram.iterations for a in accounts.values() if a.scram is not None)
         self.scram_iterations = costs.most_common(1)[0][0] if costs else ITERATIONS
         self._accounts = accounts
-        # Of what nobody else knows and a restart does not change.
-        self.salt_secret = digest.digest()
+        self.digest = digest.digest()
 
     def find(self, username: str) -> Account | None:
         return self._accounts.get(username)
 
     def has(self, username: str) -> bool:
         return username in self._accounts
+
+    def roles(self, username: str) -> frozenset[str] | None:
+        account = self._accounts.get(username)
+        return account.roles if account is not None else None
 
     def hashes(self) -> list[str]:
         return [a.password_hash for a in self._accounts.values() if a.password_hash]

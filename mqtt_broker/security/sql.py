@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from mqtt_broker.security.accounts import Account
+from mqtt_broker.security.accounts import USERNAME_CHARS_MAX, Account
 from mqtt_broker.security.errors import FileError, Unavailable
 from mqtt_broker.security.passwords import hash_problem
 from mqtt_broker.security.rule_rows import rule_of
@@ -44,7 +44,7 @@ METADATA: Final = MetaData()
 USERS: Final = Table(
     "fleetmq_users",
     METADATA,
-    Column("username", String(1024), primary_key=True),
+    Column("username", String(USERNAME_CHARS_MAX), primary_key=True),
     Column("password", String(512)),
     Column("scram", String(512)),
     Column("is_enabled", Boolean, nullable=False, server_default=true()),
@@ -52,7 +52,7 @@ USERS: Final = Table(
 USER_ROLES: Final = Table(
     "fleetmq_user_roles",
     METADATA,
-    Column("username", String(1024), primary_key=True),
+    Column("username", String(USERNAME_CHARS_MAX), primary_key=True),
     Column("role", String(255), primary_key=True),
 )
 ACL: Final = Table(
@@ -62,7 +62,7 @@ ACL: Final = Table(
     Column("permit", String(8), nullable=False),
     Column("action", String(16), nullable=False),
     Column("topic", String(8192), nullable=False),
-    Column("username", String(1024)),
+    Column("username", String(USERNAME_CHARS_MAX)),
     Column("role", String(255)),
     Column("client_id", String(1024)),
     Column("address", String(64)),
@@ -107,19 +107,27 @@ class SqlAccounts:
         self._cache_s = cache_s
         self._found: dict[str, tuple[float, Account | None]] = {}
         self._gone: frozenset[str] = frozenset()
+        self._roles: dict[str, frozenset[str]] = {}  # of those who were let in, as of last time
+        self._is_changed = False  # somebody's roles, since the last refresh
         self._lock = threading.Lock()
         self.queries = 0
         self.scram_iterations = ITERATIONS  # as of whoever was looked up last
 
     def find(self, username: str) -> Account | None:
+        if len(username) > USERNAME_CHARS_MAX:
+            return None  # nor remembered: strangers choose it
         now = self._clock()
         with self._lock:
             known = self._found.get(username)
         if known is not None and known[0] > now:
             return known[1]
         account = self._look_up(username)
-        if self._cache_s:
-            with self._lock:
+        with self._lock:
+            if account is not None:
+                before = self._roles.setdefault(username, account.roles)
+                self._is_changed |= before != account.roles
+                self._roles[username] = account.roles
+            if self._cache_s:
                 if len(self._found) >= _REMEMBERED_MAX:
                     self._found.clear()
                 self._found[username] = (now + self._cache_s, account)
@@ -129,7 +137,7 @@ class SqlAccounts:
         if "\0" in username or any("\ud800" <= c <= "\udfff" for c in username):
             return None  # no database could hold it
         self.queries += 1
-        wanted = select(USERS.c.password, USERS.c.scram).where(
+        wanted = select(USERS.c.username, USERS.c.password, USERS.c.scram).where(
             USERS.c.username == username, USERS.c.is_enabled.is_(True)
         )
         of_user = select(USER_ROLES.c.role).where(USER_ROLES.c.username == username)
@@ -140,7 +148,8 @@ class SqlAccounts:
                 roles = frozenset(connection.execute(of_user).scalars())
         except SQLAlchemyError as error:
             raise Unavailable(_explain(error)) from None
-        if row is None:
+        # Some databases find `Ann` for `ann`: rules and bans would not.
+        if row is None or row.username != username:
             return None
         hashed = row.password if row.password and not hash_problem(row.password) else None
         try:
@@ -154,10 +163,14 @@ class SqlAccounts:
     def has(self, username: str) -> bool:
         return username not in self._gone
 
+    def roles(self, username: str) -> frozenset[str] | None:
+        return self._roles.get(username)
+
     def refresh(self, usernames: Iterable[str]) -> bool:
-        """Look which of these are still there; whether that changed since the last time."""
+        """Look which of these are still there, with what roles; whether that changed since."""
         wanted = list(usernames)
         found: set[str] = set()
+        roles: dict[str, set[str]] = {}
         try:
             with self._engine.connect() as connection:
                 for at in range(0, len(wanted), _NAMES_AT_ONCE):
@@ -166,11 +179,18 @@ class SqlAccounts:
                         USERS.c.username.in_(some), USERS.c.is_enabled.is_(True)
                     )
                     found.update(connection.execute(query).scalars())
+                    of_users = select(USER_ROLES).where(USER_ROLES.c.username.in_(some))
+                    for username, role in connection.execute(of_users):
+                        roles.setdefault(username, set()).add(role)
         except SQLAlchemyError as error:
             raise Unavailable(_explain(error)) from None
         gone = frozenset(wanted) - found
-        is_changed = gone != self._gone
-        self._gone = gone
+        with self._lock:
+            is_changed = gone != self._gone or self._is_changed
+            self._gone, self._is_changed = gone, False
+            fresh = {username: frozenset(roles.get(username, ())) for username in found}
+            is_changed |= any(self._roles.get(name) != now for name, now in fresh.items())
+            self._roles = fresh  # who came meanwhile is looked at the next time
         return is_changed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mqtt_broker.security.identity import Address
+from mqtt_broker.security.identity import Address, line_of
 
 _ADDRESSES_MAX: Final = 50_000  # whose rate is remembered
 
@@ -51,6 +51,7 @@ class Throttle:
     def open(self, address: Address | None, now: float) -> str:
         """Empty when it may come in, else the name of the limit. Unix sockets have no address."""
         limits = self.limits
+        address = line_of(address)
         count = 0 if address is None else self._open.get(address, 0)
         if address is not None:
             if limits.connections_per_address and count >= limits.connections_per_address:
@@ -64,12 +65,13 @@ class Throttle:
                 self._all = _Bucket(self._size(rate), now)
             if not self._all.take(rate, self._size(rate), now):
                 return "connects_per_s"
-        if address is not None and limits.connections_per_address:
+        if address is not None:  # also without a limit: there may be one tomorrow
             self._open[address] = count + 1
         return ""
 
     def closed(self, address: Address | None) -> None:
         """One that was let in is over."""
+        address = line_of(address)
         if address is None or address not in self._open:
             return
         self._open[address] -= 1

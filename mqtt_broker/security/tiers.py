@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mqtt_broker.core.access import Rates
+from mqtt_broker.core.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Of one client; 0: no limit of its own."""
+    """Of one client, beside those of its listener and of the settings; the strictest holds."""
 
-    rates: Rates | None = None
-    subscriptions_max: int = 0
-    connections_per_user: int = 0
+    limits: Limits | None = None
+    connections_per_user: int = 0  # 0: any number
 
 
 @dataclass(frozen=True, slots=True)

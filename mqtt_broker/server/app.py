@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final
 from mqtt_broker.core.access import Access
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.connection import Connection
-from mqtt_broker.server.config import Config, ConfigError
+from mqtt_broker.server.config import Config, ConfigError, is_local
 from mqtt_broker.server.links import READ_BYTES, SocketLink
 from mqtt_broker.server.listeners import Endpoint, Listener
+from mqtt_broker.server.log_lines import LogLines, shown
 from mqtt_broker.server.loop import attach
 from mqtt_broker.server.openings import Openings
 from mqtt_broker.server.reload import Reload
@@ -51,6 +52,7 @@ class Server:
         # and never jump: the clock is read once and monotonic time is added.
         self._epoch = time.time() - time.monotonic()
         self.turn_at = self.now()  # when the last socket was read
+        self._lines = LogLines(lambda line: _log.info("%s", line), self.now)
         self.reload = Reload(self.loop)
         self.durable: Durable | None = None
         self.telemetry: Telemetry | None = None
@@ -104,7 +106,8 @@ class Server:
         return time.monotonic() + self._epoch
 
     def log(self, line: str) -> None:
-        _log.info("%s", line)
+        """What clients bring about."""
+        self._lines.write(line)
 
     def start(self) -> list[Endpoint]:
         """Listen everywhere, or nowhere and raise; the addresses with the ports they got."""
@@ -124,6 +127,14 @@ class Server:
             self.guardian.start()
         for listener in self._listeners:
             listener.start()
+            rules = listener.rules
+            if rules.proxy is not None and not rules.proxy.trusted:
+                if not is_local(listener.endpoint):
+                    _log.warning(
+                        "%s: whoever reaches it may say where it comes from: see proxy_protocol's "
+                        "trusted",
+                        listener.endpoint.name,
+                    )
         self._arm()
         return [listener.endpoint for listener in self._listeners]
 
@@ -192,15 +203,15 @@ class Server:
         guardian = self.guardian
         if guardian is None:
             return True
-        link.is_admitted = guardian.door.admits(link.peer)
-        if not link.is_admitted:
-            self.refuse(link.listener, "not admitted", link.peer, "")
+        why = guardian.door.turns_away(link.peer)
+        link.is_admitted = not why
+        if why:
+            self.refuse(link.listener, why, link.peer, "")
         return link.is_admitted
 
     def refuse(self, listener: str, reason: str, peer: str, detail: str) -> None:
         """A connection that does not come in, or whose layers broke: counted and logged."""
-        refusals = self.broker.stats.refusals
-        refusals[reason] = refusals.get(reason, 0) + 1
+        self.broker.stats.refuse("connection", reason)
         who = f"{listener}: {peer}" if peer else listener
         self.log(f"{who}: refused, {reason}: {detail}" if detail else f"{who}: refused, {reason}")
 
@@ -248,14 +259,18 @@ class Server:
             self._arm()
 
     def _on_bug(self, connection: Connection | None, data: bytes, error: Exception) -> None:
-        """Our mistake. The bytes that brought it out are logged, so that it can be replayed."""
+        """Our mistake. The bytes that brought it out are logged, so that it can be replayed.
+
+        Not those that came with its CONNECT: there a password is among them.
+        """
         if connection is None:
             self._on_error(error)
             return
+        is_in = connection.has_session and connection.connected_at < self.turn_at
         _log.error(
             "%s: internal error, connection closed; its last bytes: %s",
-            connection.name,
-            data[:4096].hex(),
+            shown(connection.name),
+            data[:4096].hex() if is_in else "of its CONNECT, which may hold a password",
             exc_info=error,
         )
 

@@ -47,6 +47,7 @@ _OWN_KEYS: Final[dict[str, type[Any]]] = {
     "http": str,
     "http_token": str,
 }
+_SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "queue_full": tuple(policy.value for policy in QueueFull),
     "log_level": ("debug", "info", "warning", "error"),
@@ -67,7 +68,7 @@ class Config:
     endpoints: tuple[Endpoint, ...] = (Endpoint(),)
     durability: str = "commit"
     data_dir: str = DATA_DIR
-    database_url: str = ""
+    database_url: str = field(default="", repr=False)
     durabilities: tuple[tuple[str, str], ...] = ()  # Topic Filter, mode; the first match counts
     recover: bool = False
     allow_anonymous: bool = False
@@ -81,10 +82,10 @@ class Config:
 
     @property
     def store_name(self) -> str:
-        """Where state is kept, for people: without a password."""
+        """Where state is kept, for people: without a password, which may stand behind `?` too."""
         if not self.database_url:
             return self.data_dir
-        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.database_url)
+        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.database_url.partition("?")[0])
 
     @property
     def needs_store(self) -> bool:
@@ -187,7 +188,8 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{where}: {key} is {A[kind]}, not {value!r}")
+        shown = "" if key in _SECRETS else f", not {value!r}"
+        raise ConfigError(f"{where}: {key} is {A[kind]}{shown}")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{where}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
     if key == "dead_letters" and value:

@@ -10,6 +10,8 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Final
 
+from mqtt_broker.core.limits import Limits
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 WEBSOCKET_PATH: Final = "/mqtt"
 
@@ -58,6 +60,10 @@ class Rules:
     handshake_timeout_s: float = 10.0  # from accept to where MQTT can begin
     connect_timeout_s: float = 0.0  # 0: the broker's
     allow_anonymous: bool | None = None  # None: the broker's
+    connects_per_s: float = 0.0  # of all its clients together; 0: any number
+    messages_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    limits: Limits | None = None  # of each of them
 
     @property
     def is_plain(self) -> bool:

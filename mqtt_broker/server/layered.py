@@ -62,6 +62,8 @@ class Layers:
         self.proxy = rules.proxy
         self._websocket = rules.websocket
         self._packet_bytes_max = server.config.settings.packet_bytes_max
+        if rules.limits is not None:
+            self._packet_bytes_max = min(self._packet_bytes_max, rules.limits.packet_bytes_max)
         self._tls: TlsContext | None = None
         self._name = endpoint.name
         if rules.tls is not None:
@@ -101,7 +103,6 @@ class LayeredLink(SocketLink):
         "_opening",
         "_proxy",
         "_tls",
-        "is_in_line",
     )
 
     def __init__(
@@ -119,7 +120,6 @@ class LayeredLink(SocketLink):
         self._early = b""  # came behind it, and waits for its turn
         self._is_open = False
         self._opening: asyncio.TimerHandle | None = None
-        self.is_in_line = False
 
     # Opening.
 

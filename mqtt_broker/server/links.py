@@ -17,6 +17,7 @@ from mqtt_broker.core.publish import TURN_BYTES_MAX
 if TYPE_CHECKING:
     from mqtt_broker.core.access import PeerCertificate
     from mqtt_broker.core.connection import Connection
+    from mqtt_broker.core.rates import Allowance
     from mqtt_broker.server.app import Server
     from mqtt_broker.server.endpoints import Rules
     from mqtt_broker.server.listeners import Listener
@@ -47,6 +48,7 @@ class SocketLink:
         "certificate",
         "connection",
         "is_admitted",
+        "is_in_line",
     )
 
     def __init__(
@@ -67,10 +69,11 @@ class SocketLink:
         self.connection: Connection | None = None
         self.certificate: PeerCertificate | None = None  # that the client proved to have
         self.is_admitted = False  # the access door counts it
+        self.is_in_line = False  # of `server.openings`
 
     def start(self, connection: Connection) -> None:
         self.connection = connection
-        self._turns.add(self._sock.fileno(), self._on_readable)
+        self._turns.add(self._sock.fileno(), self._on_first_readable)
 
     @property
     def peer(self) -> str:
@@ -88,7 +91,27 @@ class SocketLink:
     def rules(self) -> Rules:
         return self._listener.rules
 
+    @property
+    def allowance(self) -> Allowance | None:
+        """What its listener lets it have."""
+        return self._listener.allowance
+
     # Reading.
+
+    def _on_first_readable(self) -> None:
+        """It is a CONNECT, which costs as much as a hundred messages of those who are connected."""
+        openings = self._server.openings
+        if openings.has_time():
+            self.proceed()
+        else:
+            openings.enqueue(self)
+            self._watch()
+
+    def proceed(self) -> None:
+        """It is its turn."""
+        if not self._is_closing:
+            self._watch()
+            self._on_readable()
 
     def _on_readable(self) -> None:
         server = self._server
@@ -131,7 +154,7 @@ class SocketLink:
         on_readable = None
         if self._is_closing:
             on_readable = self._discard
-        elif self._is_reading:
+        elif self._is_reading and not self.is_in_line:
             on_readable = self._on_readable
         on_writable = None if self._backlog is None else self._on_writable
         self._turns.watch(self._sock.fileno(), on_readable, on_writable)

@@ -7,14 +7,18 @@ import os
 import pathlib
 import socket
 import stat
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.server.endpoints import Endpoint
+from mqtt_broker.core.limits import Limits as ClientLimits
+from mqtt_broker.core.rates import Allowance, Meter
+from mqtt_broker.server.endpoints import Endpoint, Rules
 from mqtt_broker.server.links import SocketLink
 
 if TYPE_CHECKING:
+    from mqtt_broker.security.throttle import Throttle
     from mqtt_broker.server.app import Server
     from mqtt_broker.server.layered import Layers
 
@@ -22,6 +26,7 @@ __all__ = ["Endpoint", "Listener", "check_files"]
 
 BACKLOG: Final = 4096
 _ACCEPTS_A_TURN: Final = 64
+_SHARE_S: Final = 0.001  # of a turn, for accepting
 _PAUSE_S: Final = 0.5  # when there are no descriptors left
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -41,6 +46,13 @@ class Listener:
         self._sock = _listen(endpoint)
         self._is_tcp = not endpoint.path
         self._max = rules.max_connections
+        self._throttle: Throttle | None = None
+        if rules.connects_per_s:
+            # Not above: most listeners do without.
+            from mqtt_broker.security.throttle import Limits, Throttle
+
+            self._throttle = Throttle(Limits(connects_per_s=rules.connects_per_s))
+        self.allowance: Allowance | None = _allowance(rules)
         self.connections = 0  # that are open, or on the way to it
         self.rules = rules
         self.endpoint = endpoint if endpoint.path else self._bound(endpoint)
@@ -54,6 +66,7 @@ class Listener:
     def _on_acceptable(self) -> None:
         server = self._server
         layers = self._layers
+        until = time.perf_counter() + _SHARE_S
         for _ in range(_ACCEPTS_A_TURN):
             if layers is not None and server.openings.is_full:
                 self._wait_for_openings()
@@ -71,6 +84,10 @@ class Listener:
                 server.refuse(self.endpoint.name, "listener full", "", "")
                 sock.close()
                 continue
+            if self._throttle is not None and (why := self._throttle.open(None, server.now())):
+                server.refuse(self.endpoint.name, f"listener {why}", "", "")
+                sock.close()
+                continue
             sock.setblocking(False)
             if self._is_tcp:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -83,6 +100,8 @@ class Listener:
                     link.abort()
             else:
                 layers.link(sock, address, self).open()
+            if time.perf_counter() >= until:
+                return
 
     def on_released(self) -> None:
         self.connections -= 1
@@ -111,6 +130,16 @@ class Listener:
             self._layers.close()
         if self.endpoint.path:
             pathlib.Path(self.endpoint.path).unlink(missing_ok=True)
+
+
+def _allowance(rules: Rules) -> Allowance | None:
+    """What each of its clients may have, and all of them send together; None: nothing is said."""
+    meter = None
+    if rules.messages_per_s or rules.bytes_per_s:
+        meter = Meter(rules.messages_per_s, rules.bytes_per_s)
+    if meter is None and rules.limits is None:
+        return None
+    return Allowance(rules.limits or ClientLimits(), meter)
 
 
 def check_files(endpoints: Iterable[Endpoint]) -> None:

@@ -6,6 +6,7 @@ import difflib
 import ipaddress
 from typing import Any, Final
 
+from mqtt_broker.core.limits import Limits
 from mqtt_broker.server.endpoints import (
     WEBSOCKET_PATH,
     Endpoint,
@@ -15,13 +16,15 @@ from mqtt_broker.server.endpoints import (
     TlsRules,
     WebSocketRules,
 )
-from mqtt_broker.server.tables import ConfigError, rows, typed
+from mqtt_broker.server.limits_table import KEYS as CLIENT_KEYS
+from mqtt_broker.server.limits_table import RATES, read_limits
+from mqtt_broker.server.tables import ConfigError, number, rows, typed
 
 DEFAULT_PORT: Final = 1883
 DEFAULT_PORTS: Final = {"mqtt": DEFAULT_PORT, "mqtts": 8883, "ws": 8083, "wss": 8084}
 _KEYS: Final = (
-    "name host port path tls websocket proxy_protocol max_connections handshake_timeout_s "
-    "connect_timeout_s allow_anonymous"
+    "name host port path tls websocket proxy_protocol max_connections connects_per_s "
+    "messages_per_s bytes_per_s limits handshake_timeout_s connect_timeout_s allow_anonymous"
 ).split()
 _TLS_KEYS: Final = "cert key ca crl verify min_version ciphers".split()
 _WEBSOCKET_KEYS: Final = "path origins compression message_bytes_max".split()
@@ -75,6 +78,10 @@ def _rules(row: dict[str, Any], where: str) -> Rules:
         websocket=_websocket(row, where),
         proxy=_proxy(row, where),
         max_connections=_number(row, "max_connections", 0, where, 0),
+        connects_per_s=number(row, "connects_per_s", 0.0, where, 0.0, 1e6),
+        messages_per_s=number(row, "messages_per_s", 0.0, where, 0.0, RATES["messages_per_s"]),
+        bytes_per_s=number(row, "bytes_per_s", 0.0, where, 0.0, RATES["bytes_per_s"]),
+        limits=_limits(row, where),
         handshake_timeout_s=_seconds(row, "handshake_timeout_s", 10.0, where),
         connect_timeout_s=_seconds(row, "connect_timeout_s", 0.0, where),
         allow_anonymous=allow if "allow_anonymous" in row else None,
@@ -134,6 +141,14 @@ def _proxy(row: dict[str, Any], where: str) -> ProxyRules | None:
                 f"{where}: proxy_protocol: trusted has addresses and networks, not {text!r}"
             ) from None
     return ProxyRules(tuple(trusted))
+
+
+def _limits(row: dict[str, Any], where: str) -> Limits | None:
+    value = row.get("limits", {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: limits is a table {{ ... }}, not {value!r}")
+    _check_keys(value, list(CLIENT_KEYS), f"{where}: limits")
+    return read_limits(value, f"{where}: limits")
 
 
 def _table(row: dict[str, Any], key: str, keys: list[str], where: str) -> dict[str, Any] | None:

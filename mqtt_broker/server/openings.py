@@ -1,9 +1,9 @@
 """Connections that are not open yet: whose turn it is, and how many there may be.
 
-A TLS handshake costs the broker a tenth of a millisecond to two, and a thousand clients may
-ask for one at once. So handshakes wait in line and get a small share of each turn: those who
-are connected already are served in between. Whoever is on the way in and says nothing is the
-first to go when too many are.
+A TLS handshake costs the broker a tenth of a millisecond to two, a CONNECT a twentieth, and
+thousands of clients may come at once. So they wait in line and get a small share of each turn:
+those who are connected already are served in between. Whoever is on the way in and says nothing
+is the first to go when too many are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mqtt_broker.server.app import Server
     from mqtt_broker.server.layered import LayeredLink
+    from mqtt_broker.server.links import SocketLink
 
 SHARE_S: Final = 0.003  # of a turn; one handshake at least
 LINE_MAX: Final = 256  # that wait for us: then nobody else is accepted for the moment
@@ -25,10 +26,11 @@ OPENINGS_MAX: Final = 2_048  # that are on the way in
 class Openings:
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._line: deque[LayeredLink] = deque()
+        self._line: deque[SocketLink] = deque()
         self._under_way: dict[LayeredLink, None] = {}  # who was quiet for longest, first
         self._waiters: list[Callable[[], None]] = []
         self._is_scheduled = False
+        self._until = 0.0  # when this turn's share is used up
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -50,7 +52,17 @@ class Openings:
     def remove(self, link: LayeredLink) -> None:
         self._under_way.pop(link, None)
 
-    def enqueue(self, link: LayeredLink) -> None:
+    def has_time(self) -> bool:
+        """Whether what costs little may be done now, without the line."""
+        if self._line:
+            return False
+        now = time.perf_counter()
+        if not self._is_scheduled:
+            self._until = now + SHARE_S
+            self._schedule()  # the share ends with the turn
+        return now < self._until
+
+    def enqueue(self, link: SocketLink) -> None:
         """It has something to say; it is called to `proceed` when it is its turn."""
         link.is_in_line = True
         if link in self._under_way:  # to the end: it is not quiet now

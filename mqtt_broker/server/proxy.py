@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _V1: Final = b"PROXY "
+_V1_UNKNOWN: Final = b"PROXY UNKNOWN "
 _V1_BYTES_MAX: Final = 107  # with CR LF. [2.1]
 _V2_HEAD_BYTES: Final = 16
 # More than any address with TLVs that balancers send needs; the length field would allow 65,535.
@@ -50,7 +51,8 @@ def read_header(data: bytes) -> Header | None:
 def _read_v1(data: bytes) -> Header | None:
     end = data.find(b"\r\n", 0, _V1_BYTES_MAX)
     if end < 0:
-        if len(data) >= _V1_BYTES_MAX or b"\n" in data or b"\r" in data[:-1]:
+        is_broken = b"\n" in data or b"\r" in data[:-1]
+        if len(data) >= _V1_BYTES_MAX or (is_broken and not data.startswith(_V1_UNKNOWN)):
             raise ProxyError("a PROXY v1 line without its end")
         return None
     words = data[:end].split(b" ")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LOOK_S: Final = 2.0
+LATER: Final = object()  # what `act` returns when `on_taken_up` or `on_failed` will say how it went
 _log = logging.getLogger("fleetmq")
 _Seen = tuple[tuple[int, int, int] | None, ...]  # of each file, if it is there
 
@@ -72,13 +73,20 @@ class Reload:
 
     def _take_up(self, name: str, watched: _Watched) -> None:
         try:
-            watched.act()
+            said = watched.act()
         except Exception as error:  # whatever it is: the broker goes on with what it has
-            self.failures += 1
-            _log.error("%s: not taken up, the old one stays: %s", name, error)
+            self.on_failed(name, str(error))
         else:
-            self.count += 1
-            _log.info("%s: taken up again", name)
+            if said is not LATER:
+                self.on_taken_up(name)
+
+    def on_taken_up(self, name: str) -> None:
+        self.count += 1
+        _log.info("%s: taken up again", name)
+
+    def on_failed(self, name: str, why: str) -> None:
+        self.failures += 1
+        _log.error("%s: not taken up, the old one stays: %s", name, why)
 
     def _on_timer(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._on_timer)

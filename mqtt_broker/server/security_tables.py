@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from mqtt_broker.core.access import Rates
 from mqtt_broker.security.bans import Flapping
 from mqtt_broker.security.rule_rows import rule_of
 from mqtt_broker.security.rules import Rule, RuleError
 from mqtt_broker.security.throttle import Limits
 from mqtt_broker.security.tiers import ClientLimits, Tiers
-from mqtt_broker.server.tables import ConfigError, rows, typed
+from mqtt_broker.server.limits_table import KEYS as CLIENT_KEYS
+from mqtt_broker.server.limits_table import read_limits
+from mqtt_broker.server.tables import ConfigError, number, rows, typed, whole
 
 TABLES: Final = ("auth", "acl", "roles", "client_limits", "security")
 _TYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -41,9 +42,11 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
 _ACL_KEYS: Final = (
     "permit", "action", "topics", "users", "roles", "clients", "addresses", "anonymous",
 )  # fmt: skip
-_LIMIT_KEYS: Final = (
-    "user", "role", "messages_per_s", "bytes_per_s", "sent_bytes_per_s", "subscriptions_max",
-    "connections_max",
+_LIMIT_KEYS: Final = ("user", "role", *CLIENT_KEYS, "connections_max")
+_OWN_KEYS: Final = (
+    "bans_file", "audit_file", "audit_connects", "remember_passwords_s", "hash_threads",
+    "waiting_max", "poll_s", "connections_per_address", "connects_per_s",
+    "connects_per_s_per_address", "flapping_connects", "flapping_within_s", "flapping_ban_s",
 )  # fmt: skip
 SQL_RULES_FROM: Final = 1_000_000_000  # rules of tables come after those of the file
 _SOURCES: Final = ("cn", "dns", "email", "uri")
@@ -255,13 +258,8 @@ def _read_tiers(found: Any, path: str) -> Tiers:
     for where, row in rows("client_limits", found, path):
         _check_keys(row, _LIMIT_KEYS, where)
         user, role = typed(row, "user", str, "", where), typed(row, "role", str, "", where)
-        messages = number(row, "messages_per_s", 0.0, where, 0.0, 1e9)
-        size = number(row, "bytes_per_s", 0.0, where, 0.0, 1e12)
-        sent = number(row, "sent_bytes_per_s", 0.0, where, 0.0, 1e12)
         limits = ClientLimits(
-            Rates(messages, size, sent) if messages or size or sent else None,
-            whole(row, "subscriptions_max", 0, where, 0, 10_000_000),
-            whole(row, "connections_max", 0, where, 0, 10_000_000),
+            read_limits(row, where), whole(row, "connections_max", 0, where, 0, 10_000_000)
         )
         if user and role:
             raise ConfigError(f"{where}: it is about a user or a role, not both")
@@ -279,12 +277,7 @@ def _read_tiers(found: Any, path: str) -> Tiers:
 def _read_own(found: Security, row: Any, where: str) -> Security:
     if not isinstance(row, dict):
         raise ConfigError(f"{where} is written [security], once")
-    known = (
-        "bans_file audit_file audit_connects remember_passwords_s hash_threads waiting_max poll_s "
-        "connections_per_address connects_per_s connects_per_s_per_address flapping_connects "
-        "flapping_within_s flapping_ban_s"
-    ).split()
-    _check_keys(row, known, where)
+    _check_keys(row, _OWN_KEYS, where)
     return Security(
         found.path,
         found.auth,
@@ -328,21 +321,3 @@ def texts(row: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
     if not (isinstance(value, list) and all(isinstance(one, str) and one for one in value)):
         raise ConfigError(f"{where}: {key} is a list of texts")
     return tuple(value)
-
-
-def whole(row: dict[str, Any], key: str, default: int, where: str, low: int, high: int) -> int:
-    value: int = typed(row, key, int, default, where)
-    if not low <= value <= high:
-        raise ConfigError(f"{where}: {key} is {low} to {high}, not {value}")
-    return value
-
-
-def number(
-    row: dict[str, Any], key: str, default: float, where: str, low: float, high: float
-) -> float:
-    if type(row.get(key)) is int:
-        row = {**row, key: float(row[key])}
-    value: float = typed(row, key, float, default, where)
-    if not low <= value <= high:
-        raise ConfigError(f"{where}: {key} is {low:g} to {high:g}, not {value:g}")
-    return value

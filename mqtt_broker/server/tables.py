@@ -25,3 +25,21 @@ def typed(row: dict[str, Any], key: str, kind: type, default: Any, where: str) -
     if type(value) is not kind:
         raise ConfigError(f"{where}: {key} is {A[kind]}, not {value!r}")
     return value
+
+
+def whole(row: dict[str, Any], key: str, default: int, where: str, low: int, high: int) -> int:
+    value: int = typed(row, key, int, default, where)
+    if not low <= value <= high:
+        raise ConfigError(f"{where}: {key} is {low} to {high}, not {value}")
+    return value
+
+
+def number(
+    row: dict[str, Any], key: str, default: float, where: str, low: float, high: float
+) -> float:
+    if type(row.get(key)) is int:
+        row = {**row, key: float(row[key])}
+    value: float = typed(row, key, float, default, where)
+    if not low <= value <= high:
+        raise ConfigError(f"{where}: {key} is {low:g} to {high:g}, not {value:g}")
+    return value

@@ -136,7 +136,8 @@ class TlsLayer:
         """What the records up to here held. Nothing is lost before a bad one."""
         if self.ended:
             return b""
-        self._incoming.write(data)
+        incoming = self._incoming
+        incoming.write(data)
         found: list[bytes] = []
         read = self._tls.read
         try:
@@ -149,6 +150,10 @@ class TlsLayer:
                     self.ended = "closed"
                     break
                 found.append(piece)
+                # Between two records there is nothing to ask for; to be told so by an exception
+                # would cost 2 us a read.
+                if not incoming.pending and not self._tls.pending():
+                    break
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
@@ -206,10 +211,9 @@ def read_certificate(found: Any) -> PeerCertificate:
     """Python's form of a certificate that OpenSSL has checked, as the access door wants it."""
     subject = [pair for pairs in found.get("subject", ()) for pair in pairs]
     issuer = [pair for pairs in found.get("issuer", ()) for pair in pairs]
-    # The last common name is the most particular, where there are several.
     common_names = [value for key, value in subject if key == "commonName"]
     return PeerCertificate(
-        common_name=common_names[-1] if common_names else "",
+        common_name=common_names[0] if len(common_names) == 1 else "",  # else whose is it?
         names=tuple(
             f"{_KINDS.get(kind, kind)}:{value}" for kind, value in found.get("subjectAltName", ())
         ),

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from mqtt_broker.admin.doors import (
+    BanFigures,
     Commands,
     GroupFigures,
     ReplayFigures,
@@ -23,6 +24,7 @@ from mqtt_broker.admin.doors import (
 from mqtt_broker.admin.figures import stream_figures
 from mqtt_broker.admin.limits import Limits
 from mqtt_broker.admin.server import HttpServer
+from mqtt_broker.security.bans import Ban
 from mqtt_broker.streams.errors import Invalid
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.settings import Settings
@@ -42,6 +44,8 @@ class LogBroker(Commands):
         self.base = BASE
         self.members: dict[str, dict[str, Sequence[int]]] = {}
         self.committed: dict[tuple[str, str], Offsets] = {}  # group, stream
+        self.banned: dict[tuple[str, str], Ban] = {}
+        self.ban_error: Exception | None = None
         self._thread = ThreadPoolExecutor(1)
 
     def do(self, work: Callable[[], T]) -> T:
@@ -129,6 +133,24 @@ class LogBroker(Commands):
                 raise Invalid("group", f"there is no group {name!r}")
 
         return self._thread.submit(work)
+
+    def bans(self) -> Future[list[BanFigures]]:
+        def work() -> list[BanFigures]:
+            found = [BanFigures(b.kind, b.value, b.until, b.why) for b in self.banned.values()]
+            return [*found, BanFigures("client", "flaps", 2e9, "flapping", "flapping", "ann")]
+
+        return self._thread.submit(work)
+
+    def ban_add(self, ban: Ban) -> Future[None]:
+        def work() -> None:
+            if self.ban_error is not None:
+                raise self.ban_error
+            self.banned[ban.kind, ban.value] = ban
+
+        return self._thread.submit(work)
+
+    def ban_lift(self, kind: str, value: str) -> Future[bool]:
+        return self._thread.submit(lambda: self.banned.pop((kind, value), None) is not None)
 
 
 class Reply(NamedTuple):

@@ -33,7 +33,10 @@ def test_every_path(broker: LogBroker) -> None:
 
 
 def test_every_metric() -> None:
-    found = Snapshot("x", 0.0, store=StoreFigures(), replay=ReplayFigures())
+    access = dict.fromkeys(
+        ("waiting", "hashes", "reloads", "reload_failures", "audit_lines_lost", "bans"), 0
+    )
+    found = Snapshot("x", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures())
     kept = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type)
         for family in _Collected(found).collect()

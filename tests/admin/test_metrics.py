@@ -56,8 +56,7 @@ def test_metrics_are_what_the_snapshot_says(broker: LogBroker, http: Serving) ->
         packets_received={"publish": 7, "connect": 3},
         bytes_sent=1_000,
         dropped={"queue_full": 2},
-        refusals={"TLS": 4},
-        violations={"Malformed Packet": 1},
+        refused={"connection/tls": 4, "disconnect/malformed_packet": 1},
         store=StoreFigures("", records=10, lag=2),
     )
     broker.put(b"x", b"y")
@@ -70,8 +69,9 @@ def test_metrics_are_what_the_snapshot_says(broker: LogBroker, http: Serving) ->
     assert now[("fleetmq_packets_received_total", "type=publish")] == 7
     assert now[("fleetmq_sent_bytes_total",)] == 1_000
     assert now[("fleetmq_messages_dropped_total", "reason=queue_full")] == 2
-    assert now[("fleetmq_connections_refused_total", "reason=TLS")] == 4
-    assert now[("fleetmq_violations_total", "reason=Malformed Packet")] == 1
+    refused = "fleetmq_refused_total"
+    assert now[refused, "reason=tls", "what=connection"] == 4
+    assert now[refused, "reason=malformed_packet", "what=disconnect"] == 1
     assert now[("fleetmq_store_up",)] == 1
     assert now[("fleetmq_store_records_total",)] == 10
     assert now[("fleetmq_stream_messages_appended_total", f"stream={NAME}")] == 2
@@ -135,13 +135,12 @@ def test_many_partitions_are_quick_enough(broker: LogBroker, http: Serving) -> N
 def test_a_core_gives_a_snapshot(settings: dict[str, Any]) -> None:
     core = Broker(CoreSettings(**settings), now=1_000.0, rng=random.Random(1))
     core.budget.drop("queue_full", 3)
-    core.stats.violations[0x81] = 2
-    core.stats.refusals["TLS"] = 5
+    core.stats.refuse("disconnect", "Malformed Packet", 2)
+    core.stats.refuse("connection", "TLS", 5)
     found = snapshot_of(core)
     assert found.started_at == 1_000.0
     assert found.dropped == {"queue_full": 3}
-    assert found.violations == {"Malformed Packet": 2}
-    assert found.refusals == {"TLS": 5}
+    assert found.refused == {"disconnect/malformed_packet": 2, "connection/tls": 5}
     assert found.store is None
     assert not found.is_stopping
     assert set(found.packets_received) == set(found.packets_sent) >= {"publish", "connect"}

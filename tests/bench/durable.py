@@ -32,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the working tree, installe
 
 
 from tests.bench import flows, peers
+from tests.bench.asked import answers
+from tests.bench.asked import options as asked
 from tests.bench.flows import Counters
 from tests.bench.peers import Flow, Link, Wrong
 from tests.bench.places import (
@@ -410,25 +412,12 @@ SCENARIOS: Final[dict[str, Callable[[Bench], None]]] = {
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The store under load.")
-    beside = Path(sys.executable).with_name("fleetmq")
-    parser.add_argument("--fleetmq", type=Path, default=beside, help=f"(default {beside})")
-    parser.add_argument("--only", default=",".join(SCENARIOS), help="of " + ", ".join(SCENARIOS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8.0, help="that a flow is measured")
+    parser = asked("The store under load.", SCENARIOS, seconds=8.0)
     parser.add_argument("--scale", type=float, default=1.0, help="of counts that have to be stored")
-    parser.add_argument("--folder", help="for the stores, on the disk to measure")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--database-url", default="", help="databases are created beside this one")
     where.add_argument("--postgresql", action="store_true", help="start one (PyPI: pgserver)")
-    found = parser.parse_args()
-    found.only = found.only.split(",")
-    if unknown := set(found.only) - set(SCENARIOS):
-        parser.error(f"--only: there is no {min(unknown)}")
-    if not found.fleetmq.exists():
-        parser.error(f"--fleetmq: there is no {found.fleetmq}")
-    found.fleetmq = found.fleetmq.absolute()
-    return found
+    return answers(parser, SCENARIOS)
 
 
 def main() -> int:

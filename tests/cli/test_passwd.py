@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 from pathlib import Path
@@ -232,3 +233,48 @@ def test_bans(
     assert ctl("bans") == ctl("ban", "client", "c") == 1
     config.write_text("")
     assert ctl("bans") == 2
+
+
+def test_comments_stay_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "users"
+    assert run(monkeypatch, "passwd", path, "ann", stdin=b"one") == 0
+    path.write_text("# people\n\n" + path.read_text() + "# machines\n")
+    assert run(monkeypatch, "passwd", path, "bob", stdin=b"two") == 0
+    assert run(monkeypatch, "passwd", path, "ann", stdin=b"three") == 0
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ["# people", ""] and lines[3] == "# machines"
+    assert [line.partition(":")[0] for line in (lines[2], lines[4])] == ["ann", "bob"]
+    assert run(monkeypatch, "passwd", path, "ann", "--delete") == 0
+    assert [line.partition(":")[0] for line in path.read_text().splitlines()] == [
+        "# people", "", "# machines", "bob"
+    ]  # fmt: skip
+
+
+def test_links_lead_secrets_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link in the way of the unfinished file is not followed; one to the file itself is."""
+    victim, real = tmp_path / "victim", tmp_path / "real"
+    victim.write_text("mine")
+    real.mkdir()
+    (tmp_path / "users").symlink_to(real / "users")
+    (real / "users.part").symlink_to(victim)
+    (tmp_path / "users.part").symlink_to(victim)
+    assert run(monkeypatch, "passwd", tmp_path / "users", "ann", stdin=b"one") == 0
+    assert victim.read_text() == "mine" and victim.stat().st_mode & 0o777 != 0o600
+    assert (tmp_path / "users").is_symlink() and fits(
+        PasswordFile(str(real / "users")), "ann", b"one"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_root_writes_can_be_read_by_whose_directory_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 10_001, 10_001)
+    assert run(monkeypatch, "passwd", home / "users", "ann", stdin=b"one") == 0
+    config = home / "f.toml"
+    config.write_text(f'[security]\nbans_file = "{home}/bans"\n')
+    assert run(monkeypatch, "ctl", "ban", "client", "x", "--config", config) == 0
+    for name in ("users", "bans"):
+        assert (home / name).stat().st_uid == 10_001

@@ -216,6 +216,17 @@ def test_damage_ends_it_unless_told_otherwise(broker: LogBroker, log: str, shell
     assert found.err.count("does not match its checksum") == 1
 
 
+@pytest.mark.parametrize("name", ["stream.json", "committed"])
+def test_a_file_that_says_nothing_is_no_mistake_of_the_caller(
+    broker: LogBroker, log: str, shell: Shell, name: str
+) -> None:
+    fill(broker, 2)
+    path = broker.root / NAME / name
+    path.write_bytes(b"?" + path.read_bytes()[1:])
+    for argv in (["tail", NAME], ["export", NAME], ["tail", NAME, "--from", "earliest"]):
+        shell.fails(1, f"{name}: ", *argv, "--log", log)
+
+
 def test_verify(broker: LogBroker, data_dir: Path, http: Serving, shell: Shell) -> None:
     fill(broker, 20)
     found = shell("verify", "--log", str(data_dir))

@@ -132,6 +132,47 @@ def test_sessions_are_bounded() -> None:
     assert len(world.broker.sessions) <= 5
 
 
+def half_a_connect(size: int) -> bytes:
+    whole = connect("x", will=Will("w", bytes(60_000), 0)) + bytes(1_000_000)
+    length = size - 4
+    head = bytes([0x10, length & 127 | 128, length >> 7 & 127 | 128, length >> 14])
+    return head + whole[4 : size // 2]
+
+
+def test_a_connect_has_a_limit_of_its_own() -> None:
+    world = World()
+    small, large = world.peer(), world.peer()
+    small.send(half_a_connect(524_288))
+    large.send(half_a_connect(524_289))
+    assert large.is_closed and not small.is_closed
+    other = world.peer()
+    other.send(b"\x30\x80\x80\x01")  # what is no CONNECT is not waited for
+    assert other.is_closed
+    found = world.client("d")
+    found.send(publish("t", bytes(1_000_000)))  # who is known may send more
+    assert not found.is_closed
+
+
+def test_what_strangers_make_us_keep_is_bounded_together() -> None:
+    world = World(connecting_bytes_max=100_000)
+    strangers = [world.peer() for _ in range(20)]
+    for stranger in strangers:
+        stranger.send(half_a_connect(40_000))
+    assert [one.is_closed for one in strangers] == [False] * 5 + [True] * 15
+    assert world.broker.stats.refusals() == {"connect/connecting_bytes": 15}
+    late = world.peer()  # in pieces, and small: it comes in all the same
+    data = connect("late")
+    late.send(data[:9])
+    late.send(data[9:])
+    assert not late.is_closed
+    strangers[0].drop()
+    another = world.peer()
+    another.send(half_a_connect(36_000))
+    assert not another.is_closed
+    world.wait(11)
+    assert [another.is_closed, late.is_closed] == [True, False]
+
+
 def test_long_topics_do_not_stay_in_the_match_cache() -> None:
     world = World()
     one = world.client("p")

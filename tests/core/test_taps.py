@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBREC
 from mqtt_broker.codec.packets import Ack, Disconnect, Will
 from mqtt_broker.codec.properties import Properties
@@ -75,6 +76,10 @@ def taped(world: StoredWorld, text: str = "t/#") -> Tape:
     tape = Tape(world, text)
     world.journal.alongside = Files(tape)
     return tape
+
+
+def dup(packet: bytes) -> bytes:
+    return bytes([packet[0] | 8]) + packet[1:]
 
 
 def acks(peer: Peer) -> list[tuple[int, list[int], int]]:
@@ -186,14 +191,71 @@ def test_what_has_no_room_is_refused_and_goes_nowhere(qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_mqtt_3_has_no_word_for_it_and_is_not_answered(qos: int) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_mqtt_3_has_no_word_for_it_and_is_not_answered(qos: int, restarts: bool) -> None:
+    """It is sent again after a reconnect, and then it is a new message."""
     world = StoredWorld()
-    taped(world).room = 0
-    publisher = world.client("p", V311)
+    tape = taped(world)
+    world.client("s", V311, clean=False).subscribe("t/#", qos=qos)
+    tape.room = 0
+    publisher = world.client("p", V311, clean=False)
     publisher.send(publish("t/a", b"x", qos=qos, packet_id=7, version=V311))
     world.commit()
     assert acks(publisher) == []
     assert publisher.is_closed
+    assert world.broker.budget.dropped == {}
+    if restarts:
+        world.restart()
+        tape = taped(world)
+    tape.room = 10
+    subscriber = world.client("s", V311, clean=False)
+    publisher = world.client("p", V311, clean=False)
+    publisher.send(dup(publish("t/a", b"x", qos=qos, packet_id=7, version=V311)))
+    world.commit()
+    assert tape.payloads == [b"x"]
+    assert subscriber.payloads() == [b"x"]
+    assert [i for _, i, _ in acks(publisher)] == [[7]]
+    publisher.send(dup(publish("t/a", b"x", qos=qos, packet_id=7, version=V311)))
+    world.commit()
+    assert tape.payloads == [b"x"] * (3 - qos)  # at QoS 2 the exchange is open now
+
+
+def test_what_a_full_log_refuses_is_what_is_new_in_a_burst() -> None:
+    """A repeat of what was taken is answered as before, each in its place. [MQTT-4.6.0-3]"""
+    world = StoredWorld()
+    tape = taped(world)
+    publisher = world.client("p", expiry=100, clean=False)
+    publisher.send(publish("t/a", b"x", qos=2, packet_id=8))
+    world.commit()
+    publisher.drop()
+    tape.room = 0
+    publisher = world.client("p", expiry=100, clean=False)
+    burst = [dup(publish("t/a", b"x", qos=2, packet_id=n)) for n in (7, 8, 9)]
+    publisher.send(*burst)
+    world.commit()
+    assert acks(publisher) == [(PUBREC, [7], 0x97), (PUBREC, [8], 0), (PUBREC, [9], 0x97)]
+    tape.room = 10
+    publisher.send(burst[0], burst[2])
+    world.commit()
+    assert tape.payloads == [b"x"] * 3
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_refusal_costs_the_publisher_neither_its_alias_nor_its_window(qos: int) -> None:
+    world = StoredWorld(receive_maximum=2)
+    tape = taped(world)
+    tape.room = 0
+    publisher = world.client("p")
+    alias = {prop.TOPIC_ALIAS: 3}
+    publisher.send(publish("t/a", b"x", qos=qos, packet_id=7, properties=alias))
+    for n in range(8, 14):
+        publisher.send(publish("", b"x", qos=qos, packet_id=n, properties=alias))
+    world.commit()
+    assert [reason for _, _, reason in acks(publisher)] == [0x97] * 7
+    tape.room = 10
+    publisher.send(publish("", b"y", qos=qos, packet_id=7, properties=alias))
+    world.commit()
+    assert [row[0] for row in tape.rows] == ["t/a"]
 
 
 def test_qos_0_is_delivered_whether_there_is_room_or_not() -> None:

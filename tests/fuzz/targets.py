@@ -41,10 +41,11 @@ from mqtt_broker.core.connection import Connection
 from mqtt_broker.core.settings import Settings
 from mqtt_broker.core.states import CLOSED
 from mqtt_broker.server.endpoints import WebSocketRules
-from mqtt_broker.server.proxy import V2_BYTES_MAX, ProxyError, read_header
+from mqtt_broker.server.proxy import SIGNATURE, V2_BYTES_MAX, ProxyError, read_header
 from mqtt_broker.server.websocket import WebSocketLayer
 from mqtt_broker.topics.names import split_share
 from tests.fuzz import grammar
+from tests.server.transports import masked
 
 PACKET_BYTES_MAX: Final = 4_000
 
@@ -456,6 +457,39 @@ def proxy_once(data: bytes) -> None:
         except ProxyError:
             assert with_error
             break
+
+
+HEADERS: Final = (
+    b"PROXY TCP4 198.51.100.7 203.0.113.1 4444 1883\r\n",
+    b"PROXY TCP6 2001:db8::7 2001:db8::1 4444 1883\r\n",
+    b"PROXY UNKNOWN ffff 1\r\n",
+    SIGNATURE + b"\x20\x00\x00\x00",
+    SIGNATURE + b"\x21\x11\x00\x0c" + bytes(range(12)),
+    SIGNATURE + b"\x21\x21\x00\x2b" + bytes(36) + b"\x03\x00\x04abcd",
+)
+
+
+def changed(data: bytes, rng: random.Random) -> bytes:
+    """A few bytes put in, taken out, or replaced by what means something somewhere."""
+    out = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(out) + 1)
+        new = rng.choice((b" ", b"\r\n", b":", b",", b"0", b"65536", b"\0", rng.randbytes(1)))
+        out[at : at + rng.choice((0, 1, 1, len(new), 8))] = new if rng.random() < 0.8 else b""
+    return bytes(out)
+
+
+def frames(rng: random.Random) -> bytes:
+    """An input for `websocket_once`: a few frames, mostly in order."""
+    found = bytearray((rng.randrange(256),))
+    for _ in range(rng.randrange(1, 6)):
+        opcode = rng.choice((0, 1, 2, 2, 2, 8, 9, 10))
+        payload = rng.randbytes(rng.choice((0, 2, 130)))
+        frame = bytearray(masked(opcode, payload, fin=rng.random() < 0.7))
+        if rng.random() < 0.1:
+            frame[0] |= 0x40  # compressed
+        found += frame
+    return bytes(found)
 
 
 def websocket_once(data: bytes) -> None:

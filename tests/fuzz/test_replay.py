@@ -9,24 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import grammar
+from tests.fuzz import exchanges, grammar
+from tests.fuzz.exchanges import scram_once
 from tests.fuzz.targets import (
     UPGRADE,
+    changed,
     connection_once,
     decode_once,
+    frames,
     mutate_script,
     proxy_once,
     script,
     upgrade_once,
     websocket_once,
 )
-from tests.server.transports import masked
 
 CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=300)
 TARGETS = {
     "decode": decode_once,
     "connection": connection_once,
     "proxy": proxy_once,
+    "scram": scram_once,
     "upgrade": upgrade_once,
     "websocket": websocket_once,
 }
@@ -100,15 +103,11 @@ def test_websocket_frames(start: int) -> None:
     """Good frames, cut, changed and put together anew."""
     for seed in range(start, start + 250):
         rng = random.Random(seed)
-        data = b"".join(
-            masked(rng.choice((0, 1, 2, 2, 2, 8, 9, 10)), rng.randbytes(rng.choice((0, 2, 130))),
-                   fin=rng.random() < 0.7)
-            for _ in range(rng.randrange(1, 6))
-        )  # fmt: skip
+        data = frames(rng)
         if seed % 2:
-            data = grammar.mutate(data, rng)
+            data = data[:1] + grammar.mutate(data[1:], rng)
         try:
-            websocket_once(bytes([rng.randrange(256)]) + data)
+            websocket_once(data)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
 
@@ -117,7 +116,8 @@ def test_websocket_requests() -> None:
     for seed in range(300):
         rng = random.Random(seed)
         try:
-            upgrade_once(grammar.mutate(UPGRADE, rng) if seed else UPGRADE)
+            change = changed if seed % 2 else grammar.mutate
+            upgrade_once(change(UPGRADE, rng) if seed else UPGRADE)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
 
@@ -126,3 +126,22 @@ def test_websocket_requests() -> None:
 @given(st.binary(max_size=60))
 def test_websocket_bytes(data: bytes) -> None:
     websocket_once(data)
+
+
+@pytest.mark.parametrize("start", range(0, 600, 200))
+def test_scram_exchanges(start: int) -> None:
+    for seed in range(start, start + 200):
+        rng = random.Random(seed)
+        data = exchanges.script(rng)
+        if seed % 4 == 3:
+            data = grammar.mutate(data, rng)
+        try:
+            scram_once(data)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {data.hex()}") from error
+
+
+@CHECK
+@given(st.binary(max_size=120))
+def test_scram_bytes(data: bytes) -> None:
+    scram_once(data)

@@ -111,7 +111,7 @@ def mqtt_js() -> str:
     """The node that knows MQTT.js."""
     node = shutil.which("node")
     if node is None:
-        pytest.skip("there is no node")
+        pytest.skip("MQTT.js: there is no node")
     found = subprocess.run(
         [node, "-e", "require.resolve('mqtt')"], capture_output=True, check=False
     )

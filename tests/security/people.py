@@ -68,6 +68,10 @@ class Known:
     def has(self, username: str) -> bool:
         return username in self.by_name
 
+    def roles(self, username: str) -> frozenset[str] | None:
+        account = self.by_name.get(username)
+        return account.roles if account is not None else None
+
 
 def accounts() -> Known:
     return Known(*(Account(name, hashed) for name, hashed in HASHES.items()))

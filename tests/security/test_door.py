@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.codec.packets import Connack, Disconnect, Publish, Suback, Will
-from mqtt_broker.core.access import PeerCertificate, Rates
+from mqtt_broker.core.access import PeerCertificate
+from mqtt_broker.core.limits import Limits
 from mqtt_broker.security.accounts import Account
 from mqtt_broker.security.bans import Bans, Flapping, make_ban
 from mqtt_broker.security.certificates import CertificateWay
@@ -367,7 +369,7 @@ def test_rules_without_ways_in_believe_no_name() -> None:
 
 
 def test_rates_pause_reading_and_lose_nothing() -> None:
-    tiers = Tiers(ClientLimits(Rates(messages_per_s=10)))
+    tiers = Tiers(ClientLimits(Limits(messages_per_s=10)))
     gate = Gate(Step(AnonymousWay()), tiers=tiers)
     reader = gate.enter("r")
     reader.subscribe("t")
@@ -385,7 +387,7 @@ def test_rates_pause_reading_and_lose_nothing() -> None:
 
 
 def test_bytes_count_too_and_a_keep_alive_does_not_end_who_is_paused() -> None:
-    gate = Gate(Step(AnonymousWay()), tiers=Tiers(ClientLimits(Rates(bytes_per_s=100))))
+    gate = Gate(Step(AnonymousWay()), tiers=Tiers(ClientLimits(Limits(bytes_per_s=100))))
     peer = gate.enter("c")
     peer.send(publish("t", b"x" * 1_000))
     assert paused(peer)
@@ -397,8 +399,8 @@ def test_bytes_count_too_and_a_keep_alive_does_not_end_who_is_paused() -> None:
 
 def test_limits_of_a_role_and_of_a_user() -> None:
     tiers = Tiers(
-        ClientLimits(subscriptions_max=1),
-        {"ops": ClientLimits(subscriptions_max=2)},
+        ClientLimits(Limits(subscriptions_max=1)),
+        {"ops": ClientLimits(Limits(subscriptions_max=2))},
         {"bob": ClientLimits(connections_per_user=2)},
     )
     gate = Gate(tiers=tiers, roles={"ann": frozenset({"ops"})})
@@ -425,7 +427,8 @@ def test_bans() -> None:
     assert reason_of(gate.come("y", "ann", password=b"wrong")) == BAD  # tells no stranger
     assert reason_of(gate.come("y", "bob", address="10.9.9.9:1")) == reasons.BANNED
     assert reason_of(gate.come("y", "bob")) == 0
-    assert not gate.door.admits("10.1.1.1:5") and gate.door.admits("11.1.1.1:5")
+    assert gate.door.turns_away("10.1.1.1:5") == "banned"
+    assert gate.door.turns_away("11.1.1.1:5") == ""
     gate.world.broker.recheck(gate.world.now)
     gate.world.settle()
     assert ann.is_closed
@@ -490,9 +493,9 @@ def test_a_publisher_asks_its_rules_once_a_topic() -> None:
     asked: list[str] = []
     decide = gate.door.decide
 
-    def count(identity: object, text: str, *, is_publish: bool) -> object:
+    def count(identity: Any, accounts: Any, text: str, *, is_publish: bool) -> object:
         asked.append(text)
-        return decide(identity, text, is_publish=is_publish)  # type: ignore[arg-type]
+        return decide(identity, accounts, text, is_publish=is_publish)
 
     gate.door.decide = count  # type: ignore[method-assign, assignment]
     peer = gate.enter("c", "ann")
@@ -507,7 +510,7 @@ def test_a_publisher_asks_its_rules_once_a_topic() -> None:
 
 
 def test_what_a_client_is_sent_is_bounded_too() -> None:
-    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Rates(sent_bytes_per_s=100))})
+    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Limits(sent_bytes_per_s=100))})
     gate = Gate(tiers=tiers)
     ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
     ann.subscribe("q/#", qos=1)
@@ -528,7 +531,7 @@ def test_what_a_client_is_sent_is_bounded_too() -> None:
 
 
 def test_a_client_that_is_slow_and_bounded() -> None:
-    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Rates(sent_bytes_per_s=1000))})
+    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Limits(sent_bytes_per_s=1000))})
     gate = Gate(tiers=tiers, outbox_bytes_max=2_000)
     ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
     ann.subscribe("q", qos=1)
@@ -543,3 +546,13 @@ def test_a_client_that_is_slow_and_bounded() -> None:
     gate.world.wait(20)
     assert not paused(ann)
     assert len(ann.payloads()) == 10
+
+
+def test_limits_hold_for_those_who_wait_at_once() -> None:
+    gate = Gate(connections_max=2, sessions_max=2)
+    peers = [gate.peer() for _ in range(5)]
+    for number, peer in enumerate(peers):
+        peer.send(connect(f"c{number}", "ann"))
+    gate.workers.do_all(gate.world)
+    assert [reason_of(peer) for peer in peers] == [0, 0, *[reasons.SERVER_BUSY] * 3]
+    assert gate.world.broker.clients_connected == 2

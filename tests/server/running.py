@@ -120,7 +120,12 @@ class Running:
     @property
     def refusals(self) -> dict[str, int]:
         """Connections that never came to MQTT, by reason."""
-        return self.server.broker.stats.refusals
+        refused = self.server.broker.stats.refused
+        return {
+            reason: count
+            for what, _, reason in (key.partition("/") for key in refused)
+            if what == "connection" and (count := refused[f"{what}/{reason}"])
+        }
 
     @property
     def port(self) -> int:

@@ -214,12 +214,12 @@ class Doorkeeper:
         self.inside: list[str] = []
         self.door = self
 
-    def admits(self, peer: str) -> bool:
+    def turns_away(self, peer: str) -> str:
         self.asked.append(peer)
         if peer.startswith("198.51.100.66:"):
-            return False
+            return "banned"
         self.inside.append(peer)
-        return True
+        return ""
 
     def left(self, peer: str) -> None:
         self.inside.remove(peer)
@@ -249,5 +249,5 @@ def test_the_door_is_asked_before_tls_and_told_who_left(tmp_path: Path, secure: 
                     broker.wait_until(lambda: keeper.inside == ["198.51.100.7:4444"])
         broker.wait_until(lambda: not keeper.inside)
         assert len(keeper.asked) == 3
-        assert broker.refusals["not admitted"] == 1
+        assert broker.refusals["banned"] == 1
         server.guardian = None

@@ -16,7 +16,7 @@ from mqtt_broker.core.access import PeerCertificate
 from mqtt_broker.server import openings
 from mqtt_broker.server.config import ConfigError
 from mqtt_broker.server.listeners import Endpoint
-from mqtt_broker.server.tls import TlsLayer
+from mqtt_broker.server.tls import TlsLayer, read_certificate
 from tests.core.peers import connect, publish, subscribe
 from tests.server.certificates import Authority
 from tests.server.running import LOOPS, PATIENCE_S, Raw, Running
@@ -418,3 +418,9 @@ def test_wrong_files_are_named(files: Files, fields: dict[str, str], words: Any)
     assert text.startswith("devices: ")
     for word in words:
         assert word in text, text
+
+
+@pytest.mark.parametrize(("names", "found"), [(["d7"], "d7"), (["d7", "admin"], ""), ([], "")])
+def test_of_several_common_names_none_counts(names: list[str], found: str) -> None:
+    subject = tuple((("commonName", name),) for name in names)
+    assert read_certificate({"subject": subject}).common_name == found

@@ -124,29 +124,40 @@ def test_what_follows_the_request_at_once_counts(end: bytes) -> None:
 # Frames that are wrong.
 
 WRONG = {
-    "text": (masked(1, b"hello"), 1003, "WebSocket"),
-    "no mask": (b"\x82\x02" + PING, 1002, "WebSocket"),
-    "a reserved bit": (b"\xc2\x82\0\0\0\0" + PING, 1002, "WebSocket"),
-    "a reserved opcode": (masked(3, PING), 1002, "WebSocket"),
-    "a long ping": (masked(9, bytes(126)), 1002, "WebSocket"),
-    "a ping in pieces": (masked(9, b"", fin=False), 1002, "WebSocket"),
-    "a continuation of nothing": (masked(0, PING), 1002, "WebSocket"),
-    "a message in a message": (
-        masked(2, b"\xc0", fin=False) + masked(2, b"\x00"),
-        1002,
-        "WebSocket",
-    ),
-    "too large": (b"\x82\xff" + (1 << 40).to_bytes(8, "big") + bytes(4), 1009, "WebSocket"),
-    "beyond 63 bits": (b"\x82\xff" + b"\xff" * 8 + bytes(4), 1009, "WebSocket"),
-    "a close code that is none": (masked(8, b"\x03\xed"), 1002, "WebSocket"),
-    "a close of one byte": (masked(8, b"\x03"), 1002, "WebSocket"),
+    "text": (masked(1, b"hello"), 1003),
+    "text that only begins": (masked(1, b"hel", fin=False), 1003),
+    "no mask": (b"\x82\x02" + PING, 1002),
+    "no mask and nothing in it": (b"\x82\x00", 1002),
+    "no mask on a long frame": (b"\x82\x7e\x01\x00" + bytes(256), 1002),
+    "no mask on a piece": (masked(2, b"\xc0", fin=False) + b"\x80\x01\x00", 1002),
+    "no mask on a ping": (b"\x89\x00", 1002),
+    "no mask on a close": (b"\x88\x02\x03\xe8", 1002),
+    "a first reserved bit": (b"\xc2\x82\0\0\0\0" + PING, 1002),
+    "a second reserved bit": (b"\xa2\x82\0\0\0\0" + PING, 1002),
+    "a third reserved bit": (b"\x92\x82\0\0\0\0" + PING, 1002),
+    "a reserved opcode": (masked(3, PING), 1002),
+    "a reserved control opcode": (masked(11, PING), 1002),
+    "a long ping": (masked(9, bytes(126)), 1002),
+    "a ping in pieces": (masked(9, b"", fin=False), 1002),
+    "a continuation of nothing": (masked(0, PING), 1002),
+    "a message in a message": (masked(2, b"\xc0", fin=False) + masked(2, b"\x00"), 1002),
+    "a message in an empty beginning": (masked(2, b"", fin=False) + masked(2, PING), 1002),
+    "a second beginning": (masked(2, b"", fin=False) + masked(2, PING, fin=False), 1002),
+    "too large": (b"\x82\xff" + (1 << 40).to_bytes(8, "big") + bytes(4), 1009),
+    "beyond 63 bits": (b"\x82\xff" + b"\xff" * 8 + bytes(4), 1009),
+    "a close code of 0": (masked(8, b"\0\0"), 1002),
+    "a close code for nobody": (masked(8, b"\x03\xed"), 1002),
+    "a close code that is never sent": (masked(8, b"\x03\xee"), 1002),
+    "a close code beyond all": (masked(8, b"\x13\x88"), 1002),
+    "a close of one byte": (masked(8, b"\x03"), 1002),
+    "a close reason that is no text": (masked(8, b"\x03\xe8\xff"), 1007),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_frame_is_answered_with_its_code(what: str) -> None:
     """And what came before it counts."""
-    frame, code, reason = WRONG[what]
+    frame, code = WRONG[what]
     with (
         Running(endpoint(websocket=WEB)) as broker,
         over_websocket(broker.port) as witness,
@@ -155,18 +166,90 @@ def test_a_wrong_frame_is_answered_with_its_code(what: str) -> None:
         connected(witness, "witness").send(subscribe(V5, "a"))
         witness.packet()
         connected(client)
-        before = b"" if what == "no mask" else masked(2, publish("a", b"before"))
-        if what == "no mask":  # a client masks from its first frame on, or not at all
-            with over_websocket(broker.port) as bare:
-                bare.sock.sendall(frame)
-                assert bare.closed_with() == code
-        else:
-            client.sock.sendall(before + frame + masked(2, publish("a", b"behind")))
-            assert client.closed_with() == code
-            assert witness.packet().endswith(b"before")
-        broker.wait_until(lambda: broker.refusals == {reason: 1})
+        before, behind = (masked(2, publish("a", text)) for text in (b"before", b"behind"))
+        client.sock.sendall(before + frame + behind)
+        assert client.closed_with() == code
+        assert witness.packet().endswith(b"before")
+        broker.wait_until(lambda: broker.refusals == {"WebSocket": 1})
         witness.send(PING)
         assert witness.packet() == PONG
+
+
+def open_layer(rules: WebSocketRules = WEB) -> WebSocketLayer:
+    layer = WebSocketLayer(rules, 1_000_000)
+    assert layer.receive(request()) == b""
+    assert layer.say(may_wait=False).startswith(b"HTTP/1.1 101 ")
+    return layer
+
+
+def test_frames_and_what_is_between_them_cut_in_two_everywhere() -> None:
+    """Whatever the network makes of it, the same comes out, and the same answers go back."""
+    data = (
+        masked(2, b"whole")
+        + masked(2, b"fir", fin=False)
+        + masked(9, b"ping")
+        + masked(0, b"", fin=False)
+        + masked(10, b"pong")
+        + masked(0, b"st")
+        + masked(2, b"")
+        + masked(2, bytes(200))
+        + masked(8, b"\x0f\xa0bye")
+    )
+    for at in range(len(data) + 1):
+        layer = open_layer()
+        found = layer.receive(data[:at]) + layer.receive(data[at:])
+        assert found == b"wholefirst" + bytes(200)
+        assert layer.say(may_wait=False) == b"\x8a\x04ping" + b"\x88\x02\x0f\xa0"
+        assert layer.ended == "closed"
+    one_by_one = open_layer()
+    assert b"".join(one_by_one.receive(bytes((byte,))) for byte in data) == found
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_frame_a_byte_at_a_time(what: str) -> None:
+    frame, code = WRONG[what]
+    layer = open_layer()
+    data = masked(2, b"before") + frame + masked(2, b"behind")
+    assert b"".join(layer.receive(bytes((byte,))) for byte in data) == b"before"
+    assert layer.say(may_wait=True) == b"\x88\x02" + code.to_bytes(2, "big")
+    assert layer.ended.startswith("WebSocket: ")
+    assert layer.send(b"more") == b"" and layer.farewell() == b""
+
+
+def test_a_flood_of_pings_costs_one_pong_a_read() -> None:
+    layer = open_layer()
+    flood = masked(9, b"x" * 125)
+    assert layer.receive(flood * 500 + masked(9, b"last") + masked(2, PING)) == PING
+    assert layer.say(may_wait=False) == b"\x8a\x04last"
+    assert layer.receive(masked(10, b"unasked") * 500) == b""
+    assert layer.say(may_wait=False) == b""
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"", 1000),
+        (b"\x03\xe8", 1000),
+        (b"\x03\xe9", 1001),
+        (b"\x0b\xb8", 3000),
+        (b"\x13\x87", 4999),
+    ],
+)
+def test_a_close_gets_its_own_code_back(payload: bytes, code: int) -> None:
+    layer = open_layer()
+    assert layer.receive(masked(8, payload) + masked(2, b"behind") + masked(8, payload)) == b""
+    assert layer.say(may_wait=True) == b"\x88\x02" + code.to_bytes(2, "big")
+    assert layer.ended == "closed" and layer.receive(masked(9, b"")) == b""
+
+
+def test_the_longest_message_that_may_be() -> None:
+    rules = WebSocketRules(message_bytes_max=1_000)
+    layer = open_layer(rules)
+    assert len(layer.receive(masked(2, bytes(1_000)))) == 1_000
+    pieces = masked(2, bytes(500), fin=False) + masked(0, bytes(500))
+    assert len(layer.receive(pieces)) == 1_000
+    layer.receive(masked(2, bytes(500), fin=False) + masked(0, bytes(501))[:8])
+    assert layer.say(may_wait=False) == b"\x88\x02" + (1009).to_bytes(2, "big")
 
 
 def test_messages_beyond_the_limit_in_pieces() -> None:
@@ -275,8 +358,7 @@ def test_what_is_no_upgrade_gets_an_http_status(what: str) -> None:
         answer = client.rest()
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer
         assert b"\r\nConnection: close\r\n" in answer
-        refusals = broker.refusals
-        broker.wait_until(lambda: refusals == {"WebSocket refused": 1})
+        broker.wait_until(lambda: broker.refusals == {"WebSocket refused": 1})
 
 
 def test_what_may_be_asked_instead() -> None:

@@ -1,0 +1,163 @@
+"""Limits of a listener and of its clients, from the configuration file to the socket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+import pytest
+
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.core.limits import Limits
+from mqtt_broker.server.config import Config, ConfigError, load
+from mqtt_broker.server.endpoints import Endpoint, Rules, WebSocketRules
+from mqtt_broker.server.limits_table import KEYS
+from tests.core.peers import connect, publish, subscribe
+from tests.server.running import Raw, Running
+
+TWO = """
+packet_bytes_max = 5_000
+[[listeners]]
+name = "outside"
+port = 0
+limits = { packet_bytes_max = 300, subscriptions_max = 1, retain_available = false }
+[[listeners]]
+name = "inside"
+port = 0
+limits = { packet_bytes_max = 9_000 }
+"""
+
+
+def read(text: str, tmp_path: Path) -> Config:
+    path = tmp_path / "fleetmq.toml"
+    path.write_text(text)
+    return load(str(path), {}, {"durability": "memory"})
+
+
+def dial(broker: Running, listener: int) -> Raw:
+    return Raw(socket.create_connection(("127.0.0.1", broker.bound[listener].port), 5))
+
+
+def enter(raw: Raw, client_id: str) -> bytes:
+    raw.send(connect(client_id))
+    answer = raw.packet()
+    assert answer[3] == 0
+    return answer
+
+
+def test_each_listener_has_its_own(tmp_path: Path) -> None:
+    config = read(TWO, tmp_path)
+    with Running(*config.endpoints, packet_bytes_max=config.settings.packet_bytes_max) as broker:
+        outside, inside = dial(broker, 0), dial(broker, 1)
+        told = enter(outside, "o")
+        assert b"\x27\x00\x00\x01\x2c" in told and b"\x25\x00" in told  # 300; nothing retained
+        assert b"\x27\x00\x00\x13\x88" in enter(inside, "i")  # 5,000: the broker's is stricter
+        for raw, code in ((outside, 0x97), (inside, 0)):
+            raw.send(subscribe(V5, "a", "b"))
+            assert raw.packet()[-2:] == bytes([0, code])
+        inside.send(publish("a", b"x" * 200), publish("a", b"kept", retain=True))
+        assert outside.packet()[-200:] == b"x" * 200 and outside.packet().endswith(b"kept")
+        outside.send(publish("a", b"x" * 400))
+        assert outside.packet() == b"\xe0\x01\x95" and outside.rest() == b""
+        for raw in (outside, inside):
+            raw.sock.close()
+
+
+def test_the_longest_websocket_message_follows(tmp_path: Path) -> None:
+    """Nobody makes the broker hold a frame of which no packet could be taken."""
+    rules = Rules(websocket=WebSocketRules(), limits=Limits(packet_bytes_max=100))
+    with Running(Endpoint("127.0.0.1", 0, rules=rules)) as broker:
+        layers = broker.server._listeners[0]._layers
+        assert layers is not None and layers._packet_bytes_max == 100
+
+
+def test_connections_a_second(tmp_path: Path) -> None:
+    config = read("[[listeners]]\nport = 0\nconnects_per_s = 0.2\n", tmp_path)
+    with Running(*config.endpoints) as broker:
+        first = dial(broker, 0)
+        enter(first, "c")
+        with dial(broker, 0) as second, contextlib.suppress(ConnectionError):
+            assert second.rest() == b""  # not a word
+        broker.wait_until(lambda: broker.refusals == {"listener connects_per_s": 1})
+        listener = broker.server._listeners[0]
+        assert listener.connections == 1
+        first.sock.close()
+
+
+def test_messages_of_all_its_clients(tmp_path: Path) -> None:
+    """Together they are slow; who comes elsewhere is not."""
+    text = "[[listeners]]\nport = 0\nmessages_per_s = 10\n[[listeners]]\nport = 0\n"
+    config = read(text, tmp_path)
+    with Running(*config.endpoints) as broker:
+        one, two, other = dial(broker, 0), dial(broker, 0), dial(broker, 1)
+        for number, raw in enumerate((one, two, other)):
+            enter(raw, f"c{number}")
+            raw.send(*[publish("t", b"x")] * 8)
+        connections = broker.server.broker.connections
+        broker.wait_until(lambda: connections["c0"].is_throttled or connections["c1"].is_throttled)
+        broker.wait_until(lambda: broker.server.broker.stats.packets_received[3] == 24)
+        assert not connections["c2"].is_throttled and connections["c2"].meter is None
+        assert connections["c0"].meter is not connections["c1"].meter
+        broker.wait_until(lambda: not any(c.is_throttled for c in connections.values()))
+        for raw in (one, two, other):
+            raw.sock.close()
+
+
+def test_users_and_their_listener(tmp_path: Path) -> None:
+    text = TWO + "[[client_limits]]\npacket_bytes_max = 200\ninflight_max = 7\n"
+    with Running(*(config := read(text, tmp_path)).endpoints, config=config) as broker:
+        raw = dial(broker, 1)
+        assert b"\x27\x00\x00\x00\xc8" in enter(raw, "i")
+        connection = broker.server.broker.connections["i"]
+        assert (connection.limits.inflight_max, connection.limits.subscriptions_max) == (7, 10_000)
+        raw.sock.close()
+
+
+WRONG = {
+    "limits = 5": "limits is a table",
+    "limits = { pocket_bytes_max = 5 }": "did you mean packet_bytes_max?",
+    "limits = { connections_max = 5 }": "unknown key connections_max",
+    "limits = { user = 'x' }": "unknown key user",
+    "limits = { packet_bytes_max = 19 }": "packet_bytes_max is 20 to 268435460",
+    "limits = { receive_maximum = 0 }": "receive_maximum is 1 to 65535",
+    "limits = { inflight_max = 65_536 }": "inflight_max is 1 to 65535",
+    "limits = { queue_messages_max = -1 }": "queue_messages_max is 0 to",
+    "limits = { topic_levels_max = '3' }": "topic_levels_max is a whole number",
+    "limits = { retain_available = 0 }": "retain_available is true or false",
+    "limits = { sent_messages_per_s = -1 }": "sent_messages_per_s is 0 to",
+    "limits = { messages_per_s = nan }": "messages_per_s is 0 to",
+    "connects_per_s = -1": "connects_per_s is 0 to",
+    "connects_per_s = inf": "connects_per_s is 0 to",
+    "messages_per_s = true": "messages_per_s is a number",
+    "bytes_per_s = '1MB'": "bytes_per_s is a number",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_is_named_in_one_line(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(f"[[listeners]]\n{text}\n", tmp_path)
+    assert WRONG[text] in str(caught.value) and "\n" not in str(caught.value)
+    if text.startswith("limits = {") and "unknown" not in WRONG[text]:
+        row = text.removeprefix("limits = { ").removesuffix(" }")
+        with pytest.raises(ConfigError) as other:
+            read(f"[[client_limits]]\n{row}\n", tmp_path)
+        assert WRONG[text] in str(other.value) or "did you mean" in str(other.value)
+
+
+def test_zero_and_absence(tmp_path: Path) -> None:
+    """0 is no limit of its own for rates and subscriptions; an empty table says nothing."""
+    text = "limits = { messages_per_s = 0, sent_bytes_per_s = 0.0, subscriptions_max = 0 }"
+    for row in (text, "limits = {}", ""):
+        (endpoint,) = read(f"[[listeners]]\n{row}\n", tmp_path).endpoints
+        assert endpoint.rules.limits is None
+    (endpoint,) = read("[[listeners]]\nlimits = { queue_messages_max = 0 }", tmp_path).endpoints
+    assert endpoint.rules.limits == Limits(queue_messages_max=0)
+    assert not read("[[client_limits]]\nsubscriptions_max = 0\n", tmp_path).security.is_on
+
+
+def test_the_documents_name_every_key() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "SECURITY.md").read_text()
+    for key in KEYS:
+        assert f"`{key}`" in text, key
