@@ -505,8 +505,12 @@ def publish(broker: Broker, message: Message, publisher: Session | None, now: fl
     try:
         if message.envelope.retain and not broker.retain(message, now):
             broker.budget.drop("quota_exceeded")  # it is still delivered to who is subscribed
-        if route.tap is not None:
+        if route.tap is None:
+            pass
+        elif _has_room(route.tap, message.envelope, [message.payload]):
             route.tap.take(message.envelope, [message.payload], now)
+        else:
+            broker.budget.drop("stream_full")
         route_messages(broker, messages, route, publisher, now)
     finally:
         if ticket is not None:

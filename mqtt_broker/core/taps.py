@@ -20,7 +20,8 @@ class Tap(Protocol):
         """Whether it would take all of these. Asked before a promise is made for them."""
 
     def take(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
-        """They were accepted. What is not admitted is dropped and counted."""
+        """They were accepted. Of QoS 0 what there is no room for is dropped and counted; the
+        rest was admitted, and is taken."""
 
 
 class Taps(Protocol):

@@ -116,6 +116,7 @@ class Telemetry:
         for name in self._recorded.keys() - self.log.streams.keys():
             _log.error("stream %r is gone: its files are not there", name)
             self._journal.on_stream_gone(name)
+            self._store.forget_ends(name)
             del self._recorded[name]
         self._replay = broker.replays = Replay(
             self.log,
@@ -279,6 +280,7 @@ class Telemetry:
             found[f"streams/{name}/messages/stored"] = sum(stream.committed().ends)
             found[f"streams/{name}/messages/taken"] = stream.appended
             found[f"streams/{name}/messages/refused"] = stream.refused
+            found[f"streams/{name}/partition_failures"] = stream.partitioner.failures
         replay = self.replay.figures()
         found["replay/readers"] = replay.readers
         found["replay/groups"] = replay.groups

@@ -37,7 +37,7 @@ from mqtt_broker.streams.batch import (
     check_body,
     split,
 )
-from mqtt_broker.streams.errors import CorruptBatch, Damaged
+from mqtt_broker.streams.errors import Damaged
 from mqtt_broker.streams.offsets import Offsets, check_range
 from mqtt_broker.streams.reader import Reader
 from mqtt_broker.streams.segment import Where
@@ -70,6 +70,17 @@ _TEXTS: Final = (pa.string(), pa.string(), pa.binary(), pa.binary())
 _FLAGS: Final = pa.uint8()
 _BOUND: Final = struct.Struct("<i")
 Array = Any  # pyarrow has no types of its own that mypy knows
+
+
+class _Run(NamedTuple):
+    """Whole batches, one behind the other; which of their offsets are wanted."""
+
+    view: memoryview
+    headers: list[Header]
+    segment: str
+    position: int  # in the segment
+    start: int
+    until: int
 
 
 class _Piece(NamedTuple):
@@ -110,7 +121,7 @@ def record_batches(
             view = memoryview(pa.allocate_buffer(extent.length)).cast("B")
             reader.read_into(view, extent)
             place = reader.segment_name, extent.position
-            yield from scan.add(view, extent.headers, place, extent.start, until)
+            yield from scan.add(_Run(view, extent.headers, *place, extent.start, until))
     yield from scan.rest()
 
 
@@ -143,11 +154,9 @@ def decode(
     try:
         headers = split(view, where.seed)
     except Bad as bad:
-        raise CorruptBatch(
-            where.stream, where.partition, start, -1, _ELSEWHERE, 0, str(bad)
-        ) from None
+        raise where.corrupt(start, -1, _ELSEWHERE, 0, str(bad)) from None
     scan = _Scan(where, on_damage, rows)
-    yield from scan.add(view, headers, (_ELSEWHERE, 0), start, until)
+    yield from scan.add(_Run(view, headers, _ELSEWHERE, 0, start, until))
     yield from scan.rest()
 
 
@@ -164,15 +173,8 @@ class _Scan:
         self._rows = 0
         self._bytes = 0
 
-    def add(
-        self,
-        view: memoryview,
-        headers: list[Header],
-        place: tuple[str, int],
-        start: int,
-        until: int,
-    ) -> Iterator[pa.RecordBatch]:
-        for piece in self._pieces(view, headers, place, start, until):
+    def add(self, run: _Run) -> Iterator[pa.RecordBatch]:
+        for piece in self._pieces(run):
             is_enough = self._rows + piece.rows > self._rows_max or self._bytes > _JOINED_BYTES_MAX
             if self._waiting and is_enough:
                 yield from self.rest()
@@ -186,16 +188,9 @@ class _Scan:
         if pieces:
             yield from self._joined(pieces)
 
-    def _pieces(
-        self,
-        view: memoryview,
-        headers: list[Header],
-        place: tuple[str, int],
-        start: int,
-        until: int,
-    ) -> Iterator[_Piece]:
+    def _pieces(self, run: _Run) -> Iterator[_Piece]:
+        view, headers, segment, begins, start, until = run
         buffer = pa.py_buffer(view)
-        segment, begins = place
         at = 0
         for header in headers:
             batch = Batch(header, view[at : at + header.length])
@@ -235,10 +230,7 @@ class _Scan:
         return True
 
     def _tell(self, batch: Batch, position: int, segment: str, why: str) -> None:
-        where = self._where
-        damage = CorruptBatch(
-            where.stream, where.partition, batch.base, batch.end, segment, position, why
-        )
+        damage = self._where.corrupt(batch.base, batch.end, segment, position, why)
         if self._on_damage is None:
             raise damage
         self._on_damage(damage)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from mqtt_broker.streams.disk import Disk
-from mqtt_broker.streams.errors import Invalid, StreamGone
+from mqtt_broker.streams.errors import Invalid, StreamGone, UnreadableFile
 from mqtt_broker.streams.offsets import Offsets, parse
 
 _DELETED: Final = '{"deleted": true}'
@@ -71,7 +71,7 @@ class Reader:
             self._file = -1
 
     def read(self) -> tuple[int, ...]:
-        """The committed ends; Invalid: the file is damaged."""
+        """The committed ends; UnreadableFile: it is damaged."""
         for _ in range(_TRIES):
             line = os.pread(self._file, _size(self._partitions) + 1, 0)
             if line == self._last:
@@ -84,7 +84,9 @@ class Reader:
                 self._ends = parse(text, self._stream, self._epoch, self._partitions).ends
                 self._last = line
                 return self._ends
-        raise Invalid("committed", "the file does not match its checksum")
+        raise UnreadableFile(
+            "committed", f"the file of stream {self._stream!r} does not match its checksum"
+        )
 
 
 def peek(path: Path) -> Offsets | None:

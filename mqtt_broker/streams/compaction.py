@@ -7,8 +7,9 @@ empty payload says that its topic is gone; as the last message of a topic it is 
 Only sealed segments are looked at. What is new since the last time is read first, and which
 message of each topic in it is the last; then all segments are read against that. One that was
 compacted before and in which nothing is superseded stays as it is, and neighbours that became
-small are joined. Memory is for the topics of what is new, about `TOPICS_MAX` at most: with more,
-the rest waits for the next time. Damage ends it: what is lost may be what has to be kept.
+small are joined. Memory is for the topics of what is new, about `TOPICS_MAX` of them and
+`TOPIC_BYTES_MAX` at most: with more, the rest waits for the next time. Damage ends it: what is
+lost may be what has to be kept.
 
 A new file is on disk, under a name of its own, before the catalog is changed to it in one step;
 only then do the old ones go. Readers that have those open read on. Whatever dies in between
@@ -35,6 +36,7 @@ from mqtt_broker.streams.partition import Partition
 from mqtt_broker.streams.segment import Place, Segment, Where, damage_of
 
 TOPICS_MAX: Final = 2_000_000
+TOPIC_BYTES_MAX: Final = 256 << 20
 Latest = dict[bytes, int]  # topic -> offset of its last message in what is new
 
 
@@ -122,7 +124,7 @@ class _Compaction:
         for segment in segments:
             if segment.generation:
                 continue
-            if len(latest) > TOPICS_MAX:
+            if len(latest) > TOPICS_MAX or sum(map(len, latest)) > TOPIC_BYTES_MAX:
                 return latest, segment.base
             for batch in self._batches(segment):
                 latest.update(zip(batch.topics(), batch.offsets(), strict=True))

@@ -243,10 +243,8 @@ class Group:
 
     @property
     def lag(self) -> list[int]:
-        return [
-            max(0, partition.committed - lane.position)
-            for lane, partition in zip(self.lanes, self.stream.partitions, strict=True)
-        ]
+        partitions = self.stream.partitions
+        return [max(0, partitions[lane.partition].committed - lane.position) for lane in self.lanes]
 
     def open(self, offsets: tuple[int, ...]) -> None:
         """It is known where the group is."""

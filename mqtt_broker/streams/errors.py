@@ -2,6 +2,7 @@
 
 StreamError
 +-- Invalid             a setting, a name or an offset that cannot be what is meant
+|   +-- UnreadableFile  a file beside the segments that says nothing one can go by
 +-- Locked              another process writes here
 +-- UnknownStream       no such stream
 +-- StreamGone          it was deleted while it was read
@@ -29,6 +30,10 @@ class Invalid(StreamError):
         super().__init__(f"{what}: {why}")
         self.what = what
         self.why = why
+
+
+class UnreadableFile(Invalid):
+    """What it says is not what anybody asked for, but what stands on the disk."""
 
 
 class Locked(StreamError):

@@ -144,7 +144,10 @@ class Log:
             self.stream(name).change(changes)
 
     def delete(self, name: str) -> None:
-        """The stream and all in it. Readers that have it open are told."""
+        """The stream and all in it. Readers that have it open are told.
+
+        It is gone with the rename. What fails behind that is reported, and left for the next start.
+        """
         with self.lock:
             stream = self.stream(name)
             gone = self.root / f"{stream.epoch}{names.UNFINISHED}"
@@ -153,8 +156,10 @@ class Log:
             with contextlib.suppress(OSError):
                 stream.mark_deleted()
             stream.close()
-            self.disk.sync_directory(self.root)
-        self.disk.remove_directory(gone)  # a large one takes its time, and nobody waits for it
+            with self._reported(stream, deleted=True):
+                self.disk.sync_directory(self.root)
+        with self._reported(stream, deleted=True):
+            self.disk.remove_directory(gone)  # a large one takes its time: nobody waits for it
 
     def trim(self, name: str, before: Offsets | None = None) -> int:
         """Remove whole segments before these offsets, or all there is; how many went."""
@@ -191,11 +196,11 @@ class Log:
         return dropped
 
     @contextlib.contextmanager
-    def _reported(self, stream: Stream) -> Iterator[None]:
+    def _reported(self, stream: Stream, *, deleted: bool = False) -> Iterator[None]:
         try:
             yield
         except (OSError, StreamError) as error:
-            if not stream.is_deleted:
+            if deleted or not stream.is_deleted:
                 self.report(f"stream {stream.name!r}: {error}")
 
     def sync(self, partitions: Sequence[Partition]) -> None:

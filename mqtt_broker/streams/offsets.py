@@ -27,6 +27,7 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 OFFSET_MAX: Final = (1 << 63) - 1
 TEXT_CHARS_MAX: Final = 64 << 10
+_DATE_DIGITS: Final = 8  # 20261118
 _PARTITION: Final = re.compile(r"p(0|[1-9]\d{0,8})")
 
 
@@ -82,6 +83,8 @@ def parse(text: str, stream: str, epoch: str, partitions: int) -> Offsets:
 
 def parse_time(text: str) -> int | None:
     """Microseconds of Unix time of an ISO 8601 time, UTC unless it says otherwise."""
+    if text.isdigit() and len(text) != _DATE_DIGITS:
+        return None  # seconds or offsets, perhaps; Python would find a year in some of them
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

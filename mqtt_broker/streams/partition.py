@@ -185,6 +185,8 @@ class Partition:
         """Give up so many sealed segments. The catalog goes first: files alone mean nothing."""
         if not count:
             return
+        for at in range(count):  # places are found without it; a full disk has room then
+            self._disk.remove(names.index(self.where.directory / self.catalog[at].name))
         self.finish_roll()
         gone = [self.catalog[at] for at in range(count)]
         self.save(self.catalog.without(count))

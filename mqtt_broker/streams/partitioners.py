@@ -28,6 +28,7 @@ Function = Callable[[str, str, bytes, User], "int | str | bytes"]
 
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _CACHED_MAX: Final = 65_536
+_CHARS_CACHED_MAX: Final = 256  # a key of 64 KB is not worth keeping
 
 
 def check_partition_by(text: str) -> None:
@@ -104,9 +105,11 @@ class Partitioner:
     def _by(self, key: str) -> int:
         found = self._cached.get(key)
         if found is None:
-            if len(self._cached) >= _CACHED_MAX:
-                self._cached.clear()
-            found = self._cached[key] = zlib.crc32(key.encode()) % self.partitions
+            found = zlib.crc32(key.encode()) % self.partitions
+            if len(key) <= _CHARS_CACHED_MAX:
+                if len(self._cached) >= _CACHED_MAX:
+                    self._cached.clear()
+                self._cached[key] = found
         return found
 
     def _by_function(
@@ -116,17 +119,19 @@ class Partitioner:
         dealt: dict[int, list[bytes]] = {}
         for payload in payloads:
             try:
-                key: object = self._function(topic, client_id, payload, user)
-            except Exception:  # it is other people's code: the message goes on without it
-                key = None
-            if isinstance(key, int):
-                number = key % self.partitions
-            elif isinstance(key, bytes):
-                number = zlib.crc32(key) % self.partitions
-            elif isinstance(key, str):
-                number = zlib.crc32(key.encode(errors="replace")) % self.partitions
-            else:
+                number = self._number(self._function(topic, client_id, payload, user))
+            except (Exception, SystemExit):  # it is other people's code: we go on without it
                 self.failures += 1
                 number = self._by(client_id)
             dealt.setdefault(number, []).append(payload)
         return list(dealt.items())
+
+    def _number(self, key: object) -> int:
+        """Where what a function has returned belongs; TypeError, when that is nothing to go by."""
+        if isinstance(key, int):
+            return int(key) % self.partitions
+        if isinstance(key, str):
+            key = str.encode(key, errors="replace")
+        if isinstance(key, bytes):
+            return zlib.crc32(key) % self.partitions
+        raise TypeError(type(key).__name__)

@@ -27,7 +27,6 @@ from mqtt_broker.streams.batch import (
     decode_header,
 )
 from mqtt_broker.streams.errors import (
-    CorruptBatch,
     Damaged,
     EndBeforeStart,
     MissingSegment,
@@ -245,22 +244,14 @@ class Reader:
             self.close()
 
     def _damage(self, segment: Segment, limit: int, header: Header | None, why: str) -> None:
-        where = self._files.where
         place = segment.resume(self._at, header)
         if place is not None and place.base > limit:
             place = None  # not committed, and it may be written again
         end = self._location.end if self._location.end >= 0 else limit
         until = place.base if place is not None else end
-        error = CorruptBatch(
-            where.stream,
-            where.partition,
-            max(self.offset, self._at.base),
-            until,
-            segment.path.name,
-            self._at.position,
-            why,
-        )
-        self._tell(error)
+        first = max(self.offset, self._at.base)
+        name, position = segment.path.name, self._at.position
+        self._tell(self._files.where.corrupt(first, until, name, position, why))
         if place is not None:
             self._go(place)
         else:

@@ -34,7 +34,6 @@ from mqtt_broker.streams.connection import (
     Reply,
 )
 from mqtt_broker.streams.errors import (
-    CorruptBatch,
     Damaged,
     EndBeforeStart,
     Invalid,
@@ -310,19 +309,8 @@ class RemoteReader:
             self._doubted = header.base  # once more, by another connection
             self._connection.close()
             return
-        where = self._where
         first = max(self.offset, header.base)
-        self._tell(
-            CorruptBatch(
-                where.stream,
-                where.partition,
-                first,
-                header.end,
-                sent.segment,
-                sent.position + at,
-                why,
-            )
-        )
+        self._tell(self._where.corrupt(first, header.end, sent.segment, sent.position + at, why))
         self.offset = header.end
 
     def _tell(self, damage: Damaged) -> None:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 RECORD_S: Final = 0.1  # between two records of how far somebody is
 READERS_MAX: Final = 10_000  # subscriptions to streams
 GROUPS_MAX: Final = 10_000  # that are remembered, with members or without
+GROUP_CHARS_MAX: Final = 200  # of a name, which stands in paths of the API and in labels
 BUFFERED_BYTES_MAX: Final = 128 << 20  # of pages that were read ahead
 FILES_MAX: Final = 512  # kept open for readers
 _CLIENT: Final = "client:"
@@ -173,6 +174,12 @@ class Replay:
         is_known = taker is not None and goes_on
         if wanted.group:
             is_known = (wanted.group, wanted.stream) in self._groups
+            if not is_known and len(wanted.group) > GROUP_CHARS_MAX:
+                return Refusal(
+                    reasons.TOPIC_FILTER_INVALID,
+                    f"the group's name has {len(wanted.group)} characters, "
+                    f"it may have {GROUP_CHARS_MAX}",
+                )
             if not is_known and len(self._groups) >= self._limits.groups_max:
                 return Refusal(
                     reasons.QUOTA_EXCEEDED, f"there are {len(self._groups)} groups, the most"
@@ -333,8 +340,8 @@ class Replay:
         group.join(member)
 
     def _on_group_found(self, group: Group, found: tuple[int, ...] | Exception) -> None:
-        if self._groups.get((group.name, group.stream.name)) is not group:
-            return
+        if self._groups.get((group.name, group.stream.name)) is not group or group.lanes:
+            return  # it is no more, or an operator has said meanwhile where it is
         if isinstance(found, tuple):
             group.open(found)
             self.record(group)

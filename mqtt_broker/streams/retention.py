@@ -3,7 +3,8 @@
 A segment goes when all in it is older than `retain_s`, by the broker's clock at receipt, and
 only from the front: what is kept is without holes. When a stream holds more than `max_bytes` in
 all its partitions together, the segment with the oldest end goes, whichever partition it is of.
-The active segment never goes; it is sealed when it is `segment_s` old, written to or not.
+The active segment never goes; it is sealed when it is `segment_s` old, written to or not. Sealing
+needs room on the disk, and removing makes it: what fails there does not keep what is due.
 """
 
 from __future__ import annotations
@@ -49,16 +50,22 @@ def surplus(stream: Stream) -> list[int]:
 
 
 def apply(stream: Stream, now_us: int) -> int:
-    """Remove what is due; how many segments went."""
+    """Remove what is due; how many segments went. A failure to seal is raised after that."""
     removed = 0
+    failure: OSError | None = None
     for partition in stream.partitions:
-        partition.roll_if_due(now_us)
+        try:
+            partition.roll_if_due(now_us)
+        except OSError as error:
+            failure = error
         count = expired(partition, now_us)
         partition.remove_first(count)
         removed += count
     for partition, count in zip(stream.partitions, surplus(stream), strict=True):
         partition.remove_first(count)
         removed += count
+    if failure is not None:
+        raise failure
     return removed
 
 
@@ -66,12 +73,16 @@ def trim(stream: Stream, before: tuple[int, ...]) -> int:
     """Remove whole segments that end at or before these offsets, the active one included."""
     removed = 0
     for partition, offset in zip(stream.partitions, before, strict=True):
-        if offset >= partition.end:
-            partition.roll()
-        catalog = partition.catalog
-        count = 0
-        while count < len(catalog) and catalog[count].end <= offset:
-            count += 1
-        partition.remove_first(count)
-        removed += count
+        removed += _remove_before(partition, offset)
+        if offset >= partition.end and partition.roll():
+            removed += _remove_before(partition, offset)
     return removed
+
+
+def _remove_before(partition: Partition, offset: int) -> int:
+    catalog = partition.catalog
+    count = 0
+    while count < len(catalog) and catalog[count].end <= offset:
+        count += 1
+    partition.remove_first(count)
+    return count

@@ -55,12 +55,16 @@ class Where:
     directory: Path
     seed: int
 
+    def corrupt(
+        self, offset: int, until: int, segment: str, position: int, why: str
+    ) -> CorruptBatch:
+        """Damage in one of its files, as an error."""
+        return CorruptBatch(self.stream, self.partition, offset, until, segment, position, why)
+
 
 def damage_of(where: Where, segment: str, item: Found) -> CorruptBatch:
     until = item.next.base if item.next else -1
-    return CorruptBatch(
-        where.stream, where.partition, item.base, until, segment, item.position, item.why
-    )
+    return where.corrupt(item.base, until, segment, item.position, item.why)
 
 
 class Segment:

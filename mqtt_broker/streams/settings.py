@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from mqtt_broker.streams import names
-from mqtt_broker.streams.errors import Invalid, UnknownStream
+from mqtt_broker.streams.errors import Invalid, UnknownStream, UnreadableFile
 from mqtt_broker.streams.partitioners import check_partition_by
 from mqtt_broker.streams.times import TimeRule
 from mqtt_broker.topics.names import filter_problem
@@ -116,9 +116,9 @@ class Settings:
             raise UnknownStream(directory.name) from None
         except Invalid as error:
             key = "" if error.what == names.METADATA else f"{error.what}: "
-            raise Invalid(str(path), f"{key}{error.why}") from None
+            raise UnreadableFile(str(path), f"{key}{error.why}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(str(path), str(error)) from None
+            raise UnreadableFile(str(path), str(error)) from None
 
 
 def _check_text(key: str, text: str) -> None:

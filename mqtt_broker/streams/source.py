@@ -23,6 +23,7 @@ from mqtt_broker.streams.errors import (
     StreamGone,
     UnknownPartition,
     UnknownStream,
+    UnreadableFile,
 )
 from mqtt_broker.streams.offsets import EARLIEST, LATEST, Offsets, parse_time
 from mqtt_broker.streams.recovery import read_catalog
@@ -72,7 +73,7 @@ class PartitionSource:
         except Bad as bad:
             if not self._is_ours():
                 raise StreamGone(self.where.stream) from None
-            raise Invalid(str(path), str(bad)) from None
+            raise UnreadableFile(str(path), str(bad)) from None
         if found is not None:
             self.catalog = found
             self._known = known
@@ -112,11 +113,14 @@ class PartitionSource:
 
     def open(self, offset: int, committed: int) -> tuple[Location, Segment]:
         """The segment that has an offset below the committed end, opened."""
-        try:
-            return self._open(offset, committed)
-        except (OffsetGone, MissingSegment):
-            self.reload()  # retention and compaction go on meanwhile
-            return self._open(offset, committed)
+        while True:
+            known = self._known
+            try:
+                return self._open(offset, committed)
+            except (OffsetGone, MissingSegment):
+                self.reload()
+                if self._known == known:  # else retention or compaction was at work
+                    raise
 
     def _open(self, offset: int, committed: int) -> tuple[Location, Segment]:
         location = self.locate(offset)

@@ -61,6 +61,7 @@ class StreamTap:
                 properties=envelope.travels,
                 user=user,
                 payload_bytes=envelope.payload_bytes,
+                is_promised=envelope.qos > 0,
             )
         missing = len(payloads) * len(self._streams) - taken
         if missing:

@@ -29,6 +29,7 @@ WAIT_S_MAX: Final = 30.0
 _STATUS: Final[dict[type[StreamError], int]] = {
     StreamError: 500,
     errors.Invalid: 400,
+    errors.UnreadableFile: 500,
     errors.EndBeforeStart: 400,
     errors.UnknownStream: 404,
     errors.UnknownPartition: 404,

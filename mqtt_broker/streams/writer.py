@@ -87,18 +87,20 @@ class LogWriter:
         properties: bytes = b"",
         user: User = (),
         payload_bytes: int = -1,
+        is_promised: bool = False,
     ) -> int:
         """Messages that differ only in payload; how many of them, from the first, were taken.
 
         `properties` as MQTT 5 writes them, without the length in front and without what belongs
         to one hop; `user` the user properties in it, for partitions and times that go by them.
-        `payload_bytes`: how long each payload is, if all are as long.
+        `payload_bytes`: how long each payload is, if all are as long. What `is_promised` is
+        taken, room or not: whoever promised it has asked before.
         """
         topic_bytes, client_bytes = topic.encode(), client_id.encode()
         each = len(topic_bytes) + len(client_bytes) + len(properties) + ROW_BYTES
         count = len(payloads)
         size = _size(each, payloads, payload_bytes)
-        if self.waiting_bytes + size > self.waiting_bytes_max:
+        if not is_promised and self.waiting_bytes + size > self.waiting_bytes_max:
             payloads = payloads[: self._room(payloads, each)]
             self.messages_refused += count - len(payloads)
             stream.refused += count - len(payloads)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_ingest.jobs.keyed import Finding, Reading
+from spark_ingest.jobs.silence import Silence
 
 GAP: Final = "gap"
 DUPLICATE: Final = "duplicate"
@@ -50,8 +51,7 @@ class Findings:
         self._limits = limits
         self._totals = dict.fromkeys(TOTALS, 0)
         self._first_us: int | None = None
-        self._heard_us: int | None = None
-        self._is_silent = False
+        self._silence = Silence(limits.silence_us)
         self._last: int | None = None  # the highest sequence number
         self._event_us = 0  # of the newest message
         # first and last missing, when the gap was seen, what it was at first: number and count
@@ -61,13 +61,15 @@ class Findings:
     def restore(self, state: Any) -> None:
         totals, *rest = state
         self._totals = dict(zip(TOTALS, totals, strict=True))
-        self._first_us, self._heard_us, self._is_silent, self._last, self._event_us = rest[:5]
+        silence = self._silence
+        self._first_us, silence.heard_us, silence.is_told, self._last, self._event_us = rest[:5]
         self._gaps, self._same = rest[5:]
 
     def state(self) -> Any:
+        silence = self._silence
         return [
             list(self._totals.values()),
-            *(self._first_us, self._heard_us, self._is_silent, self._last, self._event_us),
+            *(self._first_us, silence.heard_us, silence.is_told, self._last, self._event_us),
             *(self._gaps, self._same),
         ]
 
@@ -154,27 +156,23 @@ class Findings:
     # Silence.
 
     def _heard(self, at_us: int) -> Iterator[Finding]:
-        silence_us, before_us = self._limits.silence_us, self._heard_us
-        if before_us is None:
+        if self._first_us is None:
             self._first_us = at_us
-        elif silence_us and at_us - before_us > silence_us:
-            if not self._is_silent:
+        was_told = self._silence.is_told
+        began_us = self._silence.hear(at_us)
+        if began_us is not None:
+            if not was_told:
                 self._totals["silences"] += 1
-            yield self._finding(SILENT, before_us + silence_us, ended_us=at_us)
-        self._is_silent = False
-        self._heard_us = at_us if before_us is None else max(at_us, before_us)
+            yield self._finding(SILENT, began_us, ended_us=at_us)
 
     def silent_at_us(self) -> int | None:
-        if self._heard_us is None or self._is_silent or not self._limits.silence_us:
-            return None
-        return self._heard_us + self._limits.silence_us
+        return self._silence.due_us()
 
     def on_silence(self) -> Iterator[Finding]:
-        due_us = self.silent_at_us()
-        if due_us is not None:
-            self._is_silent = True
+        began_us = self._silence.tell()
+        if began_us is not None:
             self._totals["silences"] += 1
-            yield self._finding(SILENT, due_us)
+            yield self._finding(SILENT, began_us)
 
     # What is said.
 
@@ -182,7 +180,7 @@ class Findings:
         yield {
             **self._finding("", 0),
             "first_us": self._first_us,
-            "heard_us": self._heard_us,
+            "heard_us": self._silence.heard_us,
             **self._totals,
         }
 

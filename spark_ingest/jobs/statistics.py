@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from spark_ingest.jobs.keyed import Finding, Reading
+from spark_ingest.jobs.silence import Silence
 
 OUTLIER: Final = "outlier"
 JUMP: Final = "jump"
@@ -101,16 +102,15 @@ class Statistics:
         self._device = device
         self._limits = limits
         self._metrics: dict[str, _Metric] = {}
-        self._heard_us: int | None = None
-        self._is_silent = False
+        self._silence = Silence(limits.silence_us)
 
     def restore(self, state: Any) -> None:
-        self._heard_us, self._is_silent, metrics = state
+        self._silence.heard_us, self._silence.is_told, metrics = state
         self._metrics = {name: _Metric.of(one) for name, one in metrics.items()}
 
     def state(self) -> Any:
         metrics = {name: one.state() for name, one in self._metrics.items()}
-        return [self._heard_us, self._is_silent, metrics]
+        return [self._silence.heard_us, self._silence.is_told, metrics]
 
     def read(self, reading: Reading) -> Iterator[Finding]:
         yield from self._heard(reading.received_us)
@@ -166,22 +166,17 @@ class Statistics:
     # Silence.
 
     def _heard(self, at_us: int) -> Iterator[Finding]:
-        silence_us, before_us = self._limits.silence_us, self._heard_us
-        if silence_us and before_us is not None and at_us - before_us > silence_us:
-            yield self._alert(SILENT, "", before_us + silence_us, ended_us=at_us)
-        self._is_silent = False
-        self._heard_us = at_us if before_us is None else max(at_us, before_us)
+        began_us = self._silence.hear(at_us)
+        if began_us is not None:
+            yield self._alert(SILENT, "", began_us, ended_us=at_us)
 
     def silent_at_us(self) -> int | None:
-        if self._heard_us is None or self._is_silent or not self._limits.silence_us:
-            return None
-        return self._heard_us + self._limits.silence_us
+        return self._silence.due_us()
 
     def on_silence(self) -> Iterator[Finding]:
-        due_us = self.silent_at_us()
-        if due_us is not None:
-            self._is_silent = True
-            yield self._alert(SILENT, "", due_us)
+        began_us = self._silence.tell()
+        if began_us is not None:
+            yield self._alert(SILENT, "", began_us)
 
     def _alert(
         self,

@@ -12,7 +12,6 @@ what was acknowledged has to be in it. The CPU time is that of the broker's proc
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -28,6 +27,8 @@ from mqtt_broker.streams.log import Log
 from mqtt_broker.streams.settings import Settings
 from mqtt_broker.streams.source import Source
 from tests.bench import flows
+from tests.bench.asked import answers
+from tests.bench.asked import options as asked
 from tests.bench.durable import Rounds, fsync_ms, show, verdict
 from tests.bench.peers import Flow, Target, Wrong
 from tests.bench.places import PAYLOAD_BYTES, Broker, Place, Places, in_child
@@ -107,26 +108,8 @@ def run(name: str, program: Path, places: Places, count: int, seconds: float) ->
     )
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The telemetry log beside live delivery.")
-    beside = Path(sys.executable).with_name("fleetmq")
-    parser.add_argument("--fleetmq", type=Path, default=beside, help=f"(default {beside})")
-    parser.add_argument("--only", default=",".join(CASES), help="of " + ", ".join(CASES))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0, help="that a flow is measured")
-    parser.add_argument("--folder", help="for the stores, on the disk to measure")
-    found = parser.parse_args()
-    found.only = found.only.split(",")
-    if unknown := set(found.only) - set(CASES):
-        parser.error(f"--only: there is no {min(unknown)}")
-    if not found.fleetmq.exists():
-        parser.error(f"--fleetmq: there is no {found.fleetmq}")
-    found.fleetmq = found.fleetmq.absolute()
-    return found
-
-
 def main() -> int:
-    options = arguments()
+    options = answers(asked("The telemetry log beside live delivery.", CASES, seconds=6.0), CASES)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="fleetmq-bench-", dir=options.folder)

@@ -39,11 +39,25 @@ def test_five_kills_on_postgresql(tmp_path: Path) -> None:
         with PostgreSQL():
             pass
     except Unavailable as error:
-        pytest.skip(str(error))
+        pytest.skip(f"PostgreSQL: {error}")  # the word that TESTS_REQUIRE looks for
     options = Options(kills=5, database="postgresql", rate=800.0, life_s=0.5, clients=3)
     verdict, said = run(options, tmp_path)
     assert verdict.is_clean, said
     assert verdict.rows[1].due > 500 and verdict.rows[2].due > 250, said
+
+
+def test_want_of_postgresql_is_named_where_nothing_may_be_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the word that `TESTS_REQUIRE` looks for, whatever is wanting."""
+
+    class Missing:
+        def __init__(self) -> None:
+            raise Unavailable("initdb: exit code 1")
+
+    monkeypatch.setattr(f"{__name__}.PostgreSQL", Missing)
+    with pytest.raises(pytest.skip.Exception, match=r"PostgreSQL.*initdb"):
+        test_five_kills_on_postgresql(tmp_path)
 
 
 def test_without_a_store_the_same_kills_lose(tmp_path: Path) -> None:

@@ -187,3 +187,26 @@ class Mortal(Watched):
         if kind == 1:
             return whole
         return safe + tail[:cut] if kind == 2 else safe + bytes(cut) + tail[cut:]
+
+
+class Small(Disk):
+    """A file system of so many blocks of 4 KB, with everything under `root`."""
+
+    def __init__(self, root: Path, blocks_max: int) -> None:
+        self._root = root
+        self._blocks_max = blocks_max
+
+    def write_some(self, file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
+        size = os.fstat(file).st_size
+        grown = max(size, position + sum(map(len, buffers)))
+        if self.blocks - _blocks(size) + _blocks(grown) > self._blocks_max:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write_some(file, buffers, position)
+
+    @property
+    def blocks(self) -> int:
+        return sum(_blocks(path.stat().st_size) for path in self._root.rglob("*"))
+
+
+def _blocks(size: int) -> int:
+    return -(-size // 4_096)

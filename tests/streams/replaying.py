@@ -216,6 +216,11 @@ def got(peer: Peer) -> list[Got]:
     return found
 
 
+def numbers(first: int, last: int) -> list[bytes]:
+    """Payloads to tell apart."""
+    return [b"%d" % number for number in range(first, last)]
+
+
 def payloads(peer: Peer) -> list[bytes]:
     return [one.payload for one in got(peer)]
 
@@ -236,5 +241,5 @@ def drain(peer: Peer) -> list[Got]:
 
 __all__ = [
     "ERROR", "NAME", "START_US", "STREAM", "V5", "Got", "Limits", "Peer", "Publish", "Replays",
-    "acknowledge", "ask", "drain", "got", "payloads", "subscribe",
+    "acknowledge", "ask", "drain", "got", "numbers", "payloads", "subscribe",
 ]  # fmt: skip

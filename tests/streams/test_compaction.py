@@ -171,10 +171,11 @@ def test_a_reader_goes_on_through_it(tmp_path: Path) -> None:
                 reader.close()
 
 
+@pytest.mark.parametrize(("limit", "most"), [("TOPICS_MAX", 10), ("TOPIC_BYTES_MAX", 40)])
 def test_with_more_topics_than_memory_the_rest_comes_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(compaction, "TOPICS_MAX", 10)
+    monkeypatch.setattr(compaction, limit, most)
     with Writing(tmp_path) as writing:
         writing.create(segment_bytes=4_096, compact=True)
         fill(writing, 200, topics=40)

@@ -154,6 +154,31 @@ def test_a_time_as_the_start_of_a_group(world: Replays) -> None:
     assert places(drain(one) + drain(two)) == [(partition, 5) for partition in range(4)]
 
 
+def test_a_group_whose_beginning_is_looked_for_can_be_looked_at(world: Replays) -> None:
+    world.holds_reads = True
+    subscribe(world.client("one"), GROUP, "2023-11-14T22:13:25Z", 1)
+    (group,) = world.replay.groups()
+    assert (group.members, group.committed, group.lag) == ({"one": []}, (), ())
+    world.holds_reads = False
+    world.settle()
+    (group,) = world.replay.groups()
+    assert (group.committed, group.lag) == ((5, 5, 5, 5), (0, 0, 0, 0))
+
+
+def test_a_reset_counts_though_the_beginning_was_looked_for(world: Replays) -> None:
+    world.holds_reads = True
+    one = world.client("one")
+    subscribe(one, GROUP, "2023-11-14T22:13:25Z", 1)
+    one.send(unsubscribe(V5, GROUP))
+    epoch = world.log.streams[NAME].epoch
+    world.replay.group_reset("work", NAME, Offsets(epoch, (1, 2, 3, 4)))
+    world.holds_reads = False
+    world.settle()
+    assert world.position(OWNER) == {0: 1, 1: 2, 2: 3, 3: 4}
+    (group,) = world.replay.groups()
+    assert group.committed == (1, 2, 3, 4)
+
+
 def test_acknowledgements_in_any_order(tmp_path: Path) -> None:
     world = make(tmp_path, partitions=1)
     one = member(world, "one")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqtt_broker.streams.builder import Builder, Run
+from mqtt_broker.streams.disk import Disk
 from mqtt_broker.streams.source import Source
 from mqtt_broker.streams.verify import verify
 from tests.streams.disks import Failing, Stuttering
-from tests.streams.logs import NAME, Sent, Writing, read, segments
+from tests.streams.logs import NAME, Sent, Writing, payloads, read, segments
 
 TRIES_MAX = 20
 
@@ -150,3 +152,24 @@ def test_a_disk_that_takes_a_few_bytes_at_a_time(
     with Writing(tmp_path, disk=Stuttering(random.Random(1))) as writing:
         story(writing)
     is_right(tmp_path, whole[1])
+
+
+def test_a_stream_is_gone_though_its_files_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(disk: Disk, path: Path) -> None:
+        raise OSError(EIO, "Input/output error", str(path))
+
+    with Writing(tmp_path) as writing:
+        writing.create()
+        writing.put(b"one")
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "remove_directory", fail)
+            patch.setattr(Disk, "sync_directory", fail)
+            writing.log.delete(NAME)
+        assert [line.count("Input/output error") for line in writing.lines] == [1, 1]
+        assert NAME not in writing.log.streams
+        writing.create()
+        writing.put(b"two")
+    with Writing(tmp_path):
+        assert payloads(tmp_path) == [b"two"]

@@ -106,6 +106,9 @@ def test_a_range_is_of_one_epoch_and_does_not_go_back() -> None:
         ("0001-01-01T00:00:00+23:59", -62135683140000000 - 86_400_000_000 + 0),
         ("yesterday", None),
         ("", None),
+        ("20231114", 1_699_920_000_000_000),
+        ("1712111011223344", None),  # microseconds, and no minute of the year 1712
+        ("1" * 20, None),
     ],
 )
 def test_times(text: str, us: int | None) -> None:

@@ -25,6 +25,19 @@ def by_bytes(topic: str, client_id: str, payload: bytes, user: User) -> bytes:
     return payload
 
 
+def leaves(topic: str, client_id: str, payload: bytes, user: User) -> int:
+    raise SystemExit(3)
+
+
+class Odd(int):
+    def __int__(self) -> int:
+        raise RuntimeError("it is no number after all")
+
+
+def odd(topic: str, client_id: str, payload: bytes, user: User) -> int:
+    return Odd(3)
+
+
 def wrong(topic: str, client_id: str, payload: bytes, user: User) -> object:
     if payload == b"3":
         raise ValueError
@@ -83,8 +96,9 @@ def test_a_function_of_the_users_own() -> None:
     assert sum(map(len, dealt.values())) == len(PAYLOADS)
 
 
-def test_a_function_that_fails_loses_nothing() -> None:
-    partitioner = Partitioner("tests.streams.test_partitioners.wrong", 5)
+@pytest.mark.parametrize("name", ["wrong", "leaves", "odd"])
+def test_a_function_that_fails_loses_nothing(name: str) -> None:
+    partitioner = Partitioner(f"tests.streams.test_partitioners.{name}", 5)
     assert partitioner.deal("t", "dev", PAYLOADS, ()) == deal("client", "t")
     assert partitioner.failures == len(PAYLOADS)
 
@@ -103,3 +117,18 @@ def test_what_cannot_be_is_refused_at_once(by: str, says: str) -> None:
     with pytest.raises(Invalid, match=r"^partition_by: ") as caught:
         Partitioner(by, 2)
     assert says in str(caught.value)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """A topic may have 65,535 bytes, and a publisher as many topics as it likes."""
+    partitioner = Partitioner("topic", 5)
+    topics = [f"{number}/" + "x" * 65_000 for number in range(3)]
+    assert [deal_of(partitioner, topic) for topic in topics] == [crc(t.encode(), 5) for t in topics]
+    assert not partitioner._cached
+    deal_of(partitioner, "short")
+    assert list(partitioner._cached) == ["short"]
+
+
+def deal_of(partitioner: Partitioner, topic: str) -> int:
+    ((number, _),) = partitioner.deal(topic, "c", PAYLOADS, ())
+    return number

@@ -19,13 +19,15 @@ from mqtt_broker.streams.errors import (
     StreamGone,
     UnknownPartition,
     UnknownStream,
+    UnreadableFile,
     WrongEpoch,
 )
 from mqtt_broker.streams.index import Entry, encode
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.reader import Reader
+from mqtt_broker.streams.segment import Segment
 from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.source import Source, stream_names
+from mqtt_broker.streams.source import Location, PartitionSource, Source, stream_names
 from tests.streams.logs import NAME, START_US, Sent, Writing, payloads, put_many, read, segments
 
 
@@ -353,16 +355,16 @@ def test_a_damaged_catalog_or_end_is_said(ten: Path) -> None:
     with Source.open(ten, NAME) as source:
         assert source.ends().ends == (420,)
         committed.write_bytes(b"x" + committed.read_bytes()[1:])
-        with pytest.raises(Invalid, match="does not match its checksum"):
+        with pytest.raises(UnreadableFile, match="does not match its checksum"):
             source.ends()
     committed.write_bytes(b"")
     with (
         Source.open(ten, NAME) as source,
-        pytest.raises(Invalid, match="does not match its checksum"),
+        pytest.raises(UnreadableFile, match="does not match its checksum"),
     ):
         source.ends()
     (ten / NAME / "p0" / "catalog").write_bytes(b"junk")
-    with pytest.raises(Invalid, match="catalog: it is cut short"):
+    with pytest.raises(UnreadableFile, match="catalog: it is cut short"):
         Source.open(ten, NAME)
 
 
@@ -389,3 +391,21 @@ def test_a_source_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> N
         Source.open(tmp_path, NAME)
     if before:
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_segment_that_is_compacted_again_and_again_is_found(
+    ten: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it is opened under the name that the catalog has, that name is gone already."""
+    opened = PartitionSource._open
+    tries = []
+
+    def open_late(source: PartitionSource, offset: int, committed: int) -> tuple[Location, Segment]:
+        tries.append(offset)
+        if len(tries) < 5:
+            os.utime(source.where.directory / "catalog", ns=(0, len(tries)))
+            raise MissingSegment(NAME, 0, offset, 40, "old.seg")
+        return opened(source, offset, committed)
+
+    monkeypatch.setattr(PartitionSource, "_open", open_late)
+    assert numbers(ten)[:3] == [0, 1, 2]

@@ -7,7 +7,7 @@ import pickle
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,20 +46,6 @@ from mqtt_broker.streams.wire import decode_error, encode_error
 from tests.admin.brokers import LogBroker, Serving
 from tests.streams.logs import NAME, START_US, Sent, segments
 from tests.streams.remotes import PATIENCE_S, TOKEN, drain, fill, opened
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[LogBroker]:
-    broker = LogBroker(tmp_path / "data" / "streams")
-    yield broker
-    broker.close()
-
-
-@pytest.fixture
-def http(broker: LogBroker) -> Iterator[Serving]:
-    with Serving(broker, broker.root, TOKEN) as serving:
-        yield serving
-    assert serving.lines == []
 
 
 def outcome(work: Callable[..., object], *args: object) -> object:
@@ -280,6 +266,7 @@ def test_random_damage(broker: LogBroker, http: Serving, seed: int) -> None:
 def test_errors_travel_whole() -> None:
     made: list[StreamError] = [
         Invalid("offsets", "because"),
+        errors.UnreadableFile("committed", "because"),
         errors.Locked("/x", "17"),
         UnknownStream("s"),
         StreamGone("s"),

@@ -8,7 +8,6 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -21,20 +20,6 @@ from mqtt_broker.streams.remote import RemoteReader, RemoteSource
 from tests.admin.brokers import LogBroker, Serving
 from tests.streams.logs import NAME
 from tests.streams.remotes import PATIENCE_S, TOKEN, drain, fill, opened
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[LogBroker]:
-    broker = LogBroker(tmp_path / "data" / "streams")
-    yield broker
-    broker.close()
-
-
-@pytest.fixture
-def http(broker: LogBroker) -> Iterator[Serving]:
-    with Serving(broker, broker.root, TOKEN) as serving:
-        yield serving
-    assert serving.lines == []
 
 
 def _is_whole(request: bytes) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,20 +23,10 @@ from tests.streams.replaying import (
     ask,
     drain,
     got,
+    numbers,
     payloads,
     subscribe,
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Replays]:
-    world = Replays(tmp_path / "streams")
-    yield world
-    world.close()
-
-
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last)]
 
 
 def test_a_record_says_where_it_stands(world: Replays) -> None:
@@ -159,6 +148,7 @@ REFUSED = [
     ("$share/g/$stream/#", None, 0x8F, "wildcards"),
     (f"$share/g/{STREAM}/@soon", None, 0x8F, "none of"),
     (f"$share/g/{STREAM}", '{"p0": 11}', 0x83, "beyond the end"),
+    (f"$share/{'g' * 201}/{STREAM}", None, 0x8F, "it may have 200"),
 ]
 
 

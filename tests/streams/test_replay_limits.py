@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,10 @@ from tests.streams.replaying import (
     acknowledge,
     drain,
     got,
+    numbers,
     payloads,
     subscribe,
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Replays]:
-    world = Replays(tmp_path / "streams")
-    yield world
-    world.close()
-
-
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last)]
 
 
 def test_too_many_readers(tmp_path: Path) -> None:

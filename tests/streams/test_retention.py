@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from mqtt_broker.streams.errors import WrongEpoch
 from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.partition import Partition
 from mqtt_broker.streams.source import Source
+from tests.streams.disks import Small
 from tests.streams.logs import NAME, START_US, Writing, payloads, put_many, read, segments
 
 
@@ -101,3 +106,60 @@ def test_nothing_goes_unless_it_is_asked_for(tmp_path: Path) -> None:
         put_many(writing, 10)
         assert writing.log.maintain(1 << 62) == 0
         assert len(payloads(tmp_path)) == 100
+
+
+@pytest.mark.parametrize("by", ["age", "hand"])
+def test_a_segment_that_cannot_be_sealed_does_not_keep_those_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Sealing wants room on the disk; removing is what makes it."""
+
+    def full(self: Partition) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def remove(writing: Writing) -> None:
+        if by == "age":
+            writing.log.maintain(START_US + 50_000_000)
+        else:
+            writing.log.trim(NAME)
+
+    with Writing(tmp_path) as writing:
+        writing.create(segment_bytes=5_000, retain_s=20, segment_s=30)
+        put_many(writing, 11)
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "roll", full)
+            if by == "age":
+                remove(writing)
+                assert "No space left" in writing.lines[-1]
+            else:
+                with pytest.raises(OSError, match="No space left"):
+                    remove(writing)
+            assert starts(tmp_path) == (80,)
+        remove(writing)
+        assert starts(tmp_path) == (110,)
+        put_many(writing, 1)
+        assert [record.offset for record in read(tmp_path, start=110)] == list(range(110, 120))
+
+
+@pytest.mark.parametrize("by", ["age", "size", "hand"])
+def test_a_full_disk_is_emptied_by_what_is_due(tmp_path: Path, by: str) -> None:
+    """The catalog is written before files go; it has to have room for that."""
+    disk = Small(tmp_path, 60)
+    with Writing(tmp_path, disk=disk) as writing:
+        writing.create(
+            segment_bytes=8_192,
+            retain_s=20 if by == "age" else 0,
+            max_bytes=20_000 if by == "size" else 0,
+        )
+        with contextlib.suppress(OSError):
+            while True:
+                writing.put(bytes(3_000))
+        disk._blocks_max = disk.blocks  # others have taken the rest
+        if by == "hand":
+            writing.log.trim(NAME)
+        else:
+            writing.log.maintain(START_US + 50_000_000)
+        assert disk.blocks < 30
+        writing.commit()
+        writing.put(b"it goes on")
+        assert read(tmp_path, start=starts(tmp_path)[0])[-1].payload == b"it goes on"

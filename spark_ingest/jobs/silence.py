@@ -1,0 +1,40 @@
+"""Whether a device has been silent for too long: what the machines of jobs share.
+
+It knows times alone, by the broker's clock. What is said of a silence, and whether it counts, is
+the machine's.
+"""
+
+from __future__ import annotations
+
+
+class Silence:
+    """`heard_us` and `is_told` are all there is to remember."""
+
+    __slots__ = ("_limit_us", "heard_us", "is_told")
+
+    def __init__(self, limit_us: int) -> None:
+        self._limit_us = limit_us  # 0: never too long
+        self.heard_us: int | None = None
+        self.is_told = False  # that it is silent now
+
+    def hear(self, at_us: int) -> int | None:
+        """A message. When the silence began that it ends, if there was one."""
+        due_us = self._due_us()
+        self.is_told = False
+        self.heard_us = at_us if self.heard_us is None else max(at_us, self.heard_us)
+        return due_us if due_us is not None and at_us > due_us else None
+
+    def due_us(self) -> int | None:
+        """When it is to be told, unless the device is heard; None if it is told."""
+        return None if self.is_told else self._due_us()
+
+    def tell(self) -> int | None:
+        """The time has come. When the silence began, unless it was told."""
+        due_us = self.due_us()
+        self.is_told = self.is_told or due_us is not None
+        return due_us
+
+    def _due_us(self) -> int | None:
+        if self.heard_us is None or not self._limit_us:
+            return None
+        return self.heard_us + self._limit_us
