@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 Page = list[tuple[DeliveryRow, MessageRow]]
 LINGER_S: Final = 0.003  # what is recorded waits so long for company
 _ENTRIES_MAX: Final = 2_000  # or until there is so much of it,
-LOG_LINGER_S: Final = 0.02  # and what only the telemetry log wants so long, for larger batches
+LOG_LINGER_S: Final = 0.1  # and what only the telemetry log wants so long, for larger batches
 _CERTAIN_MAX: Final = 32  # or so much that has to be written, and the store has nothing to do
 _LOGGED_MIN: Final = (
     128  # messages in the log that somebody waits for, likewise; see `_is_worth_it`
@@ -75,6 +75,7 @@ class Durable:
         self._logged_before = 0  # messages that the log had at the last flush,
         self._logged = 0  # and how many of them were new
         self._logged_enough = _LOGGED_MIN
+        self._log_bytes_enough = config.settings.stream_bytes_max * 3 // 4  # not to linger with
         self._is_over = False
         self._settled: asyncio.Event | None = None
 
@@ -156,8 +157,10 @@ class Durable:
         many messages. They are worth it when nearly all are back that were answered last.
         """
         journal = self.journal
-        if not journal.certain or journal.committed != journal.number:
+        if journal.committed != journal.number:
             return False
+        if not journal.certain:
+            return self.telemetry.writer.waiting_bytes > self._log_bytes_enough
         if logged := self._logged_messages():
             return logged >= self._logged_enough
         return journal.certain >= _CERTAIN_MAX
