@@ -250,11 +250,10 @@ def _forward_qos0(
         _fan_out(broker, same, packet.raw, packet.count)
     if other or route.tap is not None:
         envelope = _envelope(packet, topic, session.client_id, v5, now)
-        payloads = packet.payloads()
         if route.tap is not None:
-            route.tap.take(envelope, payloads, now)
+            route.tap.take_run(envelope, packet, now)
     if other:
-        data = envelope.whole(not v5, _QOS0, payloads, now)
+        data = envelope.whole(not v5, _QOS0, packet.payloads(), now)
         _fan_out(broker, other, data, packet.count)
 
 

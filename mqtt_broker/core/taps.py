@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mqtt_broker.codec.packets import Publish
 from sessions.message import Envelope
 
 
@@ -22,6 +23,9 @@ class Tap(Protocol):
     def take(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
         """They were accepted. Of QoS 0 what there is no room for is dropped and counted; the
         rest was admitted, and is taken."""
+
+    def take_run(self, envelope: Envelope, run: Publish, now: float) -> None:
+        """The same, of QoS 0 as it came: it need not be cut into payloads now."""
 
 
 class Taps(Protocol):

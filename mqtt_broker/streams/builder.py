@@ -38,6 +38,8 @@ class Run(NamedTuple):
     flags: int
     received_us: int
     payload_bytes: int = -1  # of each, when they are all equal
+    frame_bytes: int = 0  # not 0: the payloads are one piece, packets of that size as they came
+    head_bytes: int = 0  # and this much in front of each payload
 
 
 class Builder:
@@ -70,7 +72,10 @@ class Builder:
         events: Sequence[int] = (),
         sents: Sequence[int] = (),
     ) -> None:
-        """`size` is what it counts; times are one a payload, or none at all."""
+        """`size` is what it counts; times are one a payload, or none at all.
+
+        Frames are one piece instead of many payloads, and are cut when the batch is written.
+        """
         if events or self._events:
             _extend(self._events, self.count, run.rows, events)
         if sents or self._sents:
@@ -110,7 +115,7 @@ class Builder:
         times = flags = b""
         topic = client = payload = properties = _column((), ())
         if self._runs:
-            counts, topics, clients, sections, about, received, sizes = zip(
+            counts, topics, clients, sections, about, received, sizes, frames, _ = zip(
                 *self._runs, strict=True
             )
             each = sizes[0] if sizes.count(sizes[0]) == len(sizes) else -1
@@ -124,10 +129,11 @@ class Builder:
             topic = _column(topics, counts)
             client = _column(clients, counts)
             properties = _column(sections, counts)
+            payloads = _cut(self._runs, self._payloads) if any(frames) else self._payloads
             if each < 0:
-                payload = _column(self._payloads, ())
+                payload = _column(payloads, ())
             else:
-                payload = Column(_steps(self.count, each), b"".join(self._payloads))
+                payload = Column(_steps(self.count, each), b"".join(payloads))
         return encode(
             seed,
             base,
@@ -143,6 +149,22 @@ class Builder:
             max(received, default=NULL),
             stands_alone=stands_alone,
         )
+
+
+def _cut(runs: list[Run], pieces: list[bytes]) -> list[bytes]:
+    """The payloads of runs, of which some are frames still."""
+    payloads: list[bytes] = []
+    at = 0
+    for run in runs:
+        size, head = run.frame_bytes, run.head_bytes
+        if size:
+            raw = pieces[at]
+            at += 1
+            payloads += [raw[place + head : place + size] for place in range(0, len(raw), size)]
+        else:
+            payloads += pieces[at : at + run.rows]
+            at += run.rows
+    return payloads
 
 
 def _extend(times: list[int], rows: int, count: int, more: Sequence[int]) -> None:

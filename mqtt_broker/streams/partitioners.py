@@ -74,6 +74,11 @@ class Partitioner:
         self._next = 0
         self._cached: dict[str, int] = {}
 
+    @property
+    def splits_runs(self) -> bool:
+        """Whether messages of one run may go to several partitions."""
+        return self.partitions > 1 and self._kind in ("round-robin", "function")
+
     def deal(
         self, topic: str, client_id: str, payloads: Sequence[bytes], user: User
     ) -> list[tuple[int, Sequence[bytes]]]:

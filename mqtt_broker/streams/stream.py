@@ -87,6 +87,11 @@ class Stream:
     def epoch(self) -> str:
         return self.settings.epoch
 
+    @property
+    def takes_frames(self) -> bool:
+        """Whether a run may wait as it came: nobody looks at its payloads before it is written."""
+        return not (self.times.is_wanted or self.partitioner.splits_runs)
+
     def ends(self) -> Offsets:
         """What is written and, unless told otherwise, on disk."""
         return Offsets(self.epoch, tuple(partition.end for partition in self.partitions))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from mqtt_broker.codec.packets import Publish
 from mqtt_broker.core.taps import Tap
 from mqtt_broker.streams.stream import Stream
 from mqtt_broker.streams.writer import LogWriter
@@ -40,17 +41,48 @@ class StreamTap:
         return not waiting or waiting + size * len(self._streams) <= writer.waiting_bytes_max
 
     def take(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
-        writer = self._writer
-        if not envelope.qos and writer.waiting_bytes > writer.waiting_bytes_max // 2:
-            self._drop(NO_ROOM, len(payloads))
-            for stream in self._streams:
-                stream.refused += len(payloads)
+        if envelope.qos or not self._is_dropped(len(payloads)):
+            self._append(self._streams, envelope, payloads, now)
+
+    def take_run(self, envelope: Envelope, run: Publish, now: float) -> None:
+        if self._is_dropped(run.count):
             return
+        cut: list[Stream] = []  # streams that want payloads
+        for stream in self._streams:
+            if not stream.takes_frames or not self._writer.append_frames(
+                stream,
+                envelope.topic,
+                envelope.publisher,
+                run.raw,
+                run.size,
+                run.payload_at,
+                int(now * 1e6),
+                retain=envelope.retain,
+                properties=envelope.travels,
+                user=envelope.properties.user if envelope.properties else (),
+            ):
+                cut.append(stream)
+        if cut:
+            self._append(tuple(cut), envelope, run.payloads(), now)
+
+    def _is_dropped(self, count: int) -> bool:
+        """Whether so many of QoS 0 are turned away: what room is left is for what is promised."""
+        writer = self._writer
+        if writer.waiting_bytes <= writer.waiting_bytes_max // 2:
+            return False
+        self._drop(NO_ROOM, count)
+        for stream in self._streams:
+            stream.refused += count
+        return True
+
+    def _append(
+        self, streams: tuple[Stream, ...], envelope: Envelope, payloads: list[bytes], now: float
+    ) -> None:
         received_us = int(now * 1e6)
         user = envelope.properties.user if envelope.properties else ()
         taken = 0
-        for stream in self._streams:
-            taken += writer.append(
+        for stream in streams:
+            taken += self._writer.append(
                 stream,
                 envelope.topic,
                 envelope.publisher,
@@ -63,7 +95,7 @@ class StreamTap:
                 payload_bytes=envelope.payload_bytes,
                 is_promised=envelope.qos > 0,
             )
-        missing = len(payloads) * len(self._streams) - taken
+        missing = len(payloads) * len(streams) - taken
         if missing:
             self._drop(NO_ROOM, missing)
 

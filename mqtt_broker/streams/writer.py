@@ -128,6 +128,51 @@ class LogWriter:
         stream.appended += count
         return count
 
+    def append_frames(
+        self,
+        stream: Stream,
+        topic: str,
+        client_id: str,
+        frames: bytes,
+        frame_bytes: int,
+        head_bytes: int,
+        received_us: int,
+        *,
+        retain: bool = False,
+        properties: bytes = b"",
+        user: User = (),
+    ) -> bool:
+        """A run of QoS 0 packets as they came, `head_bytes` before each payload.
+
+        They are cut when they are written. False: not this run, which is too much for that.
+        """
+        assert stream.takes_frames
+        topic_bytes, client_bytes = topic.encode(), client_id.encode()
+        count = len(frames) // frame_bytes
+        payload_bytes = frame_bytes - head_bytes
+        size = count * (
+            len(topic_bytes) + len(client_bytes) + len(properties) + ROW_BYTES + payload_bytes
+        )
+        if size > BYTES_MAX or self.waiting_bytes + size > self.waiting_bytes_max:
+            return False
+        run = Run(
+            count,
+            topic_bytes,
+            client_bytes,
+            properties,
+            _RETAIN if retain else 0,
+            received_us,
+            payload_bytes,
+            frame_bytes,
+            head_bytes,
+        )
+        for number, part in stream.partitioner.deal(topic, client_id, [frames], user):
+            self._builder(stream.partitions[number], size).append_run(run, part, size)
+        self._added_bytes += size
+        self.messages += count
+        stream.appended += count
+        return True
+
     def _room(self, payloads: Sequence[bytes], each: int) -> int:
         """How many of these may be taken; when nothing waits, one in any case."""
         left = self.waiting_bytes_max - self.waiting_bytes

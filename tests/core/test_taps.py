@@ -8,7 +8,7 @@ import pytest
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBREC
-from mqtt_broker.codec.packets import Ack, Disconnect, Will
+from mqtt_broker.codec.packets import Ack, Disconnect, Publish, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.topics.names import matches
 from sessions.journal import MEMORY, RELAXED
@@ -42,6 +42,9 @@ class Tape:
         for payload in payloads:
             about = envelope.topic, envelope.publisher, envelope.qos, envelope.retain
             self.rows.append((*about, payload))
+
+    def take_run(self, envelope: Envelope, run: Publish, now: float) -> None:
+        self.take(envelope, run.payloads(), now)
 
     def take_number(self, number: int) -> bool:
         has_new, self.has_new = self.has_new, False
