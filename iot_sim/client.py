@@ -73,8 +73,8 @@ class Client:
     __slots__ = (
         "_attempts", "_connect_us", "_decoder", "_epoch", "_heard", "_inbound", "_keep_alive_s",
         "_left_at", "_pinged", "_requests", "_was_online", "away_until", "clean_next",
-        "ends_session", "ground", "identity", "is_provoked", "is_waiting", "link", "outbound",
-        "owner", "state", "wills",
+        "ends_session", "ground", "identity", "is_provoked", "is_waiting", "lacks_suback", "link",
+        "outbound", "owner", "state", "wills",
     )  # fmt: skip
 
     def __init__(self, ground: Ground, identity: Identity, owner: Owner) -> None:
@@ -90,6 +90,7 @@ class Client:
         self.is_provoked = False  # a fault of ours explains it when this connection ends
         self.is_waiting = False  # for the time of the next try
         self.ends_session = False  # the next goodbye is for good
+        self.lacks_suback = False  # its session may be without what it subscribed to last
         self._epoch = 0  # counts connections and retries, so that old timers fall silent
         self._attempts = 0
         self._was_online = False
@@ -212,7 +213,9 @@ class Client:
         self._epoch += 1
         self._decoder = None
         self.outbound.stop()
-        self._requests.clear()
+        if self._requests:
+            self._requests.clear()
+            self.lacks_suback = True
         return link
 
     # What the link tells.
@@ -422,6 +425,7 @@ class Client:
     def subscribe(self, wanted: list[Subscription], *, with_retained: bool = True) -> None:
         link = self.link
         assert link is not None
+        self.lacks_suback = False
         version = self.identity.version
         handling = 0 if with_retained or version != V5 else 2
         qos_max = self.outbound.qos_max
@@ -446,6 +450,11 @@ class Client:
     @property
     def awaits_suback(self) -> bool:
         return bool(self._requests)
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether the broker may not know yet what it subscribes to."""
+        return self.lacks_suback or self.awaits_suback
 
     def _on_publish(self, run: Publish, now_us: int) -> None:
         if self.state == GREETING:

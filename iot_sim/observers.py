@@ -52,7 +52,7 @@ class Observer:
 
     def on_online(self, session_present: bool) -> None:
         self._tell_heard()
-        if not session_present:
+        if not session_present or self.client.lacks_suback:
             wanted = [Subscription(text, 2) for text in self._filters]
             self.client.subscribe(wanted, with_retained=False)
 
@@ -106,7 +106,8 @@ class Commander:
 
     def send(self, runner: Runner, command: Command, *, is_kept: bool) -> None:
         """Tell one device; `is_kept`: its session keeps what comes while it is away."""
-        if not self.client.is_online or not (runner.client.is_online or is_kept):
+        is_there = runner.client.is_online or is_kept
+        if not self.client.is_online or not is_there or runner.client.is_deaf:
             self.counts.unsent += 1
             return
         spec = runner.device.spec
@@ -155,7 +156,7 @@ class Commander:
         return self.is_wanted
 
     def on_online(self, session_present: bool) -> None:
-        if not session_present:
+        if not session_present or self.client.lacks_suback:
             self.client.subscribe([Subscription(self._reply_to, 2)], with_retained=False)
 
     def on_offline(self) -> None:

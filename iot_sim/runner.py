@@ -145,7 +145,7 @@ class Runner:
     def on_online(self, session_present: bool) -> None:
         now = self._now()
         try:
-            if not session_present:
+            if not session_present or self.client.lacks_suback:
                 wanted = self.device.subscriptions()
                 if wanted:
                     self.client.subscribe(wanted)

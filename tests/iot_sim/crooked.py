@@ -1,7 +1,8 @@
 """A proxy in front of a broker that plants the bugs a verdict has to find.
 
 It passes every packet on as it came, but for the PUBLISHes of one message flow direction
-(broker to subscriber), which a `Crook` may drop, repeat, swap or change.
+(broker to subscriber), which a `Crook` may drop, repeat, swap or change. The first `cuts`
+connections end when the client sends SUBSCRIBE, and the broker never sees that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import Self
 
 PUBLISH = 3
+SUBSCRIBE = b"\x82"
 Crook = Callable[[bytes], list[bytes]]
 
 
@@ -51,8 +53,9 @@ def with_packet_id(packet: bytes, change: int) -> bytes:
 class Proxy:
     """`with Proxy(port, crook) as proxy:` listens on `proxy.port`."""
 
-    def __init__(self, broker_port: int, crook: Crook) -> None:
+    def __init__(self, broker_port: int, crook: Crook, *, cuts: int = 0) -> None:
         self._broker_port = broker_port
+        self.cuts = cuts
         self._crook = crook
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -103,6 +106,9 @@ class Proxy:
             data = b""
         other = self._peers[one]
         buffer = self._buffers.get(one)
+        if self.cuts and buffer is None and data[:1] == SUBSCRIBE:
+            self.cuts -= 1
+            data = b""
         if data and buffer is not None:
             buffer += data
             data = b"".join(

@@ -10,6 +10,7 @@ import pytest
 from iot_sim.fleet import NotReady, Part
 from mqtt_broker.core.access import Allow, ConnectRequest, Refuse, Verdict
 from mqtt_broker.testing import ThreadedBroker
+from tests.iot_sim.crooked import Proxy
 from tests.iot_sim.fleets import begin, run
 
 FLEET = """
@@ -159,6 +160,33 @@ def test_commands_are_answered(port: int) -> None:
     assert commands.sent == commands.answered == commands.latency.count == 30
     kinds = {(one.kind, one.delivered) for one in result.outcome.tallies}
     assert ("command", 30) in kinds and ("response", 30) in kinds
+
+
+def test_a_session_without_its_subscriptions_gets_them(port: int) -> None:
+    """The link went between CONNACK and SUBSCRIBE: the session is there, and nothing in it."""
+    text = """
+        duration_s = 2
+        drain_s = 5
+        [[fleets]]
+        name = "stubs"
+        model = "tests.iot_sim.stub_device:Stub"
+        count = 10
+        interval_s = 0.1
+        backoff_min_s = 0.05
+        backoff_max_s = 0.2
+        session_expiry_s = 60
+        [[commands]]
+        fleet = "stubs"
+        command = "ping"
+        at_s = 1
+        [limits]
+        dropped_max = 10
+        """
+    with Proxy(port, lambda packet: [packet], cuts=10) as proxy:
+        result = run(text, proxy.port)
+        assert not proxy.cuts
+    assert result.outcome.commands.answered == result.outcome.commands.sent > 0
+    assert not [one for one in result.outcome.tallies if one.lost]
 
 
 def test_a_mistake_of_a_model_costs_its_device_alone(port: int) -> None:
