@@ -27,7 +27,7 @@ from mqtt_broker.core.dead_letters import REASONS, DeadLetters
 from mqtt_broker.core.groups import Group
 from mqtt_broker.core.replays import Replays
 from mqtt_broker.core.routes import Routes
-from mqtt_broker.core.settings import DEFAULTS, Settings
+from mqtt_broker.core.settings import DEFAULTS, UNLIMITED, Settings
 from mqtt_broker.core.stats import Stats
 from mqtt_broker.core.strangers import Strangers
 from mqtt_broker.core.taps import Taps
@@ -101,6 +101,7 @@ class Broker:
         self.groups: dict[str, Group] = {}  # by the whole `$share/...` filter
         self.retained: RetainedTree[Message] = RetainedTree()
         self.retained_bytes = 0
+        self.retained_of: dict[str, int] = {}  # client id: how many it published
         self.taps: Taps | None = None
         self.replays: Replays | None = None
         self.checks: Checks | None = None
@@ -288,7 +289,7 @@ class Broker:
 
     # Retained messages.
 
-    def retain(self, message: Message, now: float) -> bool:
+    def retain(self, message: Message, now: float, own_max: int = UNLIMITED) -> bool:
         """Keep, replace or (empty payload) remove; False when a limit forbids it."""
         topic = message.envelope.topic
         if not message.payload:  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
@@ -298,11 +299,19 @@ class Broker:
         before = self.retained.get(topic)
         if before is None and len(self.retained) >= self.settings.retained_messages_max:
             return False
+        publisher = message.envelope.publisher
+        is_one_more = before is None or before.envelope.publisher != publisher
+        if is_one_more and self.retained_of.get(publisher, 0) >= own_max:
+            return False
         grown = self.retained_bytes + size - (before.envelope.size if before else 0)
         if grown > self.settings.retained_bytes_max:
             return False
         self.retained.put(topic, message)  # [MQTT-3.3.1-5]
         self.retained_bytes = grown
+        if is_one_more:
+            self.count_retained(publisher, 1)
+            if before is not None:
+                self.count_retained(before.envelope.publisher, -1)
         self._record_retained(message, before)
         return True
 
@@ -310,7 +319,15 @@ class Broker:
         before = self.retained.remove(topic)
         if before is not None:
             self.retained_bytes -= before.envelope.size
+            self.count_retained(before.envelope.publisher, -1)
             self._record_retained(None, before)
+
+    def count_retained(self, publisher: str, change: int) -> None:
+        count = self.retained_of.get(publisher, 0) + change
+        if count:
+            self.retained_of[publisher] = count
+        else:
+            del self.retained_of[publisher]
 
     def _record_retained(self, message: Message | None, before: Message | None) -> None:
         journal = self.journal

@@ -29,6 +29,7 @@ class Limits:
     subscriptions_max: int = UNLIMITED
     topic_levels_max: int = UNLIMITED
     retain_available: bool = True
+    retained_messages_max: int = UNLIMITED  # that it published itself
     # Who sends faster is not read from until it is due again: TCP tells it to wait. To who is
     # sent more, QoS 0 is dropped and the rest waits, as if it read slowly.
     messages_per_s: float = ANY_RATE
@@ -47,6 +48,7 @@ def of_settings(settings: Settings) -> Limits:
         settings.subscriptions_max,
         settings.topic_levels_max,
         settings.retain_available,
+        settings.retained_messages_max,
     )
 
 
@@ -63,6 +65,7 @@ def stricter(one: Limits, other: Limits | None) -> Limits:
         min(one.subscriptions_max, other.subscriptions_max),
         min(one.topic_levels_max, other.topic_levels_max),
         one.retain_available and other.retain_available,
+        min(one.retained_messages_max, other.retained_messages_max),
         min(one.messages_per_s, other.messages_per_s),
         min(one.bytes_per_s, other.bytes_per_s),
         min(one.sent_messages_per_s, other.sent_messages_per_s),
@@ -114,6 +117,7 @@ def as_told(fresh: Limits, told: Limits) -> Limits:
         fresh.subscriptions_max,
         fresh.topic_levels_max,
         told.retain_available,
+        fresh.retained_messages_max,
         fresh.messages_per_s,
         fresh.bytes_per_s,
         fresh.sent_messages_per_s,

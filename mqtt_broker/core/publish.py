@@ -134,7 +134,7 @@ def _take(
         ticket = open_ticket(broker, messages, route)
     place = len(connection.outbox.pieces)
     try:
-        if packet.retain and not refusal and not broker.retain(messages[-1], now):
+        if packet.retain and not refusal and not _retain(connection, messages[-1], now):
             refusal = reasons.QUOTA_EXCEEDED
         if refusal:
             _count_refused(broker, refusal, packet.count)
@@ -153,6 +153,10 @@ def _take(
             ticket.answer = connection.hold(data)
         else:
             connection.answer_before(data, place)
+
+
+def _retain(connection: Connection, message: Message, now: float) -> bool:
+    return connection.broker.retain(message, now, connection.limits.retained_messages_max)
 
 
 def _has_room(tap: Tap, envelope: Envelope, payloads: list[bytes]) -> bool:
@@ -404,7 +408,7 @@ def _take_qos2(
         if route.durability and not refusal:
             ticket = open_ticket(broker, messages, route)
         try:
-            if not refusal and packet.retain and not broker.retain(messages[-1], now):
+            if not refusal and packet.retain and not _retain(connection, messages[-1], now):
                 for packet_id in opened:
                     receiver.refuse(packet_id)
                 refused, refusal = opened, reasons.QUOTA_EXCEEDED

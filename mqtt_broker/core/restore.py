@@ -56,6 +56,7 @@ def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
         message = _message(message_row)
         broker.retained.put(message_row.topic, message)
         broker.retained_bytes += message.envelope.size
+        broker.count_retained(message.envelope.publisher, 1)
     left_at = min(snapshot.alive_at or now, now)
     for session in online:
         _lost(session, left_at)

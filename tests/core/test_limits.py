@@ -333,6 +333,39 @@ def test_who_may_retain() -> None:
     assert len(found.broker.retained) == 1
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_how_many_topics_one_client_may_retain_in(qos: int) -> None:
+    found = world(c=Limits(retained_messages_max=2))
+    peer, other = enter(found, "c"), enter(found, "d")
+
+    def keep(who: Peer, topic: str, payload: bytes = b"x") -> None:
+        who.send(publish(topic, payload, qos=qos, packet_id=len(who.received) + 1, retain=True))
+
+    for topic in ("a", "b", "a", "c"):  # the third replaces its own
+        keep(peer, topic)
+    assert found.broker.retained_of == {"c": 2} and found.broker.retained.get("c") is None
+    if qos:
+        assert getattr(peer.received[-1], "reason", 0) == reasons.QUOTA_EXCEEDED
+    keep(other, "a")  # takes one over
+    keep(peer, "c")
+    assert found.broker.retained_of == {"c": 2, "d": 1}
+    keep(peer, "a", b"")  # whose it is does not matter
+    keep(peer, "b", b"")
+    keep(peer, "a")
+    assert found.broker.retained_of == {"c": 2}
+    found.broker.forget_retained("a")
+    found.broker.forget_retained("c")
+    assert found.broker.retained_of == {}
+
+
+def test_retained_messages_are_counted_after_a_restart() -> None:
+    found = StoredWorld()
+    enter(found, "c").send(publish("a", b"x", qos=1, retain=True))
+    found.commit()
+    found.restart()
+    assert found.broker.retained_of == {"c": 1}
+
+
 # Rates.
 
 
