@@ -67,7 +67,7 @@ test-compiled: setup  ## run the protocol's tests on the compiled product
 		--ignore tests/spec/test_rules.py --ignore tests/core/test_calls.py \
 		-k 'not busy_loop and not our_mistake' \
 		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server \
-		tests/sessions tests/core tests/streams/test_replay.py tests/streams/test_consumers.py
+		tests/sessions tests/core tests/streams
 
 check: $(VENV)/.ready  ## format, lint, types and the rules of the house
 	@$(BIN)/ruff format --check --quiet . || \

@@ -14,6 +14,7 @@ from mqtt_broker.server.config import Config, ConfigError, load
 from mqtt_broker.server.endpoints import Endpoint, Rules, WebSocketRules
 from mqtt_broker.server.limits_table import KEYS
 from tests.core.peers import connect, publish, subscribe
+from tests.server.process import document
 from tests.server.running import Raw, Running
 
 TWO = """
@@ -158,6 +159,6 @@ def test_zero_and_absence(tmp_path: Path) -> None:
 
 
 def test_the_documents_name_every_key() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "SECURITY.md").read_text()
+    text = document("docs/SECURITY.md")
     for key in KEYS:
         assert f"`{key}`" in text, key
