@@ -93,7 +93,7 @@ class Durable:
             self._from_thread(self._on_committed),
             self._from_thread(self._on_folded),
             self._from_thread(self._on_state),
-            self.telemetry,
+            self.telemetry.beside,
         )
         self.after_turn()
 

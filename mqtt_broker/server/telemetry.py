@@ -1,7 +1,7 @@
 """The telemetry log wired to the broker: streams that are configured, written to and looked after.
 
 What a tap took is written by the store's thread, before the group of the journal it belongs to
-(`write`, `commit`). What may wait for the disk for long has threads of its own: making and
+(`streams.beside`). What may wait for the disk for long has threads of its own: making and
 deleting streams, sealing, retention, compaction, and the reading of those who replay.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqtt_broker.server.config import StartError
+from mqtt_broker.streams.beside import Beside
 from mqtt_broker.streams.errors import Invalid, JournalBehind, LostTail, StreamError
 from mqtt_broker.streams.log import Log
 from mqtt_broker.streams.offsets import Offsets
@@ -74,6 +75,7 @@ class Telemetry:
         self.writer = LogWriter(self.log, 2 * config.settings.stream_bytes_max)
         self._replay: Replay | None = None
         self._changed: deque[str] = deque()  # streams with more committed than readers were told
+        self.beside = Beside(self.writer, self._changed.extend)
         self._changing = ThreadPoolExecutor(1, "fleetmq-streams")
         self._reading = ThreadPoolExecutor(READERS, "fleetmq-replay")
         self._is_over = threading.Event()
@@ -152,23 +154,6 @@ class Telemetry:
         journal = self._server.broker.journal
         assert journal is not None
         return journal
-
-    # In the store's thread, around the commit of a group.
-
-    def suffices(self, number: int) -> bool:
-        """Whether what belongs to groups up to this one may stand alone."""
-        return self.writer.suffices(number, time.time_ns() // 1_000)
-
-    def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
-        """Put what belongs to groups up to this one on disk; the ends the journal is to know."""
-        ends = self.writer.write(number, stands_alone=stands_alone)
-        return {name: found.text() for name, found in ends.items()}
-
-    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
-        """What is before these ends is safe: readers may go there."""
-        found = {name: Offsets.decode(text) for name, text in ends.items()}
-        self.writer.commit(found, stands_alone=stands_alone)
-        self._changed.extend(ends)
 
     # On the loop.
 

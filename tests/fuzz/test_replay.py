@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,65 +63,59 @@ def test_connection_bytes(data: bytes) -> None:
     connection_once(data)
 
 
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[random.Random]:
+    """What fails says by which seed it is repeated."""
+    try:
+        yield random.Random(seed)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}") from error
+
+
 @pytest.mark.parametrize("start", range(0, 4_000, 400))
 def test_decode_streams(start: int) -> None:
     for seed in range(start, start + 400):
-        rng = random.Random(seed)
-        data = grammar.stream(rng)
-        if seed % 2:
-            data = grammar.mutate(data, rng)
-        try:
+        with seeded(seed) as rng:
+            data = grammar.stream(rng)
+            if seed % 2:
+                data = grammar.mutate(data, rng)
             decode_once(bytes([rng.randrange(256) & 0xFC]) + data)
             decode_once(bytes([rng.randrange(256)]) + data)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
 
 
 @pytest.mark.parametrize("start", range(0, 1_000, 100))
 def test_connection_scripts(start: int) -> None:
     for seed in range(start, start + 100):
-        rng = random.Random(seed)
-        data = script(rng)
-        if seed % 3 == 0:
-            data = mutate_script(data, rng)
-        try:
+        with seeded(seed) as rng:
+            data = script(rng)
+            if seed % 3 == 0:
+                data = mutate_script(data, rng)
             connection_once(data)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {data.hex()}") from error
 
 
 @pytest.mark.slow
 def test_many_scripts() -> None:
     for seed in range(10_000, 30_000):
-        rng = random.Random(seed)
-        try:
+        with seeded(seed) as rng:
             connection_once(script(rng))
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
 
 
 @pytest.mark.parametrize("start", range(0, 1_000, 250))
 def test_websocket_frames(start: int) -> None:
     """Good frames, cut, changed and put together anew."""
     for seed in range(start, start + 250):
-        rng = random.Random(seed)
-        data = frames(rng)
-        if seed % 2:
-            data = data[:1] + grammar.mutate(data[1:], rng)
-        try:
+        with seeded(seed) as rng:
+            data = frames(rng)
+            if seed % 2:
+                data = data[:1] + grammar.mutate(data[1:], rng)
             websocket_once(data)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
 
 
 def test_websocket_requests() -> None:
     for seed in range(300):
-        rng = random.Random(seed)
-        try:
+        with seeded(seed) as rng:
             change = changed if seed % 2 else grammar.mutate
             upgrade_once(change(UPGRADE, rng) if seed else UPGRADE)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
 
 
 @CHECK
@@ -131,14 +127,11 @@ def test_websocket_bytes(data: bytes) -> None:
 @pytest.mark.parametrize("start", range(0, 600, 200))
 def test_scram_exchanges(start: int) -> None:
     for seed in range(start, start + 200):
-        rng = random.Random(seed)
-        data = exchanges.script(rng)
-        if seed % 4 == 3:
-            data = grammar.mutate(data, rng)
-        try:
+        with seeded(seed) as rng:
+            data = exchanges.script(rng)
+            if seed % 4 == 3:
+                data = grammar.mutate(data, rng)
             scram_once(data)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {data.hex()}") from error
 
 
 @CHECK

@@ -7,12 +7,12 @@ belongs to another group there is nothing. Groups of QoS 0 and 1 alone are safe 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event
 
+from mqtt_broker.streams.beside import Beside
 from mqtt_broker.streams.log import Log
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.reader import Reader
@@ -35,24 +35,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "RETRY_S_MAX", 0.01)
 
 
-class Beside:
-    """A log as the store sees it."""
-
-    def __init__(self, log: Log) -> None:
-        self.writer = LogWriter(log)
-
-    def suffices(self, number: int) -> bool:
-        return self.writer.suffices(number, number)
-
-    def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
-        ends = self.writer.write(number, stands_alone=stands_alone)
-        return {name: found.text() for name, found in ends.items()}
-
-    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
-        found = {name: Offsets.decode(text) for name, text in ends.items()}
-        self.writer.commit(found, stands_alone=stands_alone)
-
-
 class Broker:
     """One life: what is published in it, and how it ends."""
 
@@ -68,8 +50,9 @@ class Broker:
             if name not in self.log.streams:
                 self.log.create(Settings(name, partitions=partitions, segment_bytes=segment_bytes))
         self.partitions = [one for stream in self.log.streams.values() for one in stream.partitions]
-        self.beside = Beside(self.log)
-        self.watch = Watch(self.store, self.beside)
+        self.writer = LogWriter(self.log)
+        # Times here are the numbers of groups.
+        self.watch = Watch(self.store, Beside(self.writer, clock_us=lambda: self.watch.number))
 
     def publish(self, published: dict[int, list[tuple[str, str, bytes]]], qos: int) -> None:
         """One group's."""
@@ -79,10 +62,10 @@ class Broker:
             name, client = self.rng.choice(list(STREAMS)), self.rng.choice("abc")
             payloads = [b"%d/%d" % (number, self.rng.getrandbits(60)) for _ in range(3)]
             stream = self.log.stream(name)
-            taken = self.beside.writer.append(stream, "t", client, payloads, number, qos=qos)
+            taken = self.writer.append(stream, "t", client, payloads, number, qos=qos)
             assert taken == 3
             group += [(name, client, payload) for payload in payloads]
-        self.beside.writer.take(number)
+        self.writer.take(number)
         self.watch.submit(EMPTY)
 
     def die(self) -> None:
@@ -142,8 +125,8 @@ def test_what_stands_alone_is_there_whatever_the_journal_knows(
             if life % 3:  # QoS 2 needs the journal, and what comes behind it with it
                 for qos in (1, 2, 1):
                     broker.publish({}, qos)
-                broker.beside.writer.append(broker.log.stream("other"), "t", "a", [b""], 1, qos=2)
-                broker.beside.writer.take(broker.watch.number + 1)
+                broker.writer.append(broker.log.stream("other"), "t", "a", [b""], 1, qos=2)
+                broker.writer.take(broker.watch.number + 1)
                 broker.watch.submit(EMPTY)
                 broker.watch.until_state("journal: ")
                 broker.die()
