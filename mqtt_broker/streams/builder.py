@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from operator import mul
 from typing import Final, NamedTuple
@@ -20,10 +21,12 @@ from mqtt_broker.streams.batch import NEVER, NULL, Column, encode
 ROWS_MAX: Final = 16_384
 BYTES_MAX: Final = 4 << 20
 ROW_BYTES: Final = 32  # what a row needs beside its texts, about
+RUN_BYTES: Final = 256  # what a run of frames holds beside them, about
 _TIME: Final = struct.Struct("<q")
 _FLAGS: Final = [bytes([number]) for number in range(256)]
 _RUN_MIN: Final = 8  # rows, on average: shorter runs are packed row by row
 _RUN_CACHED_MAX: Final = 256  # of which 260 KB are kept
+_FRAMES_MAX: Final = 128  # taken apart at once
 _cached_numbers: Final[dict[int, tuple[int, int]]] = {}
 _COUNTING: Final = struct.pack(f"<{ROWS_MAX + 1}i", *range(ROWS_MAX + 1))
 
@@ -45,7 +48,7 @@ class Run(NamedTuple):
 class Builder:
     """Rows in the order in which they came."""
 
-    __slots__ = ("_events", "_payloads", "_runs", "_sents", "count", "size")
+    __slots__ = ("_events", "_payloads", "_runs", "_sents", "count", "held_bytes", "size")
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
@@ -53,7 +56,8 @@ class Builder:
         self._events: list[int] = []  # empty: no row has one; else one a row
         self._sents: list[int] = []
         self.count = 0
-        self.size = 0
+        self.size = 0  # bytes of the batch, about
+        self.held_bytes = 0  # of memory, until it is written
 
     @property
     def is_full(self) -> bool:
@@ -71,10 +75,12 @@ class Builder:
         size: int,
         events: Sequence[int] = (),
         sents: Sequence[int] = (),
+        held_bytes: int = -1,
     ) -> None:
         """`size` is what it counts; times are one a payload, or none at all.
 
-        Frames are one piece instead of many payloads, and are cut when the batch is written.
+        Frames are one piece instead of many payloads, and are cut when the batch is written:
+        they hold less memory than they count.
         """
         if events or self._events:
             _extend(self._events, self.count, run.rows, events)
@@ -84,6 +90,7 @@ class Builder:
         self._payloads += payloads
         self.count += run.rows
         self.size += size
+        self.held_bytes += held_bytes if held_bytes >= 0 else size
 
     def takes(self, other: Builder) -> bool:
         """Whether another may be joined to it."""
@@ -98,6 +105,7 @@ class Builder:
         self._payloads += other._payloads
         self.count += other.count
         self.size += other.size
+        self.held_bytes += other.held_bytes
 
     def encode(self, seed: int, base: int, *, stands_alone: bool = False) -> list[bytes]:
         """The batch, its rows at `base` and on: the header, and what stands behind it."""
@@ -118,7 +126,6 @@ class Builder:
             counts, topics, clients, sections, about, received, sizes, frames, _ = zip(
                 *self._runs, strict=True
             )
-            each = sizes[0] if sizes.count(sizes[0]) == len(sizes) else -1
             if len(counts) == self.count:
                 counts = ()  # a row a run
                 times = struct.pack(f"<{len(received)}q", *received)
@@ -130,10 +137,10 @@ class Builder:
             client = _column(clients, counts)
             properties = _column(sections, counts)
             payloads = _cut(self._runs, self._payloads) if any(frames) else self._payloads
-            if each < 0:
+            if min(sizes) < 0:
                 payload = _column(payloads, ())
             else:
-                payload = Column(_steps(self.count, each), b"".join(payloads))
+                payload = Column(_offsets(sizes, counts), b"".join(payloads))
         return encode(
             seed,
             base,
@@ -151,16 +158,25 @@ class Builder:
         )
 
 
+@lru_cache(maxsize=256)
+def _frames(count: int, head_bytes: int, payload_bytes: int) -> struct.Struct:
+    """What takes so many payloads out of their frames at once: 15 ns each, by slices 60."""
+    return struct.Struct(f"{head_bytes}x{payload_bytes}s" * count)
+
+
 def _cut(runs: list[Run], pieces: list[bytes]) -> list[bytes]:
     """The payloads of runs, of which some are frames still."""
     payloads: list[bytes] = []
     at = 0
     for run in runs:
-        size, head = run.frame_bytes, run.head_bytes
+        size = run.frame_bytes
         if size:
             raw = pieces[at]
             at += 1
-            payloads += [raw[place + head : place + size] for place in range(0, len(raw), size)]
+            for first in range(0, run.rows, _FRAMES_MAX):
+                count = min(run.rows - first, _FRAMES_MAX)
+                frames = _frames(count, run.head_bytes, run.payload_bytes)
+                payloads += frames.unpack_from(raw, first * size)
         else:
             payloads += pieces[at : at + run.rows]
             at += run.rows
@@ -184,16 +200,20 @@ def _spread(values: Iterable[int], counts: Sequence[int]) -> Iterable[int]:
 
 def _column(cells: Sequence[bytes], counts: Sequence[int]) -> Column:
     """Offsets and blob of cells; with counts, of each so many."""
-    lengths: Sequence[int] = list(map(len, cells))
-    count = sum(counts) if counts else len(cells)
     blob = b"".join(map(mul, cells, counts)) if counts else b"".join(cells)
+    return Column(_offsets(list(map(len, cells)), counts), blob)
+
+
+def _offsets(lengths: Sequence[int], counts: Sequence[int]) -> bytes:
+    """Where cells of these lengths begin and the last ends; with counts, of each so many."""
+    count = sum(counts) if counts else len(lengths)
     first = lengths[0] if lengths else 0
     if lengths.count(first) == len(lengths):
-        return Column(_steps(count, first), blob)
-    if count >= _RUN_MIN * len(cells):
-        return Column(_run_steps(lengths, counts), blob)
+        return _steps(count, first)
+    if count >= _RUN_MIN * len(lengths):
+        return _run_steps(lengths, counts)
     steps = accumulate(_spread(lengths, counts) if counts else lengths, initial=0)
-    return Column(struct.pack(f"<{count + 1}i", *steps), blob)
+    return struct.pack(f"<{count + 1}i", *steps)
 
 
 def _run_steps(lengths: Sequence[int], counts: Sequence[int]) -> bytes:

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mqtt_broker.streams.builder import BYTES_MAX, ROW_BYTES, Builder, Run
+from mqtt_broker.streams.builder import BYTES_MAX, ROW_BYTES, RUN_BYTES, Builder, Run
 from mqtt_broker.streams.log import Log
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.partition import Partition
@@ -153,7 +153,8 @@ class LogWriter:
         size = count * (
             len(topic_bytes) + len(client_bytes) + len(properties) + ROW_BYTES + payload_bytes
         )
-        if size > BYTES_MAX or self.waiting_bytes + size > self.waiting_bytes_max:
+        held = len(frames) + RUN_BYTES
+        if size > BYTES_MAX or self.waiting_bytes + held > self.waiting_bytes_max:
             return False
         run = Run(
             count,
@@ -167,8 +168,9 @@ class LogWriter:
             head_bytes,
         )
         for number, part in stream.partitioner.deal(topic, client_id, [frames], user):
-            self._builder(stream.partitions[number], size).append_run(run, part, size)
-        self._added_bytes += size
+            builder = self._builder(stream.partitions[number], size)
+            builder.append_run(run, part, size, held_bytes=held)
+        self._added_bytes += held
         self.messages += count
         stream.appended += count
         return True
@@ -268,12 +270,12 @@ class LogWriter:
         for partition in list(self._writing):
             stream = streams.get(partition.where.stream)
             if stream is None or partition not in stream.partitions:  # it was deleted meanwhile
-                self._written_bytes += sum(b.size for b in self._writing.pop(partition))
+                self._written_bytes += sum(b.held_bytes for b in self._writing.pop(partition))
 
     def _settle(self) -> None:
         for partition, builders in self._writing.items():
             partition.settle([builder.count for builder in builders])
-            self._written_bytes += sum(builder.size for builder in builders)
+            self._written_bytes += sum(builder.held_bytes for builder in builders)
             stream = self._log.streams[partition.where.stream]
             self._unsaid[stream.name] = stream
         self._writing = {}
