@@ -71,6 +71,10 @@ class Settings:
     stream_bytes_max: int = _option(
         32 << 20, "bytes on their way to the telemetry log until publishers are held back", 1 << 16
     )
+    stream_cache_bytes: int = _option(
+        128 << 20, "newest bytes of the telemetry log that stay in the system's page cache; 0: as "
+        "the system likes"
+    )  # fmt: skip
     queue_full: str = _option("drop_oldest", "drop_oldest, drop_new or disconnect")
     queue_qos0: bool = _option(False, "whether QoS 0 messages wait for clients that are away")
     retained_messages_max: int = _option(1_000_000, "retained messages")

@@ -64,7 +64,13 @@ class Telemetry:
         self._recorded = {row.name: row for row in snapshot.streams}
         root = Path(config.data_dir) / DIRECTORY
         try:
-            self.log = Log.open(root, _ends(snapshot), report=_report, salvage=config.recover)
+            self.log = Log.open(
+                root,
+                _ends(snapshot),
+                report=_report,
+                salvage=config.recover,
+                cache_bytes=config.settings.stream_cache_bytes,
+            )
         except (LostTail, JournalBehind) as error:
             raise StartError(
                 f"telemetry log: {error}; restore {root} and the store from one backup, or start "

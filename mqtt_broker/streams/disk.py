@@ -45,6 +45,15 @@ class Disk:
     def sync(self, file: int) -> None:
         os.fdatasync(file)
 
+    def forget(self, path: Path, position: int, length: int) -> None:
+        """The system need not keep this part in its memory, once it is on disk."""
+        if hasattr(os, "posix_fadvise"):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(file, position, length, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
     def truncate(self, file: int, size: int) -> None:
         os.ftruncate(file, size)
 

@@ -26,6 +26,7 @@ from mqtt_broker.streams.disk import Disk, Lock
 from mqtt_broker.streams.errors import Invalid, StreamError, UnknownStream, WrongEpoch
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.partition import Partition
+from mqtt_broker.streams.recent import CACHE_BYTES, Recent
 from mqtt_broker.streams.recovery import Report
 from mqtt_broker.streams.settings import Settings
 from mqtt_broker.streams.stream import Stream
@@ -34,12 +35,15 @@ _SYNCS_MAX: Final = 7  # and one in the thread that waits for all
 
 
 class Log:
-    def __init__(self, root: Path, disk: Disk, report: Report, lock: Lock) -> None:
+    def __init__(
+        self, root: Path, disk: Disk, report: Report, lock: Lock, cache_bytes: int
+    ) -> None:
         self.root = root
         self.disk = disk
         self.report = report
         self.streams: dict[str, Stream] = {}
         self.lock = threading.RLock()
+        self.recent = Recent(disk, cache_bytes)
         self._process_lock = lock
         self._half_made: set[str] = set()  # streams whose making failed
         self._syncing = ThreadPoolExecutor(_SYNCS_MAX, "fleetmq-sync")
@@ -53,17 +57,19 @@ class Log:
         report: Report,
         salvage: bool = False,
         disk: Disk | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> Self:
         """`ends`: what the journal knows; None: there is none, and what is whole is kept.
 
         `report` gets a line for whatever is cut, missing or damaged. What was promised and is
-        not there raises LostTail, unless `salvage` says to go on without it.
+        not there raises LostTail, unless `salvage` says to go on without it. `cache_bytes`: see
+        `recent`.
         """
         disk = disk or Disk()
         if not root.exists():
             disk.make_directory(root)
             disk.sync_directory(root.parent)
-        log = cls(root, disk, report, Lock(root / names.LOCK))
+        log = cls(root, disk, report, Lock(root / names.LOCK), cache_bytes)
         try:
             for path in sorted(root.iterdir()):
                 if path.is_dir() and path.name.endswith(names.UNFINISHED):

@@ -59,7 +59,8 @@ class Partition:
         return self.catalog.size + self._active.size
 
     @property
-    def _path(self) -> Path:
+    def path(self) -> Path:
+        """Of the segment that is written to."""
         return self.where.directory / names.segment(self._active.base)
 
     # A write.
@@ -104,7 +105,7 @@ class Partition:
             self._write_index(bytes(entries))
 
     def _open(self) -> None:
-        path = self._path
+        path = self.path
         is_new = not path.exists()
         self._file = self._disk.open(path)
         if is_new:
@@ -119,14 +120,14 @@ class Partition:
         """Without it places are found, only later: no reason to fail."""
         with contextlib.suppress(OSError):
             if self._index_file < 0:
-                self._index_file = self._disk.open(names.index(self._path))
+                self._index_file = self._disk.open(names.index(self.path))
             self._disk.write(self._index_file, [entries], self._index_bytes)
             self._index_bytes += len(entries)
 
     def _sync_index(self) -> None:
         with contextlib.suppress(OSError):
             if self._index_file < 0:
-                self._index_file = self._disk.open(names.index(self._path))
+                self._index_file = self._disk.open(names.index(self.path))
             self._disk.sync(self._index_file)
 
     # Sealing.

@@ -274,7 +274,9 @@ class LogWriter:
 
     def _settle(self) -> None:
         for partition, builders in self._writing.items():
+            begin = partition.active.size
             partition.settle([builder.count for builder in builders])
+            self._log.recent.add(partition.path, begin, partition.active.size)
             self._written_bytes += sum(builder.held_bytes for builder in builders)
             stream = self._log.streams[partition.where.stream]
             self._unsaid[stream.name] = stream

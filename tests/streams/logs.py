@@ -11,6 +11,7 @@ from mqtt_broker.streams.errors import Damaged
 from mqtt_broker.streams.log import Log
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.reader import Reader
+from mqtt_broker.streams.recent import CACHE_BYTES
 from mqtt_broker.streams.records import Record, records
 from mqtt_broker.streams.settings import Settings
 from mqtt_broker.streams.source import Source
@@ -42,10 +43,18 @@ class Writing:
         *,
         salvage: bool = False,
         disk: Disk | None = None,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         self.root = root
         self.lines: list[str] = []
-        self.log = Log.open(root, journal, report=self.lines.append, salvage=salvage, disk=disk)
+        self.log = Log.open(
+            root,
+            journal,
+            report=self.lines.append,
+            salvage=salvage,
+            disk=disk,
+            cache_bytes=cache_bytes,
+        )
         self.writer = LogWriter(self.log)
         self.journal: dict[str, Offsets] = dict(journal or {})
         self.number = 0
