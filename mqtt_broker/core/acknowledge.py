@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -14,12 +14,39 @@ from qos import WrongAck
 if TYPE_CHECKING:
     from mqtt_broker.core.connection import Connection
 
+# How soon the link is to read the acknowledgements of a client that sends nothing else.
+LATER: Final = 0  # in some milliseconds
+SOON: Final = 1  # when something else is read
+NOW: Final = 2  # when they come
+ONLY_ACKS: Final = 16  # reads in a row with nothing else until a client counts as such
+# Messages under way to it until it is read soon: the kernel has a buffer of 2 KB for each
+# acknowledgement that is not read.
+UNREAD_MAX: Final = 16
+
+
+def urgency(connection: Connection) -> int:
+    """How soon what the peer acknowledges is wanted."""
+    session = connection.session
+    if session.feeds is not None:
+        return NOW
+    journal = connection.broker.journal
+    if journal is not None and len(journal):  # it may save us from writing them
+        return NOW
+    window = session.window
+    unacked = len(window.unacked)
+    if session.has_waiting or window.qos2 or window.releasing or unacked * 2 >= window.limit:
+        return NOW  # it lets something go on that waits
+    if unacked >= UNREAD_MAX or connection.broker.groups:  # strategies compare loads
+        return SOON
+    return LATER
+
 
 def on_ack(connection: Connection, packet: Ack, now: float) -> None:
     packet_type = packet.packet_type
     connection.broker.stats.packets_received[packet_type] += len(packet.packet_ids)
-    if not connection.has_published:
-        connection.only_acknowledges = True
+    if not connection.only_acknowledges and not connection.has_published:
+        connection.acks_in_row += 1
+        connection.only_acknowledges = connection.acks_in_row >= ONLY_ACKS
     try:
         _act(connection, packet, now)
     except WrongAck:

@@ -91,6 +91,7 @@ class Answer(Hold):
 class Connection:
     __slots__ = (
         "_session",
+        "acks_in_row",
         "aliases",
         "allowance",
         "allowed",
@@ -168,6 +169,7 @@ class Connection:
         self.is_undecided = False  # the access door owes an answer
         # It has sent acknowledgements and never a PUBLISH: a pure subscriber, for the link.
         self.only_acknowledges = False
+        self.acks_in_row = 0
         self.has_published = False
         self.timer: Timer | None = broker.timers.at(
             now + settings.connect_timeout_s, self._on_connect_timeout
@@ -187,16 +189,9 @@ class Connection:
         return self._session is not None
 
     @property
-    def is_pressed(self) -> bool:
-        """Whether an acknowledgement would let something go on that waits."""
-        session = self._session
-        if session is None or session.feeds is not None:
-            return True
-        journal = self.broker.journal
-        if journal is not None and len(journal):  # it may save us from writing them
-            return True
-        window = session.window
-        return session.has_waiting or window.room < window.limit // 2
+    def urgency(self) -> int:
+        """How soon the link is to read what is acknowledged here."""
+        return acknowledge.NOW if self._session is None else acknowledge.urgency(self)
 
     @property
     def version(self) -> int:
@@ -280,6 +275,11 @@ class Connection:
             raise Violation(
                 reasons.PROTOCOL_ERROR, "MQTT-3.1.2-30", "only AUTH may follow until CONNACK"
             )
+        if type(packet) is Ack:
+            acknowledge.on_ack(self, packet, now)
+            return
+        self.only_acknowledges = False  # it may be about to ask for more
+        self.acks_in_row = 0
         act = _ACTS.get(type(packet))
         assert act is not None, "the decoder lets only a client's packets through"
         act(self, packet, now)
@@ -587,7 +587,6 @@ class Connection:
 
 
 _ACTS: Final[dict[type, Callable[[Connection, Any, float], None]]] = {
-    Ack: acknowledge.on_ack,
     Pingreq: Connection.on_pingreq,
     Subscribe: subscribe.on_subscribe,
     Unsubscribe: subscribe.on_unsubscribe,

@@ -164,10 +164,8 @@ class SocketLink:
     def write(self, data: bytes) -> int:
         if self._is_closing:
             return 0
-        if self._is_lazy:
-            self._turns.expects = True
-            if self.connection is not None and self.connection.is_pressed:
-                self._turns.is_pressed = True
+        if self._is_lazy and self.connection is not None:
+            self._turns.expect(self.connection.urgency)
         if self._backlog is not None:
             self._backlog.append(memoryview(data))
             self._backlog_bytes += len(data)

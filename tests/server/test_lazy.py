@@ -1,4 +1,4 @@
-"""Lazy sockets: those of clients that only acknowledge are read a little later, never too late.
+"""Lazy sockets: those of clients that only acknowledge are read many at a time, never too late.
 
 The first half turns `Turns` by hand, where each poll can be looked at. The second half has
 real clients on the broker's own loop, and looks at the broker from outside: whatever asks
@@ -17,6 +17,7 @@ import pytest
 from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.packets import Publish, Will
+from mqtt_broker.core.acknowledge import LATER, NOW, ONLY_ACKS, SOON, UNREAD_MAX
 from mqtt_broker.core.connection import Connection
 from mqtt_broker.server import turns as turns_module
 from mqtt_broker.server.turns import LAG_S, Turns
@@ -50,10 +51,9 @@ class Bench:
 
         return read
 
-    def expect(self, *, is_pressed: bool = False) -> None:
+    def expect(self, urgency: int = LATER) -> None:
         """A turn in which something was sent to the lazy socket."""
-        self.turns.expects = True
-        self.turns.is_pressed = is_pressed
+        self.turns.expect(urgency)
         self.turns.serve([])
 
     def wakes(self) -> bool:
@@ -85,12 +85,50 @@ def test_an_expected_acknowledgement_wakes_nobody_and_is_read_after_the_lag(benc
     assert time.monotonic() - start >= LAG_S * 0.9
 
 
-def test_it_is_read_in_the_turn_that_something_else_causes(bench: Bench) -> None:
+def test_what_is_wanted_soon_is_read_in_the_turn_that_something_else_causes(bench: Bench) -> None:
+    bench.expect(SOON)
+    bench.far_lazy.send(b"x")
+    assert not bench.wakes()
+    bench.far_plain.send(b"x")
+    assert bench.turns.wait(-1.0) == []
+    assert sorted(bench.served) == ["lazy", "plain"]
+
+
+def test_what_is_not_wanted_soon_is_left_alone_in_other_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
     bench.expect()
     bench.far_lazy.send(b"x")
+    for _ in range(3):
+        bench.far_plain.send(b"x")
+        assert bench.turns.wait(-1.0) == []
+    assert bench.served == ["plain"] * 3
+    bench.expect(SOON)
     bench.far_plain.send(b"x")
-    assert bench.turns.wait(0.0) == []
-    assert sorted(bench.served) == ["lazy", "plain"]
+    bench.turns.wait(-1.0)
+    assert sorted(bench.served) == ["lazy", "plain", "plain", "plain", "plain"]
+
+
+def test_others_cannot_put_it_off_for_longer_than_the_lag(bench: Bench) -> None:
+    bench.expect()
+    bench.far_lazy.send(b"x")
+    start = time.monotonic()
+    while "lazy" not in bench.served:
+        bench.far_plain.send(b"x")
+        bench.turns.wait(-1.0)
+        assert time.monotonic() - start < PATIENCE_S
+
+
+def test_what_is_wanted_now_wakes_though_it_was_sent_between_two_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    bench.expect()
+    bench.turns.expect(NOW)
+    bench.far_lazy.send(b"x")
+    bench.turns.wait(PATIENCE_S)
+    assert bench.served == ["lazy"]
 
 
 def test_when_nothing_was_sent_to_it_it_wakes_like_any_other(bench: Bench) -> None:
@@ -110,7 +148,7 @@ def test_after_one_lag_it_wakes_again(bench: Bench) -> None:
 
 
 def test_when_something_waits_for_its_acknowledgement_it_wakes(bench: Bench) -> None:
-    bench.expect(is_pressed=True)
+    bench.expect(NOW)
     bench.far_lazy.send(b"x")
     assert bench.wakes()
 
@@ -236,8 +274,15 @@ class Scene:
         self.raw.send(subscribe(V5, "a", qos=1))
         assert self.raw.packet()[0] == 0x90
         self.incoming = deliveries(self.raw)
-        self.publish(b"first")
-        self.receive(b"first")
+        self.make_lazy()
+
+    def make_lazy(self) -> None:
+        """It acknowledges alone until the broker counts on that."""
+        for number in range(ONLY_ACKS):
+            assert not self.is_lazy
+            self.publish(b"%d" % number)
+            self.receive(b"%d" % number)
+            until(lambda: not self.under_way)
         until(lambda: self.is_lazy)
 
     @property
@@ -365,6 +410,39 @@ def test_a_lazy_subscriber_that_subscribes_to_more(stack: contextlib.ExitStack) 
     assert b"".join(next(scene.incoming).payloads()) == b"0"
 
 
+def test_who_asks_for_something_is_read_at_once_for_a_while(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.raw.send(PING)
+    assert scene.raw.packet() == PONG
+    until(lambda: not scene.is_lazy)
+    scene.make_lazy()
+
+
+def test_a_small_window_is_never_found_full(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages come one at a time: each is sent before the next makes the window look full."""
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    scene = Scene(stack.enter_context(Running()), stack, connect("s", receive_maximum=2))
+    for number in range(20):
+        scene.publish(b"%d" % number)
+        scene.receive(b"%d" % number)
+    until(lambda: not scene.under_way)
+
+
+def test_so_many_are_left_unread_and_not_more(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    scene = Scene(stack.enter_context(Running()), stack)
+    most = 0
+    for number in range(5 * UNREAD_MAX):
+        scene.publish(b"%d" % number)
+        scene.receive(b"%d" % number)
+        most = max(most, scene.under_way)
+    assert 1 < most <= UNREAD_MAX + 2
+
+
 @pytest.mark.parametrize("owes", [False, True], ids=["idle", "with a message under way"])
 @pytest.mark.parametrize("how", ["disconnects", "closes", "resets"])
 def test_a_lazy_subscriber_goes(stack: contextlib.ExitStack, how: str, owes: bool) -> None:
@@ -437,9 +515,7 @@ def slow_scene(stack: contextlib.ExitStack) -> Scene:
     assert slow.packet()[0] == 0x20
     assert slow.packet()[0] == 0x90
     scene.incoming = deliveries(slow)
-    scene.publish(b"first")
-    scene.receive(b"first")
-    until(lambda: scene.is_lazy)
+    scene.make_lazy()
     return scene
 
 
@@ -490,7 +566,7 @@ def test_a_hundred_lazy_subscribers_and_one_burst(stack: contextlib.ExitStack) -
         assert raw.packet()[0] == 0x90
     streams = [deliveries(raw) for raw in raws]
     sessions = [c.session for c in broker.server.broker.connections.values()]
-    for _ in range(10):
+    for _ in range(ONLY_ACKS + 10):
         publisher.send(publish("a", b"x", qos=1))
         assert publisher.packet()[0] == 0x40
         for raw, incoming in zip(raws, streams, strict=True):
