@@ -78,6 +78,8 @@ class Envelope:
 
     __slots__ = (
         "_layouts",
+        "_own_key",
+        "_own_layout",
         "_topic_bytes",
         "_travels",
         "expires_at",
@@ -118,7 +120,9 @@ class Envelope:
         self.section = section  # the properties as they came
         self._topic_bytes = b""
         self._travels: bytes | None = None
-        self._layouts: dict[object, tuple[bytes, bytes]] = {}
+        self._layouts: dict[object, tuple[bytes, bytes]] | None = None
+        self._own_key = -1
+        self._own_layout = (b"", b"")
 
     @property
     def size(self) -> int:
@@ -133,19 +137,26 @@ class Envelope:
 
         What is sent the first time goes without DUP. [MQTT-4.3.3-2]
         """
-        key: object = grant.qos << 2 | grant.retain << 1 | v5
+        plain = grant.qos << 2 | grant.retain << 1 | v5
+        key: object = plain
         if grant.subscription_ids or self.expires_at:
-            key = (key, grant.subscription_ids, int(now - self.received_at))
-        found = self._layouts.get(key)
+            key = (plain, grant.subscription_ids, int(now - self.received_at))
+        elif plain == self._own_key:
+            return self._own_layout
+        layouts = self._layouts
+        if layouts is None:
+            layouts = self._layouts = {}
+        found = layouts.get(key)
         if found is None:
-            if len(self._layouts) >= _LAYOUTS_MAX:
-                self._layouts.clear()
-            found = self._layouts[key] = self.write(v5, grant, now, alias=0, known=False, dup=False)
+            if len(layouts) >= _LAYOUTS_MAX:
+                layouts.clear()
+            found = layouts[key] = self.write(v5, grant, now, alias=0, known=False, dup=False)
         return found
 
     def adopt(self, v5: bool, qos: int, head: bytes, section: bytes) -> None:
         """A layout that the publisher wrote already, to be sent on as it came."""
-        self._layouts[qos << 2 | v5] = (head, section)
+        self._own_key = qos << 2 | v5
+        self._own_layout = (head, section)
 
     def write(
         self, v5: bool, grant: Grant, now: float, *, alias: int, known: bool, dup: bool

@@ -11,8 +11,6 @@ Neighbouring PUBLISH packets that agree in everything but packet id and payload 
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -76,11 +74,7 @@ _FROM_SERVER: Final = frozenset(
     }
 )  # fmt: skip
 
-# Acknowledgements without a reason code, all of one kind, back to back.
-_ACK_RUNS: Final = {
-    first: re.compile(b"(?:" + re.escape(bytes([first, 2])) + b"..)+", re.DOTALL)
-    for first in (0x40, 0x50, 0x62, 0x70)
-}
+_SHORT_ACKS: Final = frozenset({0x40, 0x50, 0x62, 0x70})  # those that may be two bytes long
 
 _CHUNKS_MAX: Final = 512
 
@@ -167,7 +161,7 @@ class Decoder:
                 if end - at > self.packet_bytes_max:
                     self._check_size(end - at)
                 at = self._publish(data, at, body, end, out)
-            elif length == 2 and first in _ACK_RUNS:
+            elif length == 2 and first in _SHORT_ACKS:
                 at = self._ack_run(data, at, first, out)
             else:
                 self._check_size(end - at)
@@ -312,21 +306,18 @@ class Decoder:
     def _ack_run(self, data: bytes, at: int, first: int, out: list[Packet | Violation]) -> int:
         if self.version == 0:
             raise _not_connect()
-        if first == 0x40 and data[at + 4 : at + 6] != b"\x40\x02":
-            end = at + 4  # a single PUBACK, the commonest of all
-            ids = [data[at + 2] << 8 | data[at + 3]]
-        else:
-            match = _ACK_RUNS[first].match(data, at)
-            assert match is not None, "the caller saw a whole acknowledgement"
-            end = match.end()
-            ids = list(struct.unpack_from(f">{(end - at) // 2}H", data, at)[1::2])
-        if 0 in ids:
-            good = ids[: ids.index(0)]
-            if good:
-                out.append(Ack(first >> 4, good))
-            raise Violation(PROTOCOL_ERROR, "MQTT-2.2.1-3", "packet id 0")
+        size = len(data)
+        ids: list[int] = []
+        while at + 4 <= size and data[at] == first and data[at + 1] == 2:
+            packet_id = data[at + 2] << 8 | data[at + 3]
+            if not packet_id:
+                if ids:
+                    out.append(Ack(first >> 4, ids))
+                raise Violation(PROTOCOL_ERROR, "MQTT-2.2.1-3", "packet id 0")
+            ids.append(packet_id)
+            at += 4
         out.append(Ack(first >> 4, ids))
-        return end
+        return at
 
 
 def _not_connect() -> Violation:  # [MQTT-3.1.0-1]

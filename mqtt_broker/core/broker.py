@@ -149,15 +149,12 @@ class Broker:
         if self.dead_letters is not None:
             self.dead_letters.publish(now)
         self.flushed_at = now
-        dirty = self.dirty
-        while dirty:
-            batch = dirty[:]
-            dirty.clear()
-            for box in batch:
-                try:
-                    self.write_out(box, now)
-                except Exception as error:
-                    box.owner.on_error(error, b"", now)
+        for box in self.dirty:  # which grows while it is written
+            try:
+                self.write_out(box, now)
+            except Exception as error:
+                box.owner.on_error(error, b"", now)
+        self.dirty.clear()
         self.turn_bytes = 0
 
     def write_out(self, box: Outbox, now: float) -> None:
