@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from mqtt_broker.core import sys_topics
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.server.config import StartError
+from mqtt_broker.server.log_linger import LogLinger
 from mqtt_broker.server.telemetry import Telemetry
 from sessions.journal import MODES, Journal, Owner
 from sessions.rows import DeliveryRow, MessageRow
@@ -29,7 +30,6 @@ _T = TypeVar("_T")
 Page = list[tuple[DeliveryRow, MessageRow]]
 LINGER_S: Final = 0.003  # what is recorded waits so long for company
 _ENTRIES_MAX: Final = 2_000  # or until there is so much of it,
-LOG_LINGER_S: Final = 0.1  # and what only the telemetry log wants so long, for larger batches
 _CERTAIN_MAX: Final = 32  # or so much that has to be written, and the store has nothing to do
 _LOGGED_MIN: Final = (
     128  # messages in the log that somebody waits for, likewise; see `_is_worth_it`
@@ -71,11 +71,10 @@ class Durable:
             last_sid=self._snapshot.last_sid,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._log_due_at = 0.0  # when what the telemetry log has is to go; 0: it has nothing
+        self._log_linger = LogLinger(config.settings.stream_bytes_max)
         self._logged_before = 0  # messages that the log had at the last flush,
         self._logged = 0  # and how many of them were new
         self._logged_enough = _LOGGED_MIN
-        self._log_bytes_enough = config.settings.stream_bytes_max * 3 // 4  # not to linger with
         self._is_over = False
         self._settled: asyncio.Event | None = None
 
@@ -123,15 +122,9 @@ class Durable:
         elif waiting:
             self._linger(LINGER_S)
         elif self._timer is None and journal.has_alongside:
-            self._linger_for_log()
+            self._linger(max(LINGER_S, self._log_linger.left_s(self._server.now())))
         while journal.wanted:
             self._request(journal.wanted.pop())
-
-    def _linger_for_log(self) -> None:
-        now = self._server.now()
-        if not self._log_due_at:
-            self._log_due_at = now + LOG_LINGER_S
-        self._linger(max(LINGER_S, self._log_due_at - now))
 
     def _linger(self, seconds: float) -> None:
         """Come back then, or when that was due anyway."""
@@ -145,7 +138,9 @@ class Durable:
     def _on_linger(self) -> None:
         self._timer = None
         now = self._server.now()
-        is_log_due = self.journal.has_alongside and now >= self._log_due_at
+        is_log_due = self.journal.has_alongside and self._log_linger.is_over(
+            now, self.telemetry.writer.waiting_bytes
+        )
         if is_log_due or not self.journal.may_wait(now - LINGER_S):
             self._flush()
         self._server.end_turn()  # which sets the timer again for what is left
@@ -160,7 +155,7 @@ class Durable:
         if journal.committed != journal.number:
             return False
         if not journal.certain:
-            return self.telemetry.writer.waiting_bytes > self._log_bytes_enough
+            return self.telemetry.writer.waiting_bytes > self._log_linger.bytes_enough
         if logged := self._logged_messages():
             return logged >= self._logged_enough
         return journal.certain >= _CERTAIN_MAX
@@ -173,7 +168,7 @@ class Durable:
         journal = self.journal
         if journal.number - journal.committed < _GROUPS_UNDER_WAY_MAX:
             journal.flush(self._server.now())
-            self._log_due_at = 0.0
+            self._log_linger.end()
             self._logged = self._logged_messages()
             self._logged_before += self._logged
 
