@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqtt_broker.core.acknowledge import LATER, NOW
+from mqtt_broker.core.acknowledge import LATER, NOW, SOON
 
 _READ: Final = 1
 _WRITE: Final = 4
@@ -213,8 +213,8 @@ class Turns:
     def _ask_lazy(self) -> list[tuple[int, int]]:
         """Which lazy sockets are ready: all that is wanted of them up to now is read."""
         self._has_asked = True
-        self._urgency = LATER
         ready: list[tuple[int, int]] = self._lazy.poll(0, EVENTS_MAX)
+        self._urgency = LATER if len(ready) < EVENTS_MAX else SOON  # there may be more of them
         return ready
 
     def _settle(self) -> None:

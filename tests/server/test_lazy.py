@@ -110,6 +110,26 @@ def test_what_is_not_wanted_soon_is_left_alone_in_other_turns(
     assert sorted(bench.served) == ["lazy", "plain", "plain", "plain", "plain"]
 
 
+def test_more_of_them_than_fit_into_a_turn_are_read_in_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    monkeypatch.setattr(turns_module, "EVENTS_MAX", 1)
+    near, far = socket.socketpair()
+    with near, far:
+        bench.turns.add(near.fileno(), bench.reads(near, "other"))
+        bench.turns.set_lazy(near.fileno(), True)
+        bench.expect(SOON)
+        bench.far_lazy.send(b"x")
+        far.send(b"x")
+        for _ in range(2):
+            bench.turns.expect(LATER)
+            bench.far_plain.send(b"x")
+            bench.turns.wait(-1.0)
+        assert sorted(bench.served) == ["lazy", "other", "plain", "plain"]
+        bench.turns.remove(near.fileno())
+
+
 def test_others_cannot_put_it_off_for_longer_than_the_lag(bench: Bench) -> None:
     bench.expect()
     bench.far_lazy.send(b"x")
