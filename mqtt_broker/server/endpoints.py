@@ -64,6 +64,7 @@ class Rules:
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
     limits: Limits | None = None  # of each of them
+    tcp_nodelay: bool = True  # False: small answers may wait for the peer's next packet
 
     @property
     def is_plain(self) -> bool:

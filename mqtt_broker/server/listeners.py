@@ -44,7 +44,7 @@ class Listener:
 
             self._layers = Layers(server, endpoint)
         self._sock = _listen(endpoint)
-        self._is_tcp = not endpoint.path
+        self._is_prompt = rules.tcp_nodelay and not endpoint.path
         self._max = rules.max_connections
         self._throttle: Throttle | None = None
         if rules.connects_per_s:
@@ -89,7 +89,7 @@ class Listener:
                 sock.close()
                 continue
             sock.setblocking(False)
-            if self._is_tcp:
+            if self._is_prompt:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
             if layers is None:

@@ -24,7 +24,8 @@ DEFAULT_PORT: Final = 1883
 DEFAULT_PORTS: Final = {"mqtt": DEFAULT_PORT, "mqtts": 8883, "ws": 8083, "wss": 8084}
 _KEYS: Final = (
     "name host port path tls websocket proxy_protocol max_connections connects_per_s "
-    "messages_per_s bytes_per_s limits handshake_timeout_s connect_timeout_s allow_anonymous"
+    "messages_per_s bytes_per_s limits handshake_timeout_s connect_timeout_s allow_anonymous "
+    "tcp_nodelay"
 ).split()
 _TLS_KEYS: Final = "cert key ca crl verify min_version ciphers".split()
 _WEBSOCKET_KEYS: Final = "path origins compression message_bytes_max".split()
@@ -57,7 +58,7 @@ def _endpoint(row: dict[str, Any], rules: Rules, where: str) -> Endpoint:
     if "path" in row:
         if not typed(row, "path", str, "", where):
             raise ConfigError(f"{where}: path is empty")
-        for key in ("host", "port"):
+        for key in ("host", "port", "tcp_nodelay"):
             if key in row:
                 raise ConfigError(f"{where}: it has path or {key}, not both")
         return Endpoint(path=row["path"], rules=rules)
@@ -85,6 +86,7 @@ def _rules(row: dict[str, Any], where: str) -> Rules:
         handshake_timeout_s=_seconds(row, "handshake_timeout_s", 10.0, where),
         connect_timeout_s=_seconds(row, "connect_timeout_s", 0.0, where),
         allow_anonymous=allow if "allow_anonymous" in row else None,
+        tcp_nodelay=typed(row, "tcp_nodelay", bool, True, where),
     )
 
 

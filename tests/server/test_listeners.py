@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def test_everything_said(tmp_path: Path) -> None:
         max_connections = 5
         handshake_timeout_s = 3
         connect_timeout_s = 1.5
+        tcp_nodelay = false
         [[listeners]]
         host = "::1"
         websocket = { path = "/x", origins = ["https://a"], compression = true, message_bytes_max = 9 }
@@ -67,7 +69,9 @@ def test_everything_said(tmp_path: Path) -> None:
     web = WebSocketRules("/x", ("https://a",), True, 9)
     proxy = ProxyRules((ipaddress.ip_network("192.0.2.0/24"), ipaddress.ip_network("::1")))
     assert config.endpoints == (
-        Endpoint("0.0.0.0", 8883, rules=Rules("devices", tls, None, None, 5, 3.0, 1.5)),
+        Endpoint(
+            "0.0.0.0", 8883, rules=Rules("devices", tls, None, None, 5, 3.0, 1.5, tcp_nodelay=False)
+        ),
         Endpoint("::1", 8083, rules=Rules(websocket=web, proxy=proxy)),
         Endpoint(path="/run/x", rules=Rules(websocket=WebSocketRules(), proxy=ProxyRules())),
         Endpoint(
@@ -113,6 +117,8 @@ WRONG = {
     "allow_anonymous = 'yes'": ("allow_anonymous", "true or false"),
     'name = "a\\n"': ("name", "printable"),
     "path = '/x'\nport = 1": ("path", "port", "not both"),
+    "path = '/x'\ntcp_nodelay = false": ("path", "tcp_nodelay", "not both"),
+    "tcp_nodelay = 'no'": ("tcp_nodelay", "true or false"),
     "name = 'a'\n[[listeners]]\nname = 'a'": ("listeners 2", "name a"),
     f"host = '0.0.0.0'\n{TLS}": ("0.0.0.0:8883", "--allow-anonymous"),
     "host = '0.0.0.0'\ntls = { cert = 'c', key = 'k', ca = 'a', verify = 'optional' }": (
@@ -197,6 +203,13 @@ def test_a_listener_that_is_full(tmp_path: Path, secure: bool) -> None:
         second.reset()
         broker.bound.pop(0)
         connected(broker.raw()).sock.close()
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+def test_whether_small_answers_may_wait(prompt: bool) -> None:
+    with Running(endpoint(tcp_nodelay=prompt)) as broker, connected(broker.raw()):
+        (link,) = broker.server._links
+        assert bool(link._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) is prompt
 
 
 def test_a_connect_timeout_of_its_own() -> None:
