@@ -31,6 +31,7 @@ from sessions.queue import Queue
 from sessions.rows import SessionRow, WillRow
 
 _PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
+_NOTHING: Final[deque[int]] = deque(maxlen=0)  # shared by the many; an own one is 600 bytes
 
 
 class Cancellable(Protocol):
@@ -112,7 +113,7 @@ class Session:
         self.outbox = NOBODY
         self.overflow: Callable[[], None] | None = None  # the queue is full and says disconnect
         self.feeds: list[Feed] | None = None  # readers of the log, when it has any
-        self._repeats: deque[int] = deque()  # of a resumed window; the peer has no room yet
+        self._repeats = _NOTHING  # of a resumed window; the peer has no room yet
 
     # What others ask.
 
@@ -350,7 +351,7 @@ class Session:
         repeated from its wrong half would deliver twice.
         """
         journal = self.journal
-        self._repeats = deque()
+        self._repeats = _NOTHING
         if journal is not None and journal.holds and len(self.window) and not journal.is_settled:
             self.is_gated = True
             journal.wait(Resumption(self))
@@ -360,7 +361,8 @@ class Session:
     def repeat(self, now: float) -> None:
         for packet_id in self.window.releasing:
             self.outbox.put(encode_ack(PUBREL, packet_id))
-        self._repeats = deque(self.window.unacked)
+        unacked = self.window.unacked
+        self._repeats = deque(unacked) if unacked else _NOTHING
         self.pump(now)
 
     def send_one(
@@ -514,7 +516,7 @@ class Session:
         self.sid = 0
         self.queue = None
         self.window = Sender()
-        self._repeats = deque()
+        self._repeats = _NOTHING
 
     # Acknowledgements.
 
