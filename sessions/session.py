@@ -361,8 +361,7 @@ class Session:
     def repeat(self, now: float) -> None:
         for packet_id in self.window.releasing:
             self.outbox.put(encode_ack(PUBREL, packet_id))
-        unacked = self.window.unacked
-        self._repeats = deque(unacked) if unacked else _NOTHING
+        self._repeats = deque(self.window.unacked) or _NOTHING
         self.pump(now)
 
     def send_one(
