@@ -66,9 +66,13 @@ class StreamTap:
             self._append(tuple(cut), envelope, run.payloads(), now)
 
     def _is_dropped(self, count: int) -> bool:
-        """Whether so many of QoS 0 are turned away: what room is left is for what is promised."""
+        """Whether so many of QoS 0 are turned away: what room is left is for what is promised.
+
+        Publishers are held back at half of it. The quarter between is for what each of them has
+        in hand then.
+        """
         writer = self._writer
-        if writer.waiting_bytes <= writer.waiting_bytes_max // 2:
+        if writer.waiting_bytes <= writer.waiting_bytes_max * 3 // 4:
             return False
         self._drop(NO_ROOM, count)
         for stream in self._streams:

@@ -42,6 +42,27 @@ def test_what_is_admitted_is_taken_by_every_stream(
     log.close()
 
 
+def test_publishers_are_held_back_before_their_qos_0_is_dropped(tmp_path: Path) -> None:
+    """At half the room they are; what each has in hand then is still taken."""
+    log = Log.open(tmp_path / "s", report=print)
+    log.create(Settings("all", "t/#"))
+    writer = LogWriter(log, 100_000)
+    dropped: list[tuple[str, int]] = []
+    taps = StreamTaps(writer, lambda reason, count: dropped.append((reason, count)))
+    taps.set(log.streams.values())
+    tap = taps.find("t/1")
+    assert tap is not None
+    envelope = Envelope("t/1", 0, False, NO_PROPERTIES, b"", 1_000, "c", 0.0)
+    while not dropped:
+        before = writer.waiting_bytes
+        tap.take(envelope, [bytes(1_000)], 0.0)
+    assert dropped == [("stream_full", 1)]
+    assert 75_000 < before < 80_000
+    promised = Envelope("t/1", 1, False, NO_PROPERTIES, b"", 1_000, "c", 0.0)
+    assert tap.admits(promised, [bytes(1_000)])
+    log.close()
+
+
 STREAMS = {
     "client": Settings("client", "t/#", partitions=3),
     "level": Settings("level", "t/#", partitions=3, partition_by="level:2"),
