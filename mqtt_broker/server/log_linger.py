@@ -2,8 +2,7 @@
 
 Nobody waits for QoS 0 to be on disk, so its rows share a commit: what came within `LOG_LINGER_S`
 goes together. While a burst pours in, writing it would take its time from those who deliver it,
-so it goes when the burst is over, or when there is enough of it (6 million messages without a
-pause: 3.5 million a second are logged where it was 3.0).
+so it goes when the burst is over, or when there is enough of it.
 """
 
 from __future__ import annotations
