@@ -14,6 +14,9 @@ A group without records is safe with the files alone, where they say so (`Beside
 their sync is then the only one, and the database is told with the next group that has records,
 or after a while. A crash before that loses numbers of groups that hold nothing.
 
+A group too large for one row is several, all but the last of which say that they continue. They
+are committed together: until the last is here, none of them counts.
+
 Groups that were folded are removed here too, a few with every commit: the journal has one
 writer, and nobody waits for a lock.
 """
@@ -23,14 +26,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from errno import EDQUOT, ENOSPC
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Engine
 
 from sessions.engines import Database, execute, explain, insert, repeated
-from sessions.records import Corrupt, seal
+from sessions.records import Corrupt, is_continued, seal
 from sessions.workers import Elsewhere, Worker
 
 COMMIT_BYTES_MAX: Final = 64 << 20
@@ -92,6 +95,8 @@ class Writer(Worker):
         self._queue: queue.SimpleQueue[Group | threading.Event | str | None] = queue.SimpleQueue()
         self._flushed: list[threading.Event] = []
         self._forgotten: list[str] = []
+        self._received: Group | threading.Event | str | None = None  # and not sorted in yet
+        self._begun: list[Group] = []  # parts of a group that is not whole
         self._waiting: list[Group] = []  # not in the database; those that are safe come first
         self._waiting_bytes = 0  # of those that are not safe
         self._owed = 0  # how many are safe, by what stands beside
@@ -101,6 +106,8 @@ class Writer(Worker):
         self._folded = removed_to
         self._removed_to = removed_to
         self._submitted = last_number
+        self._told = last_number, last_number  # up to where `on_committed` was called
+        self._committed_bytes = 0  # since then
         self.last_number = last_number  # safe up to here,
         self._recorded = last_number  # and in the database
 
@@ -155,8 +162,12 @@ class Writer(Worker):
 
     @property
     def _has_more(self) -> bool:
-        """Whether anything is to be made safe, or to be forgotten."""
-        return len(self._waiting) > self._owed or len(self._forgotten) > 0
+        """Whether anything is to be made safe, to be told, or to be forgotten."""
+        return (
+            len(self._waiting) > self._owed
+            or len(self._forgotten) > 0
+            or self._told != (self.last_number, self._recorded)
+        )
 
     @property
     def _has_rest(self) -> bool:
@@ -165,27 +176,40 @@ class Writer(Worker):
 
     def _gather(self) -> None:
         """Sleep until there is something to do, then take all that waits."""
+        self._sort_in()
         while not (
             self._has_more or self._flushed or self._is_stopping or self._abandoned.is_set()
         ):
             try:
-                self._add(self._queue.get(timeout=IDLE_S if self._has_rest else None))
+                self._received = self._queue.get(timeout=IDLE_S if self._has_rest else None)
             except queue.Empty:
                 return
+            self._sort_in()
         self._gather_more()
 
     def _gather_more(self) -> None:
+        self._sort_in()
         while self._waiting_bytes < COMMIT_BYTES_MAX and not self._queue.empty():
-            self._add(self._queue.get_nowait())
+            self._received = self._queue.get_nowait()
+            self._sort_in()
 
-    def _add(self, item: Group | threading.Event | str | None) -> None:
+    def _sort_in(self) -> None:
+        """What was received, where it belongs; if that fails, it is done again."""
+        item = self._received
         if isinstance(item, threading.Event):
             self._flushed.append(item)
         elif isinstance(item, str):
             self._forgotten.append(item)
         elif item is not None:
-            self._waiting.append(item)
-            self._waiting_bytes += len(item[2])
+            if is_continued(item[2]):
+                self._begun = [*self._begun, item]
+            else:
+                whole = [*self._begun, item]
+                size = sum(len(part[2]) for part in whole)
+                self._waiting += whole
+                self._waiting_bytes += size
+                self._begun = []
+        self._received = None
 
     def _commit(self) -> None:
         self._gather_more()
@@ -200,8 +224,8 @@ class Writer(Worker):
         with connection.begin():
             groups = self._unsafe(connection) if self._is_unsure else self._waiting
             self._is_unsure = True
-            if groups:
-                insert(connection, "journal", ("number", "at", "data"), groups)
+            for some in _pieces(groups):
+                insert(connection, "journal", ("number", "at", "data"), some)
             self._record_ends(connection, ends)
             removed_to = self._remove(connection)
         self._is_unsure = False
@@ -235,9 +259,8 @@ class Writer(Worker):
     def _settle(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
         """What waited is safe, and in the database so far: tell those who wait for that."""
         self._owed = len(self._waiting)
-        size = self._waiting_bytes
+        self._committed_bytes += self._waiting_bytes
         self._waiting_bytes = 0
-        is_news = number > self.last_number or recorded > self._recorded
         self.last_number = number
         self._recorded = recorded
         try:
@@ -248,8 +271,14 @@ class Writer(Worker):
             # are taken.
             raise Elsewhere(BESIDE, _explain(error)) from error
         finally:
-            if is_news:
-                self._on_committed(number, recorded, size)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Those who wait hear of it, and if that fails, once more."""
+        if self._told != (self.last_number, self._recorded):
+            self._on_committed(self.last_number, self._recorded, self._committed_bytes)
+            self._told = self.last_number, self._recorded
+            self._committed_bytes = 0
 
     def _write_beside(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
         if self.beside is None:
@@ -288,6 +317,20 @@ class Writer(Worker):
         execute(connection, "DELETE FROM journal WHERE number <= ?", (to,))
         execute(connection, "UPDATE journal_state SET removed_to = ?", (to,))
         return to
+
+
+def _pieces(groups: list[Group]) -> Iterator[list[Group]]:
+    """As many at once as a statement is meant for: a database takes no more than 1 GB in one."""
+    some: list[Group] = []
+    size = 0
+    for group in groups:
+        if some and size + len(group[2]) > COMMIT_BYTES_MAX:
+            yield some
+            some, size = [], 0
+        some.append(group)
+        size += len(group[2])
+    if some:
+        yield some
 
 
 def _explain(error: Exception) -> str:

@@ -189,8 +189,8 @@ class Folder(Worker):
 
     def _report(self, number: int, cancelled: int) -> None:
         if number > self._reported:
-            self._reported = number
             self._on_folded(number, cancelled)
+            self._reported = number  # at last: what could not be told is told again
 
     def _beat(self) -> None:
         """Say that the broker is alive: after a crash, that is when it was last."""

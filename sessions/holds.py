@@ -24,7 +24,21 @@ class Parked(Hold):
         self.sent = sent
 
     def release(self, now: float) -> None:
-        self.session.send_parked(self.box, self.sent, now)
+        try:
+            self.session.send_parked(self.box, self.sent, now)
+        except Exception as error:  # it costs this client its connection: the next one repeats
+            self.box.owner.on_error(error, b"", now)
+
+    def refuse(self, now: float) -> None:
+        """Their publisher is told that they are not taken, so nobody gets them from here."""
+        session = self.session
+        window = session.window
+        for packet_id, item in self.sent:
+            entry = window.unacked.get(packet_id)
+            if entry is not None and entry[0] is item[0]:
+                window.forget(packet_id)
+                session.budget.drop("not_stored")
+        session.pump(now)
 
 
 class Resumption(Hold):
@@ -40,7 +54,10 @@ class Resumption(Hold):
     def release(self, now: float) -> None:
         if self.session.outbox is self.box:
             self.session.is_gated = False
-            self.session.repeat(now)
+            try:
+                self.session.repeat(now)
+            except Exception as error:
+                self.box.owner.on_error(error, b"", now)
 
 
 class Then(Hold):

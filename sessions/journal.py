@@ -1,12 +1,16 @@
 """What changed, on its way to disk, and who waits for it to be there.
 
-    Ticket    a burst of messages: written, unless every stored session has taken it before
-    Hold      something that may go out once what was recorded before it is safe
     Journal   the records of the group that is being gathered, and the groups under way
+
+Tickets and holds, which are gathered beside records, are in `sessions.tickets`.
 
 Records are gathered until `flush` packs them into one group with the next number. The store
 commits groups in their order and tells the highest number that is safe (`on_committed`). So
 what is on disk is always a beginning of what happened here.
+
+Packing changes nothing until it has succeeded, so no failure loses what was gathered. A ticket
+that cannot be packed is left out alone: what waits for it is refused, never said to be safe. A
+group larger than a row may be is several numbers, which the store commits at once.
 
 A message that was taken by every stored session it was for, before its group was packed, is
 never written: with subscribers that keep up, the store sees almost nothing.
@@ -18,204 +22,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from sessions import records
-from sessions.message import Grant, Message
+from sessions import packing, records
+from sessions.message import Message
 from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
+from sessions.tickets import Hold as Hold
+from sessions.tickets import Item as Item
+from sessions.tickets import Ticket as Ticket
 
 MEMORY: Final = 0
 RELAXED: Final = 1
 COMMIT: Final = 2
+STUCK_S: Final = 5.0  # what cannot be packed alone, for want of memory, is tried so long
 QUEUE_HEAD_MESSAGES: Final = 1_000  # of one long queue in memory, when the store has the rest
 MODES: Final = {"memory": MEMORY, "relaxed": RELAXED, "commit": COMMIT}
-
-
-class Hold:
-    """What waits for the records before it. Each kind says what it does when they are safe."""
-
-    __slots__ = ("is_safe",)
-
-    def __init__(self) -> None:
-        self.is_safe = False
-
-    def release(self, now: float) -> None:
-        """Everything that was recorded before is on disk, or need not be."""
-        raise AssertionError
-
-
-_Part = tuple[int, int, int, int, int, int, bool, tuple[int, ...], str, list[int]]
-
-
-class Ticket:
-    """Messages of one publisher that go to stored sessions, from their arrival to the disk."""
-
-    __slots__ = (
-        "_gone",
-        "_is_numbered",
-        "_parts",
-        "_sent",
-        "answer",
-        "freed",
-        "holds",
-        "inbound_ids",
-        "inbound_sid",
-        "is_pinned",
-        "journal",
-        "messages",
-        "number",
-        "parked",
-        "remaining",
-        "retained",
-        "size",
-    )
-
-    def __init__(self, journal: Journal, messages: list[Message], *, holds: bool) -> None:
-        self.journal = journal
-        self.number = journal.number + 1  # the group it will be in
-        self.messages = messages
-        self.holds = holds  # the acknowledgement waits; outbound QoS 2 too
-        self.remaining = 0  # deliveries that are not over
-        self.is_pinned = False  # written in any case
-        self.answer: Hold | None = None
-        self.parked: list[Hold] | None = None
-        self.inbound_sid = 0
-        self.inbound_ids: list[int] = []
-        self.retained: tuple[int, int] | None = None
-        self.size = 0  # about what it takes in memory, and then in the journal
-        self._is_numbered = not messages
-        self._parts: list[_Part] = []
-        self._sent: list[tuple[int, int, int]] | None = None
-        self._gone: list[tuple[int, int, int]] | None = None
-
-    def number_messages(self) -> None:
-        """They go to the store: give them the numbers they have there."""
-        if not self._is_numbered:
-            self._is_numbered = True
-            mid = self.journal.last_mid
-            for message in self.messages:
-                mid += 1
-                message.mid = mid
-            self.journal.last_mid = mid
-
-    def covers(self, message: Message) -> bool:
-        """Whether a delivery of this message can be recorded: it is stored, or will be now."""
-        self.number_messages()
-        return message.mid > 0
-
-    def deliver(
-        self, sid: int, n: int, messages: list[Message], grant: Grant, packet_ids: list[int]
-    ) -> None:
-        """To session `sid`, from its n-th delivery on; without packet ids they wait."""
-        group = grant.group
-        self.remaining += len(messages)
-        self._parts.append(
-            (
-                sid,
-                n,
-                messages[0].mid,
-                len(messages),
-                messages[0].envelope.size,
-                grant.qos,
-                grant.retain,
-                grant.subscription_ids,
-                "" if group is None else group.name,
-                packet_ids,
-            )
-        )
-
-    def retain(self, message: Message | None, before: int) -> None:
-        """One of its messages is retained, or none any longer; `before` was, or 0."""
-        if message is not None:
-            self.number_messages()
-        self.retained = (0 if message is None else message.mid, before)
-        self.is_pinned = True
-
-    def receive(self, sid: int, packet_ids: list[int]) -> None:
-        """They came under these QoS 2 ids, which are remembered with them."""
-        self.inbound_sid = sid
-        self.inbound_ids = packet_ids
-        self.is_pinned = True
-
-    def park(self, hold: Hold) -> None:
-        if self.parked is None:
-            self.parked = []
-        self.parked.append(hold)
-
-    @property
-    def born_at(self) -> float:
-        """When its messages came; 0 for what only refers to messages."""
-        return self.messages[0].envelope.received_at if self.messages else 0.0
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether there is anything to write, now or as long as nobody has taken it."""
-        return self.is_pinned or self.remaining > 0
-
-    @property
-    def is_gathered(self) -> bool:
-        """Whether it is still to be packed."""
-        return self.number > self.journal.number
-
-    def on_sent(self, sid: int, n: int, packet_id: int) -> None:
-        if self._sent is None:
-            self._sent = []
-        self._sent.append((sid, n, packet_id))
-
-    def on_done(self, sid: int, n: int, mid: int) -> None:
-        if self._gone is None:
-            self._gone = []
-        self._gone.append((sid, n, mid))
-
-    def on_taken(self, now: float) -> None:
-        """One delivery is over. When all are, nobody needs the disk. [whichever is first]"""
-        self.remaining -= 1
-        if not self.remaining and not self.is_pinned and self.answer is not None:
-            self.answer.is_safe = True
-            self.answer.release(now)
-
-    def write(self, out: list[bytes]) -> None:
-        """The records of it, and of what became of it until now."""
-        if self.messages and self._is_numbered:
-            envelope = self.messages[0].envelope
-            out.append(
-                records.encode_stored(
-                    self.messages[0].mid,
-                    envelope.topic.encode(),
-                    envelope.qos,
-                    envelope.retain,
-                    envelope.section,
-                    envelope.publisher.encode(),
-                    envelope.received_at,
-                    envelope.expiry_interval,
-                    [message.payload for message in self.messages],
-                )
-            )
-        out += [records.encode_delivered(*part) for part in self._parts]
-        if self.retained is not None:
-            out.append(records.encode_retained(*self.retained))
-        if self.inbound_ids:
-            out.append(records.encode_ids(records.RECEIVED, self.inbound_sid, self.inbound_ids))
-        for sid, sent in _by_session(self._sent):
-            out.append(records.encode_sent(sid, sent))
-        for sid, gone in _by_session(self._gone):
-            out.append(records.encode_done(sid, records.runs_of(gone)))
-        self.messages = []
-        self._parts = []
-        self._sent = self._gone = None
-
-
-def _by_session(
-    noted: list[tuple[int, int, int]] | None,
-) -> list[tuple[int, list[tuple[int, int]]]]:
-    """What was noted for one session after the other, put together."""
-    found: list[tuple[int, list[tuple[int, int]]]] = []
-    for sid, first, second in noted or ():
-        if not found or found[-1][0] != sid:
-            found.append((sid, []))
-        found[-1][1].append((first, second))
-    return found
-
-
-Item = tuple[Message, Grant, int, "Ticket | None"]  # a delivery: its n (0: not stored), its ticket
 
 
 class Owner(Protocol):
@@ -249,13 +68,22 @@ class Alongside(Protocol):
         """What came belongs to group `number`; False: nothing did."""
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
 class Journal:
     __slots__ = (
         "_entries",
+        "_failed",
         "_gathered_bytes",
+        "_has_taken",
+        "_is_continued",
         "_packed_bytes",
+        "_stuck_since",
         "_submit",
         "_unfolded",
+        "_unsent",
         "_waiting",
         "alongside",
         "cancelled",
@@ -269,7 +97,11 @@ class Journal:
         "last_sid",
         "mode",
         "number",
+        "on_bug",
+        "part_bytes_max",
         "records",
+        "refused",
+        "report",
         "unfolded_bytes",
         "wanted",
     )
@@ -300,15 +132,29 @@ class Journal:
         self.unfolded_bytes = 0  # packed and not in the tables
         self.records = 0  # records and bursts that were written
         self.cancelled = 0  # messages that were never written, because they were taken before
-        self._entries: list[bytes | Ticket | Hold] = []
+        self.refused = 0  # messages that could not be packed
+        self.part_bytes_max = packing.PART_BYTES_MAX
+        self.report: Callable[[str], None] = lambda line: None
+        self.on_bug: Callable[[Exception], None] = _raise
+        self._entries: list[packing.Entry] = []
+        self._unsent: deque[tuple[int, bytes]] = deque()  # packed, and not with the store
+        self._failed: deque[tuple[Ticket, Exception]] = deque()  # left out, and nobody was told
+        self._is_continued = False  # what is packed next belongs to the group packed last
+        self._has_taken = False  # the files' part belongs to the next group
+        self._stuck_since = 0.0
         self._gathered_bytes = 0  # about what will be packed
         self._packed_bytes = 0  # and is not committed
         self._waiting: deque[tuple[int, int, Hold | None]] = deque()
         self._unfolded: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
-        """Entries that wait to be packed."""
-        return len(self._entries)
+        """Entries that wait to be packed, and groups that wait to be handed over."""
+        return len(self._entries) + len(self._unsent)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the store waits for the rest of something: it goes on whatever is under way."""
+        return self._is_continued or len(self._unsent) > 0 or len(self._failed) > 0
 
     def _record(self, data: bytes) -> None:
         self._entries.append(data)
@@ -322,12 +168,12 @@ class Journal:
     @property
     def is_waiting(self) -> bool:
         """Whether there is anything to hand to the store, or to ask it for."""
-        return len(self._entries) > 0 or len(self.wanted) > 0 or self.has_alongside
+        return len(self) > 0 or len(self.wanted) > 0 or self.has_alongside
 
     @property
     def has_alongside(self) -> bool:
         """Whether files have something new that goes with the next group."""
-        return self.alongside is not None and self.alongside.has_new
+        return self._has_taken or (self.alongside is not None and self.alongside.has_new)
 
     @property
     def is_settled(self) -> bool:
@@ -462,7 +308,9 @@ class Journal:
         With subscribers that keep up there is always something young, and hardly ever anything
         that has to be written.
         """
-        left: list[bytes | Ticket | Hold] = []
+        if self.is_unfinished:
+            return False
+        left: list[packing.Entry] = []
         for entry in self._entries:
             if isinstance(entry, Ticket) and not entry.is_wanted:
                 self.cancelled += len(entry.messages)
@@ -476,54 +324,115 @@ class Journal:
         return isinstance(first, Ticket) and first.born_at > since
 
     def flush(self, now: float) -> None:
-        """Pack what was gathered, and hand it to the store."""
-        entries = self._entries
-        if not entries and not self.has_alongside:
-            return
-        self._entries = []
-        self.certain = self._gathered_bytes = 0
-        out: list[bytes] = []
-        holds: list[Hold] = []
-        for entry in entries:
-            if isinstance(entry, bytes):
-                out.append(entry)
-                self.records += 1
-            elif isinstance(entry, Ticket):
-                if not entry.is_wanted:
-                    self.cancelled += len(entry.messages)
-                    continue
-                self.records += 1
-                if entry.answer is not None and not entry.answer.is_safe:
-                    holds.append(entry.answer)
-                if entry.parked is not None:
-                    holds += entry.parked
-                    entry.parked = None
-                entry.write(out)
-            else:
-                holds.append(entry)
-        has_files = self.alongside is not None and self.alongside.take(self.number + 1)
-        if out or has_files:
-            blob = records.seal(out)
-            self.number += 1
-            self._packed_bytes += len(blob)
-            self.unfolded_bytes += len(blob)
-            self._unfolded.append((self.number, len(blob)))
-            self._waiting.append((self.number, len(blob), None))
-            self._submit(self.number, blob)
-        for hold in holds:
-            self._waiting.append((self.number, 0, hold))
+        """Pack what was gathered, and hand it to the store.
+
+        Whatever this raises, nothing is lost: it goes on where it was at the next call.
+        """
+        try:
+            self._hand_over()
+            if self._entries or self.has_alongside or self._is_continued:
+                self._take_in(self._pack(now))
+            self._hand_over()
+        finally:
+            self._refuse_failed(now)
         self.on_committed(self.committed, now)
+
+    def _pack(self, now: float) -> packing.Packed:
+        """As much of what was gathered as memory allows. Changes nothing but what it gives up."""
+        try:
+            packed = packing.pack(self._entries, self.part_bytes_max)
+        except MemoryError as error:
+            first = self._entries[0]
+            if not self._stuck_since:
+                self._stuck_since = now
+            elif now - self._stuck_since >= STUCK_S and isinstance(first, Ticket):
+                self._failed.append((first, error))
+                self._entries = self._entries[1:]
+            raise
+        self._stuck_since = 0.0
+        return packed
+
+    def _take_in(self, packed: packing.Packed) -> None:
+        """What was packed is gathered no longer."""
+        is_whole = packed.count == len(self._entries)
+        blobs = packed.blobs
+        number = self.number + max(1, len(blobs))
+        if is_whole and self.alongside is not None and self.alongside.take(number):
+            self._has_taken = True
+        if not blobs and is_whole and (self._has_taken or self._is_continued):
+            blobs = [records.seal([])]
+        sizes = [(self.number + place, len(blob)) for place, blob in enumerate(blobs, 1)]
+        unsent = [(self.number + place, blob) for place, blob in enumerate(blobs, 1)]
+        number = self.number + len(blobs)
+        holds: list[Hold] = []
+        for entry in packed.waits:
+            if isinstance(entry, Hold):
+                holds.append(entry)
+            else:
+                holds += entry.holds_of()
+        waiting: list[tuple[int, int, Hold | None]] = [(at, size, None) for at, size in sizes]
+        waiting += [(number, 0, hold) for hold in holds]
+        rest = self._entries[packed.count :]
+        # All of it is made: from here on nothing is left that could fail half-way.
+        self._entries = rest
+        self._unsent += unsent
+        self._waiting += waiting
+        self._unfolded += sizes
+        self._failed += packed.failed
+        self.number = number
+        for entry in packed.waits:
+            if isinstance(entry, Ticket):
+                entry.on_packed(number)
+        size = sum(map(len, blobs))
+        self._packed_bytes += size
+        self.unfolded_bytes += size
+        self.records += packed.records
+        self.cancelled += packed.cancelled
+        if blobs:
+            self._is_continued = not is_whole
+        if is_whole:
+            self._has_taken = False
+            self.certain = self._gathered_bytes = 0
+
+    def _hand_over(self) -> None:
+        unsent = self._unsent
+        while unsent:
+            self._submit(*unsent[0])
+            unsent.popleft()
+
+    def _refuse_failed(self, now: float) -> None:
+        """Nobody is told that it is safe; what it would have replaced is retained no longer."""
+        while self._failed:
+            ticket, error = self._failed.popleft()
+            count = len(ticket.messages)
+            self.refused += count
+            self.report(f"{count} messages cannot be stored, and are refused: {error!r}")
+            if ticket.retained is not None and ticket.retained[1]:
+                self.on_retained_gone(ticket.retained[1])
+            for hold in ticket.give_up():
+                if not hold.is_safe:
+                    hold.is_safe = True
+                    try:
+                        hold.refuse(now)
+                    except Exception as bug:
+                        self.on_bug(bug)
 
     def on_committed(self, number: int, now: float) -> None:
         """All groups up to this number are on disk."""
         self.committed = max(self.committed, number)
         waiting = self._waiting
+        bugs: list[Exception] = []
         while waiting and waiting[0][0] <= number:
             _, size, hold = waiting.popleft()
             self._packed_bytes -= size
             if hold is not None and not hold.is_safe:
                 hold.is_safe = True
-                hold.release(now)
+                try:
+                    hold.release(now)
+                except Exception as bug:  # ours; the others are released all the same
+                    bugs.append(bug)
+        for found in bugs:
+            self.on_bug(found)
 
     def on_folded(self, number: int) -> None:
         """The tables hold all groups up to this number: long queues need not stay in memory."""

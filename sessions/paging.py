@@ -45,10 +45,13 @@ class Pager(Worker):
 
     def run(self) -> None:
         while (request := self._queue.get()) is not None:
-            request.on_page(self.attempt(partial(self._read, request)))
+            self.attempt(partial(self._answer, request))
 
     def prepare(self, engine: Engine, connection: Connection) -> None:
         connection.execution_options(sqlite_reads=True)
+
+    def _answer(self, request: Request) -> None:
+        request.on_page(self._read(request))
 
     def _read(self, request: Request) -> Page:
         connection = self.connect(self._database.tables)

@@ -4,8 +4,13 @@
     seal       the records of one group -> the blob that the store commits
     unseal     a blob -> its records, or `Corrupt`
 
-A group stands on disk whole or not at all, so records of one group may lean on each other.
+A group stands on disk whole or not at all, so records of one group may lean on each other. One
+that is too large for a row is several blobs, all but the last of which say that they continue
+(`is_continued`): whoever commits them does so at once.
 Runs are the rule: a burst of messages is one record, and so are its acknowledgements.
+
+Format 1 had Message Expiry Intervals as signed numbers, and 65,535 Subscription Identifiers a
+delivery at most; it is still read.
 
     SESSION      a session as it is now                END          it is no more, nor what it had
     SUBSCRIBED   a subscription as it is now           UNSUBSCRIBED
@@ -31,7 +36,9 @@ from typing import Final
 
 from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+CONTINUED: Final = 3  # as 2, and the next blob belongs to the same group
+FORMAT_SIGNED: Final = 1
 
 SESSION: Final = 1
 END: Final = 2
@@ -56,8 +63,10 @@ _SEAL: Final = struct.Struct("<BI")
 _SESSION: Final = struct.Struct("<BQBdIBddB")
 _SID: Final = struct.Struct("<BQ")
 _SUBSCRIBED: Final = struct.Struct("<BQBI")
-_STORED: Final = struct.Struct("<BQIIdiB")
-_DELIVERED: Final = struct.Struct("<BQQQIIBBBH")
+_STORED: Final = struct.Struct("<BQIIdIB")
+_STORED_SIGNED: Final = struct.Struct("<BQIIdiB")
+_DELIVERED: Final = struct.Struct("<BQQQIIBBBI")
+_DELIVERED_SHORT: Final = struct.Struct("<BQQQIIBBBH")
 _RUN: Final = struct.Struct("<QQI")
 _LIST: Final = struct.Struct("<BQI")
 _SENT: Final = struct.Struct("<QH")
@@ -67,6 +76,7 @@ _STREAM: Final = struct.Struct("<Bd")
 _CURSOR: Final = struct.Struct("<BIHHH")
 _OFFSET: Final = struct.Struct("<HQ")
 _LENGTH: Final = struct.Struct("<I")
+_EXPIRES: Final = 8  # a flag of STORED: it has a Message Expiry Interval
 
 
 class Corrupt(Exception):
@@ -260,8 +270,12 @@ def encode_stored(
 ) -> bytes:
     """`topic` and `publisher` in UTF-8; all payloads have the same length."""
     flags = qos << 1 | retain
+    expires = 0
+    if expiry_interval >= 0:  # four bytes without a sign, all of which have a meaning
+        flags |= _EXPIRES
+        expires = expiry_interval
     size = len(payloads[0])
-    head = _STORED.pack(STORED, mid, len(payloads), size, received_at, expiry_interval, flags)
+    head = _STORED.pack(STORED, mid, len(payloads), size, received_at, expires, flags)
     length = _LENGTH.pack
     return b"".join(
         (
@@ -366,12 +380,18 @@ def runs_of(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def seal(records: list[bytes]) -> bytes:
+def seal(records: list[bytes], *, is_continued: bool = False) -> bytes:
     body = b"".join(records)
-    return _SEAL.pack(FORMAT, zlib.crc32(body)) + body
+    form = CONTINUED if is_continued else FORMAT
+    return _SEAL.pack(form, zlib.crc32(body, form)) + body
 
 
 # Reading.
+
+
+def is_continued(blob: bytes) -> bool:
+    """Whether the next blob belongs to the same group."""
+    return blob[:1] == bytes((CONTINUED,))
 
 
 def unseal(blob: bytes) -> Iterator[Record]:
@@ -379,23 +399,29 @@ def unseal(blob: bytes) -> Iterator[Record]:
     if len(blob) < _SEAL.size:
         raise Corrupt("a group is cut short")
     form, crc = _SEAL.unpack_from(blob)
-    if form != FORMAT:
-        raise Corrupt(f"a group is in format {form}, this program reads {FORMAT}")
-    if zlib.crc32(blob[_SEAL.size :]) != crc:
+    if form not in (FORMAT_SIGNED, FORMAT, CONTINUED):
+        raise Corrupt(f"a group is in format {form}, this program reads up to {CONTINUED}")
+    seed = 0 if form == FORMAT_SIGNED else form  # so that no form is taken for another
+    if zlib.crc32(blob[_SEAL.size :], seed) != crc:
         raise Corrupt("a group does not match its checksum")
-    return _Reader(blob, _SEAL.size).records()
+    return _Reader(blob, _SEAL.size, is_signed=form == FORMAT_SIGNED).records()
 
 
 class _Reader:
-    __slots__ = ("at", "data")
+    __slots__ = ("at", "data", "is_signed")
 
-    def __init__(self, data: bytes, at: int) -> None:
+    def __init__(self, data: bytes, at: int, *, is_signed: bool) -> None:
         self.data = data
         self.at = at
+        self.is_signed = is_signed  # of format 1
 
     def records(self) -> Iterator[Record]:
         while self.at < len(self.data):
-            yield self._record()
+            try:
+                record = self._record()
+            except (struct.error, UnicodeDecodeError, IndexError) as error:
+                raise Corrupt(f"a record cannot be read: {error}") from None
+            yield record
 
     def _record(self) -> Record:
         kind = self.data[self.at]
@@ -444,6 +470,8 @@ class _Reader:
     def _bytes(self, length: int) -> bytes:
         start = self.at
         self.at = start + length
+        if self.at > len(self.data):
+            raise Corrupt("a record is cut short")
         return self.data[start : self.at]
 
     def _blob(self) -> bytes:
@@ -483,26 +511,32 @@ class _Reader:
         )
 
     def _stored(self) -> Stored:
-        head = _STORED.unpack_from(self.data, self.at)
-        self.at += _STORED.size
+        form = _STORED_SIGNED if self.is_signed else _STORED
+        head = form.unpack_from(self.data, self.at)
+        self.at += form.size
         _, mid, count, size, received_at, expiry_interval, flags = head
+        if not self.is_signed and not flags & _EXPIRES:
+            expiry_interval = -1
         topic = self._text()
         section = self._blob()
         publisher = self._text()
         start = self.at
         self.at = end = start + count * size
         data = self.data
+        if end > len(data):
+            raise Corrupt("a record is cut short")
         if size:
             payloads = [data[at : at + size] for at in range(start, end, size)]
         else:
             payloads = [b""] * count
-        qos, retain = flags >> 1, bool(flags & 1)
+        qos, retain = flags >> 1 & 3, bool(flags & 1)
         return Stored(
             mid, topic, qos, retain, section, publisher, received_at, expiry_interval, payloads
         )
 
     def _delivered(self) -> Delivered:
-        _, sid, n, mid, count, size, flags, is_sent, is_shared, ids = self._take(_DELIVERED)
+        form = _DELIVERED_SHORT if self.is_signed else _DELIVERED
+        _, sid, n, mid, count, size, flags, is_sent, is_shared, ids = self._take(form)
         packet_ids = self._numbers("H", count) if is_sent else ()
         subscription_ids = self._numbers("I", ids) if ids else ()
         share = self._text() if is_shared else ""

@@ -334,8 +334,8 @@ class Store:
         self.commits += 1
         self._folder.committed(recorded, size)
         if number > self._safe:
-            self._safe = number
             self._on_committed(number)
+            self._safe = number  # at last: what could not be told is told again
 
     def _count_folded(self, number: int, cancelled: int) -> None:
         self.folded += number - self._folded_to

@@ -2,7 +2,9 @@
 
 It keeps its own connections. What fails is reported as one line, the connections are dropped
 (unless it is said that they are good, see `Elsewhere`), and the same work is tried again after
-a while that grows to a second, for ever: until it succeeds or the store is abandoned.
+a while that grows to a second, for ever: until it succeeds or the store is abandoned. An error
+outside such work, our own mistake or want of memory, does not end the thread either: it is
+reported, and the loop begins again.
 """
 
 from __future__ import annotations
@@ -111,17 +113,31 @@ class Worker(ABC):
         """What fails is one thing at a time: work that fails in another way has come further."""
         before, was = self._failing, self._state
         if (name, state) != (before, was):
-            self._failing, self._state = name, state
             self._on_state(name, state)
             if was and name != before:
                 self._on_state(before, "")
+            self._failing, self._state = name, state  # at last: what is not told is told again
 
     def _main(self) -> None:
         try:
-            with contextlib.suppress(Abandoned):
-                self.run()
+            while not self._abandoned.is_set():
+                try:
+                    self.run()
+                except Abandoned:
+                    return
+                except Exception as error:
+                    self._on_stumble(error)
+                else:
+                    return
         finally:
             self.drop()
+
+    def _on_stumble(self, error: Exception) -> None:
+        """Say it, if that can be done, and wait a moment. The next success says the opposite."""
+        with contextlib.suppress(Exception):
+            self.drop()
+            self._say(self.name, explain(error))
+        self._abandoned.wait(RETRY_S_MAX)
 
 
 def give_up(connection: Connection) -> None:

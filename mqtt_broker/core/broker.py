@@ -93,6 +93,9 @@ class Broker:
             0 if journal is None else 2 * settings.queue_memory_bytes_max,
         )
         self.sessions = Registry(self.budget, settings.receive_maximum, journal)
+        if journal is not None:
+            journal.report = log
+            journal.on_bug = lambda error: on_bug(None, b"", error)
         self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
         self.users: dict[str, int] = {}  # user name: how many of its clients are connected
         self.links: set[Connection] = set()  # every one that is not closed
@@ -147,7 +150,10 @@ class Broker:
     def flush(self, now: float) -> None:
         """Write everything the turn produced: one write a peer."""
         if self.dead_letters is not None:
-            self.dead_letters.publish(now)
+            try:
+                self.dead_letters.publish(now)
+            except Exception as error:  # of that letter; those behind it are for the next turn
+                self.on_bug(None, b"", error)
         self.flushed_at = now
         for box in self.dirty:  # which grows while it is written
             try:
@@ -188,7 +194,10 @@ class Broker:
         """Tell every client that the server goes, and close. [MQTT-4.13.1-1]"""
         self.is_shutting_down = True
         for connection in list(self.links):
-            connection.end(now, reasons.SERVER_SHUTTING_DOWN, say=connection.has_session)
+            try:
+                connection.end(now, reasons.SERVER_SHUTTING_DOWN, say=connection.has_session)
+            except Exception as error:
+                self.on_bug(connection, b"", error)
 
     # Connections come and go.
 
@@ -235,10 +244,12 @@ class Broker:
                 self.users[username] -= 1
                 if not self.users[username]:
                     del self.users[username]
-            if self.settings.client_events:
-                body = json.dumps({"reason": why, "at": round(now, 3)})
-                sys_topics.publish_event(self, session.client_id, "disconnected", body, now)
-            connect.close_session(connection, now)
+            try:
+                if self.settings.client_events:
+                    body = json.dumps({"reason": why, "at": round(now, 3)})
+                    sys_topics.publish_event(self, session.client_id, "disconnected", body, now)
+            finally:
+                connect.close_session(connection, now)
 
     def end_session(self, session: Session, now: float) -> None:
         connect.forget_session(self, session, now)
@@ -338,10 +349,10 @@ class Broker:
 
     def _sweep_retained(self, now: float) -> None:
         """Expired retained messages go even when nobody asks for them."""
+        self.timers.at(now + self.settings.retained_sweep_s, self._sweep_retained)
         expired = [m.envelope.topic for m in self.retained.values() if m.envelope.is_expired(now)]
         for topic in expired:
             self.forget_retained(topic)
-        self.timers.at(now + self.settings.retained_sweep_s, self._sweep_retained)
 
     # Back-pressure.
 
@@ -359,11 +370,13 @@ class Broker:
 
     def _on_readers_check(self, now: float) -> None:
         """Readers that stand still, each below its own limit, may not stop everybody."""
-        if self._held_back:
-            for connection in list(self.links):
-                connection.close_if_stalled(now)
-        if self._held_back:
-            self._watch_readers(now)
+        try:
+            if self._held_back:
+                for connection in list(self.links):
+                    connection.close_if_stalled(now)
+        finally:
+            if self._held_back:
+                self._watch_readers(now)
 
     def release_held_back(self) -> None:
         if (

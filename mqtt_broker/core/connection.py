@@ -31,6 +31,7 @@ from mqtt_broker.codec.packets import (
 )
 from mqtt_broker.core import acknowledge, connect, publish, rates, subscribe
 from mqtt_broker.core.access import Guard, Verdict
+from mqtt_broker.core.answers import Answer
 from mqtt_broker.core.limits import Limits
 from mqtt_broker.core.rates import Allowance, Meter, Valve
 from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
@@ -38,7 +39,6 @@ from mqtt_broker.core.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases
 from mqtt_broker.topics.names import level_count
 from sessions.feeds import pump_feeds
-from sessions.journal import Hold
 from sessions.outbox import CONGESTED, Outbox
 from sessions.session import Session
 
@@ -71,21 +71,6 @@ class Link(Protocol):
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
-
-
-class Answer(Hold):
-    """An acknowledgement that waits for the store; those of one client leave in their order."""
-
-    __slots__ = ("after", "connection", "data")
-
-    def __init__(self, connection: Connection, data: bytes) -> None:
-        super().__init__()
-        self.connection = connection
-        self.data = data
-        self.after: Callable[[float], None] | None = None  # what follows it
-
-    def release(self, now: float) -> None:
-        self.connection.send_answers(now)
 
 
 class Connection:
@@ -250,7 +235,10 @@ class Connection:
             self._on_violation(error, now)
         else:
             self.broker.on_bug(self, data, error)
-            self.end(now, reasons.UNSPECIFIED_ERROR)
+            try:
+                self.end(now, reasons.UNSPECIFIED_ERROR)
+            except Exception as another:  # a goodbye may fail as well, and still costs only this
+                self.broker.on_bug(self, b"", another)
 
     def take(self, packets: list[Packet | Violation], now: float) -> None:
         """Act on packets in their order, while the connection stands."""
@@ -509,16 +497,20 @@ class Connection:
             self.timer.cancel()
             self.timer = None
         self.watch_expiry(0.0)
-        if say:
-            self._say_goodbye(state, reason)
-        self.broker.write_out(self.outbox, now)
-        self.link.close()  # DISCONNECT was the last packet. [MQTT-3.14.4-1], [MQTT-3.14.4-2]
-        self.broker.on_closed(self, why or reasons.name(reason), now)
-        # Let go of what could keep this object in a cycle: a fleet that reconnects all day
-        # then leaves nothing for the garbage collector.
-        self.kept = []
-        self.proceed = None
-        self.held = NOTHING_HELD
+        try:
+            if say:
+                self._say_goodbye(state, reason)
+            self.broker.write_out(self.outbox, now)
+        finally:
+            self.link.close()  # DISCONNECT was the last packet. [MQTT-3.14.4-1], [MQTT-3.14.4-2]
+            try:
+                self.broker.on_closed(self, why or reasons.name(reason), now)
+            finally:
+                # Let go of what could keep this object in a cycle: a fleet that reconnects all
+                # day then leaves nothing for the garbage collector.
+                self.kept = []
+                self.proceed = None
+                self.held = NOTHING_HELD
 
     def _say_goodbye(self, state: int, reason: int) -> None:
         """A code that is the packet's to carry [MQTT-3.2.2-8], [MQTT-3.14.2-1], and no text.

@@ -148,7 +148,7 @@ def _take(
     if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
         data = _pubacks(connection, packet, refusal, why, route)
         if route.tap is not None and not refusal and route.durability == COMMIT:
-            _hold_for_tap(connection, data)
+            _hold_for_tap(connection, data, ticket)
         elif ticket is not None and ticket.holds and ticket.is_wanted:
             ticket.answer = connection.hold(data)
         else:
@@ -170,11 +170,14 @@ def _log_is_full(connection: Connection) -> int:
     return reasons.QUOTA_EXCEEDED
 
 
-def _hold_for_tap(connection: Connection, data: bytes) -> None:
+def _hold_for_tap(connection: Connection, data: bytes, ticket: Ticket | None) -> None:
     """Until the next group is on disk: the tap's files go with it."""
     journal = connection.broker.journal
     assert journal is not None, "without a journal nothing promises to commit"
-    journal.wait(connection.hold(data))
+    answer = connection.hold(data)
+    journal.wait(answer)
+    if ticket is not None:
+        ticket.logged = answer
 
 
 def open_ticket(broker: Broker, messages: list[Message], route: Route) -> Ticket | None:
@@ -426,7 +429,7 @@ def _take_qos2(
     broker.stats.packets_sent[PUBREC] += len(answered)
     data = _pubrecs(connection, answered, refused, refusal, why)
     if route.tap is not None and fresh and not refusal and route.durability == COMMIT:
-        _hold_for_tap(connection, data)
+        _hold_for_tap(connection, data, ticket)
     elif ticket is not None and ticket.holds and ticket.is_wanted:
         ticket.answer = connection.hold(data)
     elif session.sid and len(opened) < len(answered):

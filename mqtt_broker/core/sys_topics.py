@@ -131,6 +131,7 @@ def start(broker: Broker, now: float) -> None:
     report = _Report(broker, now)
 
     def tell(then: float) -> None:
+        broker.timers.at(then + broker.settings.sys_interval_s, tell)
         for name, value in report.values(then).items():
             if report.told.get(name) != value:
                 report.told[name] = value
@@ -138,7 +139,6 @@ def start(broker: Broker, now: float) -> None:
                     ROOT + name, value.encode(), retain=True, publisher="$broker", now=then
                 )
                 publish(broker, message, None, then)
-        broker.timers.at(then + broker.settings.sys_interval_s, tell)
 
     tell(now)
 

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.core.access import Access
@@ -37,6 +38,7 @@ _STOP_S: Final = 1.0  # how long clients have to read their last packet
 _SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
 _STORE_STOP_S: Final = 5.0  # and then to close
 _SLEEP_S_MAX: Final = 3600.0
+_ERROR_AGAIN_S: Final = 10.0  # until an error of ours that comes again is shown again
 _log = logging.getLogger("fleetmq")
 
 
@@ -99,6 +101,8 @@ class Server:
         self._links: set[SocketLink] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._error_said = ""
+        self._error_at = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -230,14 +234,28 @@ class Server:
         self._end_turn()
 
     def _end_turn(self) -> None:
+        """Nothing that fails here may keep the rest from happening, or end the process."""
         broker = self.broker
-        if broker.dirty or (broker.dead_letters is not None and len(broker.dead_letters)):
-            broker.flush(self.turn_at)
-        journal = broker.journal
-        if journal is not None and journal.is_waiting and self.durable is not None:
-            self.durable.after_turn()
+        try:
+            if broker.dirty or (broker.dead_letters is not None and len(broker.dead_letters)):
+                broker.flush(self.turn_at)
+        except Exception as error:
+            self._on_error(error)
+        try:
+            journal = broker.journal
+            if journal is not None and journal.is_waiting and self.durable is not None:
+                self.durable.after_turn()
+        except Exception as error:
+            self._on_error(error)
         if broker.timers.earliest < self._timer_at:
             self._arm()
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Do something; an error of ours is logged, and what follows happens all the same."""
+        try:
+            act()
+        except Exception as error:
+            self._on_error(error)
 
     def _arm(self) -> None:
         """See to it that the loop wakes us for the core's next deadline."""
@@ -252,11 +270,10 @@ class Server:
         now = self.now()
         try:
             self.broker.tick(now)
-            self.broker.flush(now)
-            if self.durable is not None:
-                self.durable.after_turn()
-        finally:
-            self._arm()
+        except Exception as error:
+            self._on_error(error)
+        self.end_turn()
+        self._arm()
 
     def _on_bug(self, connection: Connection | None, data: bytes, error: Exception) -> None:
         """Our mistake. The bytes that brought it out are logged, so that it can be replayed.
@@ -275,7 +292,12 @@ class Server:
         )
 
     def _on_error(self, error: Exception) -> None:
-        _log.error("internal error", exc_info=error)
+        """One that comes in every turn is shown once in a while."""
+        said = repr(error)
+        now = self.now()
+        if said != self._error_said or now - self._error_at > _ERROR_AGAIN_S:
+            self._error_said, self._error_at = said, now
+            _log.error("internal error", exc_info=error)
 
 
 def _resident_bytes() -> int:

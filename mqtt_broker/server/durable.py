@@ -35,6 +35,7 @@ _LOGGED_MIN: Final = (
     128  # messages in the log that somebody waits for, likewise; see `_is_worth_it`
 )
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, what follows gathers in one
+_RETRY_S: Final = 0.2  # until what could not be packed or handed over is tried again
 _PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 4 << 20
 _log = logging.getLogger("fleetmq")
@@ -76,6 +77,8 @@ class Durable:
         self._logged = 0  # and how many of them were new
         self._logged_enough = _LOGGED_MIN
         self._is_over = False
+        self._trouble = ""  # why the journal could not be packed or handed over,
+        self._state = ""  # and what the store said last
         self._settled: asyncio.Event | None = None
 
     def start(self) -> None:
@@ -117,7 +120,9 @@ class Durable:
     def after_turn(self) -> None:
         journal = self.journal
         waiting = len(journal)
-        if waiting > _ENTRIES_MAX or self._is_worth_it():
+        if self._trouble or journal.is_unfinished:
+            self._linger(_RETRY_S)
+        elif waiting > _ENTRIES_MAX or self._is_worth_it():
             self._flush()
         elif waiting:
             self._linger(LINGER_S)
@@ -141,7 +146,7 @@ class Durable:
         is_log_due = self.journal.has_alongside and self._log_linger.is_over(
             now, self.telemetry.writer.waiting_bytes
         )
-        if is_log_due or not self.journal.may_wait(now - LINGER_S):
+        if is_log_due or self._trouble or not self.journal.may_wait(now - LINGER_S):
             self._flush()
         self._server.end_turn()  # which sets the timer again for what is left
 
@@ -166,15 +171,27 @@ class Durable:
 
     def _flush(self) -> None:
         journal = self.journal
-        if journal.number - journal.committed < _GROUPS_UNDER_WAY_MAX:
-            journal.flush(self._server.now())
-            self._log_linger.end()
-            self._logged = self._logged_messages()
-            self._logged_before += self._logged
+        if journal.number - journal.committed < _GROUPS_UNDER_WAY_MAX or journal.is_unfinished:
+            self._pack()
+
+    def _pack(self) -> None:
+        """What fails here is kept, reported, and tried again: until then nothing is promised."""
+        try:
+            self.journal.flush(self._server.now())
+        except Exception as error:
+            if not self._trouble:
+                _log.error("journal: internal error", exc_info=error)
+            self._on_trouble(f"journal: {_explain(error)}")
+            return
+        self._on_trouble("")
+        self._log_linger.end()
+        self._logged = self._logged_messages()
+        self._logged_before += self._logged
 
     def _request(self, owner: Owner) -> None:
         def on_page(page: Page) -> None:
-            owner.on_page(items_of(self._server.broker, page), self._server.now())
+            broker = self._server.broker
+            self._server.guard(lambda: owner.on_page(items_of(broker, page), self._server.now()))
             self._server.end_turn()
 
         self._store.page(
@@ -184,8 +201,9 @@ class Durable:
     # From the store's threads, by way of the loop.
 
     def _on_committed(self, number: int) -> None:
-        self._server.broker.on_committed(number, self._server.now())
-        self.telemetry.on_committed()
+        guard = self._server.guard
+        guard(lambda: self._server.broker.on_committed(number, self._server.now()))
+        guard(self.telemetry.on_committed)
         under_way = self._logged + self._logged_messages()
         self._logged_enough = max(_LOGGED_MIN, under_way * 7 // 8)
         if self._timer is None or self._is_worth_it():  # its moment passed while the store was busy
@@ -195,17 +213,29 @@ class Durable:
         self._server.end_turn()
 
     def _on_folded(self, number: int) -> None:
-        self._server.broker.on_folded(number, self._server.now())
+        self._server.guard(lambda: self._server.broker.on_folded(number, self._server.now()))
         self._server.end_turn()
 
     def _on_state(self, state: str) -> None:
+        self._state = state
+        self._say_state()
+
+    def _on_trouble(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._loop.call_soon(self._say_state)  # not in the middle of whatever failed
+
+    def _say_state(self) -> None:
         broker = self._server.broker
+        state = "; ".join(filter(None, (self._trouble, self._state)))
+        if state == broker.store_state:
+            return
         if state:
             _log.error("store: %s; it is tried again", state)
         elif broker.store_state:
             _log.warning("store: works again")
         broker.on_store_state(state)
-        sys_topics.publish_store_state(broker, self._server.now())
+        self._server.guard(lambda: sys_topics.publish_store_state(broker, self._server.now()))
         self._server.end_turn()
 
     def _figures(self) -> dict[str, int]:
@@ -215,6 +245,7 @@ class Durable:
             "commits": store.commits,
             "folded": store.folded,
             "cancelled": self.journal.cancelled + store.cancelled,
+            "refused": self.journal.refused,
             "lag": store.lag,
         }
 
@@ -223,7 +254,7 @@ class Durable:
     async def settle(self, timeout_s: float) -> bool:
         """Wait until everything that was recorded is on disk; False when time ran out."""
         self._settled = asyncio.Event()
-        self.journal.flush(self._server.now())
+        self._pack()
         try:
             if not self.journal.is_settled:
                 await asyncio.wait_for(self._settled.wait(), timeout_s)
@@ -235,10 +266,14 @@ class Durable:
         """Hand over the rest and close the store; False when time ran out."""
         if self._timer is not None:
             self._timer.cancel()
-        self.journal.flush(self._server.now())
+        self._pack()
         is_stored = await self._loop.run_in_executor(None, self._store.stop, timeout_s)
         await self._loop.run_in_executor(None, self.telemetry.close)
         if is_stored:
             return True
         _log.error("store: not all could be stored in time; none of that was promised")
         return False
+
+
+def _explain(error: Exception) -> str:
+    return "out of memory" if isinstance(error, MemoryError) else f"internal error: {error!r}"

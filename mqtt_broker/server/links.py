@@ -125,7 +125,11 @@ class SocketLink:
         assert connection is not None
         now = server.turn_at = server.now()
         if size:
-            connection.receive(server.read_view[:size].tobytes(), now)
+            try:
+                connection.receive(server.read_view[:size].tobytes(), now)
+            except Exception:  # not even the goodbye came to an end: the socket goes, at least
+                self._release()
+                raise
             if connection.only_acknowledges is not self._is_lazy and self._backlog is None:
                 self._set_lazy(connection.only_acknowledges)
         else:

@@ -79,7 +79,7 @@ def stored(draw: st.DrawFn) -> Stored:
         draw(BYTES),
         draw(TEXT),
         draw(TIME),
-        draw(st.integers(-1, 2**31 - 1)),
+        draw(st.integers(-1, 2**32 - 1)),
         payloads,
     )
 
