@@ -74,7 +74,7 @@ def faulty(fault: Fault) -> Iterator[None]:
 
 
 class Life(StoredWorld):
-    """A broker whose own mistakes are collected, and which tries a flush again as the server does."""
+    """A broker whose mistakes are collected, and which tries again as the server does."""
 
     def __init__(self, fault: Fault, **settings: Any) -> None:
         self.bugs: list[Exception] = []
