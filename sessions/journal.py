@@ -78,8 +78,10 @@ class Journal:
         "_failed",
         "_gathered_bytes",
         "_has_taken",
+        "_interrupted",
         "_is_continued",
         "_packed_bytes",
+        "_placed",
         "_stuck_since",
         "_submit",
         "_unfolded",
@@ -142,6 +144,8 @@ class Journal:
         self._is_continued = False  # what is packed next belongs to the group packed last
         self._has_taken = False  # the files' part belongs to the next group
         self._stuck_since = 0.0
+        self._interrupted: list[Ticket] = []  # opened, and others inside of them
+        self._placed: list[Ticket] = []  # opened, and among the entries already
         self._gathered_bytes = 0  # about what will be packed
         self._packed_bytes = 0  # and is not committed
         self._waiting: deque[tuple[int, int, Hold | None]] = deque()
@@ -183,19 +187,36 @@ class Journal:
     # Messages.
 
     def open(self, messages: list[Message], *, holds: bool = False) -> Ticket:
-        """What is delivered from now on belongs to this ticket, until `close`."""
+        """Begin a ticket: what is delivered belongs to it, until `close`.
+
+        One that is opened inside another interrupts it; `close` goes on with the outer one.
+        """
+        if self.current is not None:
+            self._place_current()
+            self._interrupted.append(self.current)
         ticket = self.current = Ticket(self, messages, holds=holds)
         return ticket
 
     def close(self) -> None:
+        """End the ticket that was opened last."""
         ticket = self.current
-        self.current = None
+        self.current = self._interrupted.pop() if self._interrupted else None
         if ticket is not None and ticket.is_wanted:
-            self._entries.append(ticket)
+            if not self._placed or ticket not in self._placed:
+                self._entries.append(ticket)
             self.certain += ticket.is_pinned
             if ticket.messages:
                 ticket.size = len(ticket.messages) * ticket.messages[0].envelope.size
             self._gathered_bytes += ticket.size
+        if self._placed and self.current is None:
+            self._placed.clear()
+
+    def _place_current(self) -> None:
+        """Give the open ticket its place, in front of what is recorded while it is open."""
+        ticket = self.current
+        if ticket is not None and ticket not in self._placed:
+            self._placed.append(ticket)
+            self._entries.append(ticket)
 
     def on_done(self, sid: int, items: list[Item], now: float) -> None:
         """These deliveries are over: acknowledged, expired or dropped."""
@@ -254,6 +275,7 @@ class Journal:
 
     def on_end(self, sid: int, items: list[Item], now: float) -> None:
         """The session is over, and with it these deliveries."""
+        self._place_current()  # what was delivered to it before comes before its end
         for _, _, n, ticket in items:
             if n and ticket is not None:
                 ticket.on_taken(now)
