@@ -37,8 +37,8 @@ INTERPRETED = (
 # Of the sessions' room not what is for SQL: the time goes into the database there, and its rows
 # are no tuples of ours.
 COMPILED_SESSIONS = (
-    "budget changes feeds holds journal message outbox packing queue records registry session "
-    "tickets"
+    "budget changes feeds group_deliveries holds journal message outbox packing queue "
+    "records registry session tickets"
 ).split()
 
 SETUP = """\

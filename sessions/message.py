@@ -39,6 +39,7 @@ class Share(Protocol):
     """A shared subscription; `name` is its whole filter, `$share/<group>/<filter>`."""
 
     name: str
+    sid: int  # its number in the store; 0: it has none
 
 
 class Grant:

@@ -23,6 +23,7 @@ from mqtt_broker.codec.packets import Will
 from qos import PACKET_ID_MAX, Receiver, Sender
 from sessions.budget import Budget, QueueFull
 from sessions.feeds import Fed, Feed, end_fed, pump_feeds
+from sessions.group_deliveries import finish
 from sessions.holds import Parked, Resumption
 from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Ids, Message
@@ -70,6 +71,7 @@ class Session:
         "expiry_interval",
         "expiry_timer",
         "feeds",
+        "has_group_deliveries",
         "is_gated",
         "is_plain",
         "journal",
@@ -105,6 +107,7 @@ class Session:
         self.journal: Journal | None = None
         self.sid = 0  # its number in the store; 0: it is not there
         self.order = 0  # the n of its newest stored delivery
+        self.has_group_deliveries = False  # without a `sid`, it was given what a group stores
         self.is_gated = False  # nothing goes out before what is to be repeated
         self.will: Will | None = None
         self.will_at = 0.0  # when away: when the will is due
@@ -185,6 +188,24 @@ class Session:
             return
         ids = window.admit([(message, grant, 0, None) for message in messages], grant.qos)
         self._send_run(ids, messages, grant, now)
+
+    def deliver_stored(self, item: Item, now: float) -> None:
+        """A message that its group has stored: sent if the window has room, else queued."""
+        self.has_group_deliveries = True
+        if self.takes_now:
+            message, grant, _, _ = item
+            self.send_one(self.window.admit_one(item, grant.qos), message, grant, now, dup=False)
+        else:
+            self._enqueue_items([item], now)
+
+    @property
+    def takes_now(self) -> bool:
+        """Whether a message at QoS 1 or 2 would leave at once."""
+        return (
+            self.outbox.state < CONGESTED
+            and self.window.room > 0
+            and not (self.has_waiting or self.is_gated)
+        )
 
     def _send_stored(
         self, messages: list[Message], grant: Grant, n: int, ticket: Ticket, now: float
@@ -282,6 +303,7 @@ class Session:
         sent: list[tuple[int, Item]] = []
         parked: list[tuple[int, Item]] = []
         expired: list[Item] = []
+        begun: list[Item] = []
         may_park = self.journal is not None and self.journal.holds
         while queue.head and window.room > 0 and self.outbox.state < CONGESTED:  # [MQTT-4.9.0-2]
             item = self._dequeue(queue)
@@ -291,8 +313,11 @@ class Session:
                 self.budget.lose("expired", message, self.client_id)
                 expired.append(item)
             elif grant.qos:
+                if n and grant.qos == 2 and not self.sid:
+                    begun.append(item)  # no longer the group's to give to another
+                    item = (message, grant, 0, None)
                 packet_id = window.admit_one(item, grant.qos)
-                if n:
+                if n and self.sid:
                     sent.append((packet_id, item))
                 if n and grant.qos == 2 and may_park:
                     parked.append((packet_id, item))
@@ -306,6 +331,7 @@ class Session:
         if journal is not None:
             if sent:
                 journal.on_sent(self.sid, sent)
+            self._forget(begun, now)
             if parked:
                 journal.wait(Parked(self, parked))
             self._forget(expired, now)
@@ -412,19 +438,23 @@ class Session:
     def _enqueue(
         self, messages: list[Message], grant: Grant, n: int, ticket: Ticket | None, now: float
     ) -> None:
-        """Keep messages for later, within the limits of this session and of the broker."""
+        """Keep messages for later, and record that they wait."""
+        if ticket is not None:
+            ticket.deliver(self.sid, n, messages, grant, [])
+        items = [(m, grant, n + index if n else 0, ticket) for index, m in enumerate(messages)]
+        self._enqueue_items(items, now)
+
+    def _enqueue_items(self, items: list[Item], now: float) -> None:
+        """Messages of one size, within the limits of this session and of the broker."""
         queue = self.queue
         if queue is None:
             queue = self.queue = Queue()
-        if ticket is not None:
-            ticket.deliver(self.sid, n, messages, grant, [])
         budget = self.budget
-        size = messages[0].envelope.size  # of each of them
+        size = items[0][0].envelope.size
         dropped: list[Item] = []
-        for index, message in enumerate(messages):
-            item = (message, grant, n + index if n else 0, ticket)
-            if not self._make_room(queue, size, dropped, is_stored=n > 0):
-                budget.lose("queue_full", message, self.client_id)
+        for item in items:
+            if not self._make_room(queue, size, dropped, is_stored=item[2] > 0 < self.sid):
+                budget.lose("queue_full", item[0], self.client_id)
                 dropped.append(item)
                 continue
             queue.append(item)
@@ -472,34 +502,10 @@ class Session:
     def _forget(self, items: list[Item], now: float) -> None:
         """These deliveries are over without the client."""
         if items and self.journal is not None:
-            self.journal.on_done(self.sid, items, now)
-
-    def take_shared(self, groups: list[object]) -> list[Item]:
-        """Hand back what came from these shared subscriptions and may go to another member.
-
-        Everything that waits, and QoS 1 messages under way; a QoS 2 exchange that began is
-        finished with this client or not at all. [MQTT-4.8.2-4], [MQTT-4.8.2-5]
-        """
-        taken: list[Item] = []
-        for packet_id, entry in list(self.window.unacked.items()):
-            if entry[1].group in groups and packet_id not in self.window.qos2:
-                self.window.forget(packet_id)
-                taken.append(entry)
-        queue = self.queue
-        if queue is not None and not queue.stored_messages:
-            kept: list[Item] = []
-            for item in queue.items():
-                if item[1].group not in groups:
-                    kept.append(item)
-                else:
-                    taken.append(item)
-                    size = item[0].envelope.size
-                    self.budget.memory_bytes -= size
-                    self._count(-1, -size)
-            queue.replace(kept)
-            if not kept:
-                self.queue = None
-        return taken
+            if self.has_group_deliveries:
+                finish(self.journal, items, now)
+            else:
+                self.journal.on_done(self.sid, items, now)
 
     def clear(self, now: float) -> None:
         """The session ends: nothing waits any longer."""
@@ -524,8 +530,8 @@ class Session:
         done = self.window.on_puback(ids)
         if self.feeds is not None:
             end_fed(done, reason, now)
-        if self.sid and done and self.journal is not None:
-            self.journal.on_done(self.sid, done, now)
+        if done and (self.sid or self.has_group_deliveries):
+            self._forget(done, now)
         if self.queue is not None or self._repeats or self.feeds is not None:
             self.pump(now)
 

@@ -36,6 +36,7 @@ from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.budget import Budget, QueueFull
+from sessions.group_deliveries import take_back
 from sessions.journal import MEMORY, Journal
 from sessions.message import Message
 from sessions.outbox import DIRTY, Outbox
@@ -289,7 +290,7 @@ class Broker:
         if self.replays is not None and session.feeds is not None:
             self.replays.on_away(session, now)
         mine: list[object] = [self.groups[t] for t in session.subscriptions if t in self.groups]
-        for item in session.take_shared(mine) if mine else ():
+        for item in take_back(session, mine) if mine or session.has_group_deliveries else ():
             group = item[1].group
             assert isinstance(group, Group)
             if not group.hand_over(session.sid, item, now):

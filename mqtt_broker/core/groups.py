@@ -3,6 +3,9 @@
 A shared message is a member's only while that member is online; when it goes, the message
 goes to another, or waits with the group. The exception is a QoS 2 exchange under way, which
 is finished with its member or ends with it. [MQTT-4.8.2-4], [MQTT-4.8.2-5]
+
+A member whose session ends with its connection leaves nothing in the store. While the group has
+another one that does, it stores what such a member is given, until that is acknowledged.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
 from sessions.budget import Budget, QueueFull
+from sessions.group_deliveries import finish
 from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Grants, Message, grants
 from sessions.queue import Queue
@@ -38,6 +42,7 @@ class Group:
 
     __slots__ = (
         "_budget",
+        "_is_kept",
         "_journal",
         "_online",
         "_order",
@@ -58,7 +63,8 @@ class Group:
         self._budget = budget
         self._journal = journal
         self.members: dict[str, GroupMember] = {}
-        self._online: list[GroupMember] | None = None  # worked out when asked
+        self._online: list[GroupMember] | None = None  # worked out when asked,
+        self._is_kept = False  # and with it, whether a member's session is stored
         self._waiting = Queue(is_shared=True)
         self.sid = 0  # in the store, once something had to wait here
         self._order = 0
@@ -106,7 +112,7 @@ class Group:
     def hand_over(self, sid: int, item: Item, now: float) -> bool:
         """A message that `sid` has goes to a member; False when nobody takes it.
 
-        To the store it is a new message: what was promised for the old one stands until the
+        `sid` 0: a session that is not stored has it, and this group if anybody. To the store it is a new message: what was promised for the old one stands until the
         new one is on disk.
         """
         journal = self._journal
@@ -114,7 +120,10 @@ class Group:
         if journal is None:
             return self.deliver(message, now)
         journal.pin(item)
-        journal.on_done(sid, [item], now)
+        if sid:
+            journal.on_done(sid, [item], now)
+        else:
+            finish(journal, [item], now)
         copy = Message(message.envelope, message.payload)
         journal.open([copy], holds=journal.holds)
         try:
@@ -171,9 +180,22 @@ class Group:
         grant = (member.retained if envelope.retain else member.live)[envelope.qos]
         session = member.subscription.session
         if grant.qos:
-            session.deliver([message], grant, now)
+            if not self._is_kept or session.sid or not self._lend(session, message, grant, now):
+                session.deliver([message], grant, now)
             return True
         return session.deliver_qos0([message], grant, now)
+
+    def _lend(self, session: Session, message: Message, grant: Grant, now: float) -> bool:
+        """Store what a member gets whose session is not; False: that is not to be.
+
+        A QoS 2 exchange that begins is the member's alone; until then the message may move.
+        """
+        if grant.qos == 2 and session.takes_now:
+            return False
+        n, ticket = self._record(message)
+        if ticket is not None:
+            session.deliver_stored((message, grant, n, ticket), now)
+        return ticket is not None
 
     def _wait(self, message: Message, now: float) -> bool:
         if not message.envelope.qos or not self.members:
@@ -217,7 +239,9 @@ class Group:
 
     def _members_online(self) -> list[GroupMember]:
         if self._online is None:
+            sessions = [m.subscription.session for m in self.members.values()]
             self._online = [m for m in self.members.values() if m.subscription.session.is_online]
+            self._is_kept = any(session.sid for session in sessions)
         return self._online
 
     def dissolve(self, now: float) -> None:

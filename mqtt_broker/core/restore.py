@@ -129,6 +129,8 @@ def _restore_messages(
             group = broker.groups.get(shares.pop(backlog.sid))
             if group is not None:
                 group.restore(backlog.sid, backlog.messages, backlog.bytes, backlog.n_last)
+            else:
+                _end_group(broker, backlog.sid, backlog.messages)
             continue
         session = sessions[backlog.sid]
         session.queue = Queue()
@@ -139,6 +141,16 @@ def _restore_messages(
     for sid, name in shares.items():
         if name in broker.groups:
             broker.groups[name].restore(sid, 0, 0, 0)
+        else:
+            _end_group(broker, sid, 0)
+
+
+def _end_group(broker: Broker, sid: int, messages: int) -> None:
+    """Its members were connected when the broker died, and their sessions ended with that."""
+    assert broker.journal is not None
+    if messages:
+        broker.budget.drop("no_member", messages)
+    broker.journal.on_end(sid, [], 0.0)
 
 
 def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Item:

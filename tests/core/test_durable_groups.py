@@ -1,0 +1,341 @@
+"""Shared groups of stored and unstored members: nothing acknowledged is lost with a member."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
+from mqtt_broker.codec.encode import encode_ack
+from mqtt_broker.codec.packets import Ack
+from sessions.journal import MEMORY
+from tests.core.peers import V5, Peer, publish, subscribe, unsubscribe
+from tests.core.stored import StoredWorld
+
+FILTER = "$share/g/a"
+EXPIRY = 1000
+
+
+def stored(world: StoredWorld, name: str = "stored", qos: int = 2) -> Peer:
+    peer = world.client(name, expiry=EXPIRY, clean=False)
+    peer.send(subscribe(V5, FILTER, qos=qos))
+    world.commit()
+    peer.take()
+    return peer
+
+
+def unstored(world: StoredWorld, name: str = "unstored", qos: int = 2, **fields: Any) -> Peer:
+    peer = world.client(name, **fields)
+    peer.send(subscribe(V5, FILTER, qos=qos))
+    peer.take()
+    return peer
+
+
+def kinds(peer: Peer) -> list[tuple[int, list[int]]]:
+    return [(p.packet_type, p.packet_ids) for p in peer.take() if isinstance(p, Ack)]
+
+
+def answered(peer: Peer) -> list[int]:
+    return [packet_id for _, ids in kinds(peer) for packet_id in ids]
+
+
+def back(world: StoredWorld, name: str = "stored") -> Peer:
+    """The stored member returns and gets what waits."""
+    peer = world.client(name, expiry=EXPIRY, clean=False)
+    world.page()
+    world.commit()
+    return peer
+
+
+def is_empty(world: StoredWorld) -> bool:
+    world.fold()
+    tables = world.store._tables
+    return not tables.messages and not any(tables.deliveries.values())
+
+
+class TestQos1:
+    def test_a_message_survives_the_crash_with_its_group(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world)
+        publisher = world.client("p")
+        publisher.send(publish("a", b"x", qos=1, packet_id=7))
+        assert member.payloads() == [b"x"]
+        assert kinds(publisher) == []
+        world.commit()
+        assert kinds(publisher) == [(PUBACK, [7])]
+        world.restart()
+        assert back(world).payloads() == [b"x"]
+
+    def test_ten_of_twenty_were_lost(self) -> None:
+        """Both members are online, and the group deals in turn."""
+        world = StoredWorld()
+        stored(world)
+        unstored(world)
+        publisher = world.client("p")
+        for number in range(20):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number + 1))
+        world.commit()
+        assert len(answered(publisher)) == 20
+        world.restart()
+        assert sorted(back(world).payloads(), key=int) == [b"%d" % n for n in range(20)]
+
+    def test_the_members_acknowledgement_is_enough(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world)
+        before = world.journal.number
+        publisher = world.client("p")
+        publisher.send(publish("a", b"x", qos=1))
+        world.journal.may_wait(world.now)
+        member.send(encode_ack(PUBACK, member.publishes()[0].packet_id))
+        assert kinds(publisher) == [(PUBACK, [1])]
+        world.commit()
+        assert world.journal.number <= before + 1, "the group's number alone is written"
+        world.restart()
+        assert back(world).payloads() == []
+
+    @pytest.mark.parametrize("is_packed", [False, True])
+    def test_an_acknowledged_message_is_over(self, is_packed: bool) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world)
+        world.client("p").send(publish("a", b"x", qos=1))
+        if is_packed:
+            world.fold()
+        member.send(encode_ack(PUBACK, member.publishes()[0].packet_id))
+        assert is_empty(world)
+        world.restart()
+        assert back(world).payloads() == []
+
+    @pytest.mark.parametrize("is_packed", [False, True])
+    def test_the_member_goes(self, is_packed: bool) -> None:
+        world = StoredWorld()
+        other = stored(world)
+        other.drop()
+        member = unstored(world)
+        world.client("p").send(publish("a", b"x", qos=1))
+        if is_packed:
+            world.commit()
+        member.drop()
+        world.commit()
+        world.restart()
+        assert back(world).payloads() == [b"x"]
+
+    def test_it_goes_from_member_to_member(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        one = unstored(world, "one")
+        world.client("p").send(publish("a", b"x", qos=1))
+        two = unstored(world, "two")
+        one.drop()
+        (packet,) = two.publishes()
+        world.commit()
+        world.restart()
+        assert back(world).payloads() == [b"x"]
+        assert packet.payloads() == [b"x"]
+
+    def test_a_member_that_unsubscribed_finishes_what_it_has(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world)
+        world.client("p").send(publish("a", b"x", qos=1))
+        (packet,) = member.publishes()
+        member.send(unsubscribe(V5, FILTER))
+        world.commit()
+        member.send(encode_ack(PUBACK, packet.packet_id))
+        assert is_empty(world)
+
+    def test_a_member_that_unsubscribed_leaves_it_to_the_group(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world)
+        world.client("p").send(publish("a", b"x", qos=1))
+        member.send(unsubscribe(V5, FILTER))
+        member.drop()
+        assert back(world).payloads() == [b"x"]
+
+    def test_the_group_dissolves(self) -> None:
+        world = StoredWorld()
+        other = stored(world)
+        member = unstored(world)
+        publisher = world.client("p")
+        publisher.send(publish("a", b"x", qos=1), publish("a", b"y", qos=1, packet_id=2))
+        (packet,) = member.publishes()
+        other.send(unsubscribe(V5, FILTER))
+        member.send(unsubscribe(V5, FILTER))
+        other.drop()
+        world.commit()
+        member.send(encode_ack(PUBACK, packet.packet_id))
+        assert FILTER not in world.broker.groups
+        world.commit()
+        assert answered(publisher) == [1, 2]
+        session = world.broker.sessions.get("stored")
+        assert session is not None
+        world.broker.end_session(session, world.now)
+        assert is_empty(world)
+
+    def test_the_stored_member_leaves_and_the_broker_dies(self) -> None:
+        world = StoredWorld()
+        other = stored(world)
+        other.drop()
+        member = unstored(world)
+        world.client("p").send(publish("a", b"x", qos=1))
+        other = back(world)
+        other.send(unsubscribe(V5, FILTER))
+        world.commit()
+        assert member.payloads() == [b"x"]
+        world.restart()
+        world.fold()
+        assert is_empty(world), "nobody is left who could get it"
+        assert not world.store._tables.shares
+        assert world.broker.budget.dropped == {"no_member": 1}
+
+    def test_what_waits_in_a_members_queue(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world, receive_maximum=1)
+        publisher = world.client("p")
+        for number in range(1, 4):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number))
+        world.fold()
+        (packet,) = member.publishes()
+        member.send(encode_ack(PUBACK, packet.packet_id))
+        world.commit()
+        world.restart()
+        assert back(world).payloads() == [b"2", b"3"]
+
+    @pytest.mark.parametrize(
+        ("policy", "left"), [("drop_oldest", [b"1", b"3"]), ("drop_new", [b"1", b"2"])]
+    )
+    def test_a_full_queue_of_the_member(self, policy: str, left: list[bytes]) -> None:
+        world = StoredWorld(queue_full=policy, queue_messages_max=1)
+        stored(world).drop()
+        unstored(world, receive_maximum=1)
+        publisher = world.client("p")
+        for number in range(1, 4):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number))
+        world.commit()
+        assert answered(publisher) == [1, 2, 3]
+        world.restart()
+        peer = back(world)
+        assert peer.payloads() == left
+        assert is_empty(world) is False
+
+    def test_a_message_too_large_for_the_member_is_over(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        unstored(world, packet_bytes_max=50)
+        world.client("p").send(publish("a", bytes(100), qos=1))
+        assert is_empty(world)
+
+    def test_what_expires_in_the_members_queue_is_over(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world, receive_maximum=1)
+        publisher = world.client("p")
+        publisher.send(publish("a", b"1", qos=1, packet_id=1))
+        publisher.send(publish("a", b"2", qos=1, packet_id=2, properties={2: 5}))
+        world.commit()
+        world.now += 10
+        member.send(encode_ack(PUBACK, member.publishes()[0].packet_id))
+        assert is_empty(world)
+
+    def test_nothing_is_stored_for_members_without_a_stored_one(self) -> None:
+        world = StoredWorld()
+        unstored(world, "one"), unstored(world, "two", receive_maximum=1)
+        publisher = world.client("p")
+        for number in range(1, 6):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number))
+        assert len(kinds(publisher)) == 5
+        world.pack()
+        assert world.journal.number == 0 and not world.journal.records
+
+    def test_nor_of_a_topic_that_is_not_kept(self) -> None:
+        world = StoredWorld(durabilities=[("a", MEMORY)])
+        stored(world).drop()
+        unstored(world)
+        publisher = world.client("p")
+        publisher.send(publish("a", b"x", qos=1))
+        assert kinds(publisher) == [(PUBACK, [1])]
+        assert is_empty(world)
+
+    def test_long_queues_and_lent_messages_do_not_meet(self) -> None:
+        """Pages of what waits never bring what a member has."""
+        world = StoredWorld()
+        stored(world).drop()
+        publisher = world.client("p")
+        for number in range(1, 2001):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number))
+        world.fold()
+        got: list[bytes] = []
+        for turn in range(4):
+            member = unstored(world, f"m{turn}", receive_maximum=30)
+            for number in range(20):
+                world.page()
+                for packet in member.publishes():
+                    got += packet.payloads()
+                    if turn or number < 10:
+                        for packet_id in packet.packet_ids():
+                            member.send(encode_ack(PUBACK, packet_id))
+                world.fold()
+            member.drop()
+            world.fold()
+        other = back(world)
+        while packets := other.publishes():
+            for packet in packets:
+                got += packet.payloads()
+                other.send(b"".join(encode_ack(PUBACK, i) for i in packet.packet_ids()))
+            world.page()
+            world.commit()
+        assert {int(payload) for payload in got} == set(range(1, 2001))
+        assert len(got) <= 2000 + 4 * 30, "only what a member left comes again"
+        assert is_empty(world)
+        budget = world.broker.budget
+        assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
+
+
+class TestQos2:
+    def test_what_began_is_the_members_alone(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world)
+        publisher = world.client("p")
+        publisher.send(publish("a", b"x", qos=2))
+        assert member.payloads() == [b"x"]
+        assert kinds(publisher) == [(PUBREC, [1])]
+        world.commit()
+        world.restart()
+        assert back(world).payloads() == []
+
+    def test_what_waits_for_its_turn_moves(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        unstored(world, receive_maximum=1)
+        publisher = world.client("p")
+        publisher.send(publish("a", b"1", qos=2))
+        publisher.send(publish("a", b"2", qos=2, packet_id=2))
+        assert kinds(publisher) == [(PUBREC, [1])]
+        world.commit()
+        assert kinds(publisher) == [(PUBREC, [2])]
+        world.restart()
+        assert back(world).payloads() == [b"2"]
+
+    def test_it_leaves_the_queue_when_that_is_on_disk(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        member = unstored(world, receive_maximum=1)
+        publisher = world.client("p")
+        publisher.send(publish("a", b"1", qos=2))
+        publisher.send(publish("a", b"2", qos=2, packet_id=2))
+        world.fold()
+        packet_id = member.publishes()[0].packet_id
+        member.send(encode_ack(PUBREC, packet_id))
+        assert kinds(member) == [(PUBREL, [packet_id])]
+        member.send(encode_ack(PUBCOMP, packet_id))
+        assert member.payloads() == [], "after a crash it would go to another as well"
+        world.commit()
+        assert member.payloads() == [b"2"]
+        world.restart()
+        assert back(world).payloads() == []
