@@ -38,7 +38,7 @@ INTERPRETED = (
 # are no tuples of ours.
 COMPILED_SESSIONS = (
     "budget changes feeds group_deliveries holds journal message outbox packing queue "
-    "records registry session tickets"
+    "records registry session session_row tickets"
 ).split()
 
 SETUP = """\

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sessions.journal import Hold, Item
+from sessions.message import Message
 
 if TYPE_CHECKING:
     from sessions.session import Session
@@ -25,7 +26,7 @@ class Parked(Hold):
 
     def release(self, now: float) -> None:
         try:
-            self.session.send_parked(self.box, self.sent, now)
+            self._send(now)
         except Exception as error:  # it costs this client its connection: the next one repeats
             self.box.owner.on_error(error, b"", now)
 
@@ -39,6 +40,28 @@ class Parked(Hold):
                 window.forget(packet_id)
                 session.budget.drop("not_stored")
         session.pump(now)
+
+    def _send(self, now: float) -> None:
+        """Their packet ids are on disk. On another connection than then, they are repeated."""
+        session = self.session
+        if session.outbox is not self.box:
+            return
+        unacked = session.window.unacked
+        ids: list[int] = []
+        messages: list[Message] = []
+        grant = self.sent[0][1][1]
+        for packet_id, item in self.sent:
+            entry = unacked.get(packet_id)
+            if entry is None or entry[0] is not item[0]:
+                continue  # compiled, a tuple has no identity, so the message has to do
+            if messages and (item[1] is not grant or item[0].envelope is not messages[0].envelope):
+                session.send_run(ids, messages, grant, now)
+                ids, messages = [], []
+            grant = item[1]
+            ids.append(packet_id)
+            messages.append(item[0])
+        if messages:
+            session.send_run(ids, messages, grant, now)
 
 
 class Resumption(Hold):

@@ -29,7 +29,7 @@ from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Ids, Message
 from sessions.outbox import CONGESTED, NOBODY, Outbox
 from sessions.queue import Queue
-from sessions.rows import SessionRow, WillRow
+from sessions.session_row import row_of
 
 _PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
 _NOTHING: Final[deque[int]] = deque(maxlen=0)  # shared by the many; an own one is 600 bytes
@@ -86,6 +86,7 @@ class Session:
         "version",
         "will",
         "will_at",
+        "will_sid",
         "will_timer",
         "window",
     )
@@ -111,6 +112,7 @@ class Session:
         self.is_gated = False  # nothing goes out before what is to be repeated
         self.will: Will | None = None
         self.will_at = 0.0  # when away: when the will is due
+        self.will_sid = 0  # the number of its will in the store, of a session that is not there
         self.expiry_timer: Cancellable | None = None
         self.will_timer: Cancellable | None = None
         self.outbox = NOBODY
@@ -187,7 +189,7 @@ class Session:
             self.budget.published += 1
             return
         ids = window.admit([(message, grant, 0, None) for message in messages], grant.qos)
-        self._send_run(ids, messages, grant, now)
+        self.send_run(ids, messages, grant, now)
 
     def deliver_stored(self, item: Item, now: float) -> None:
         """A message that its group has stored: sent if the window has room, else queued."""
@@ -219,9 +221,9 @@ class Session:
         if grant.qos == 2 and ticket.holds:
             ticket.park(Parked(self, list(zip(ids, items, strict=True))))
         else:
-            self._send_run(ids, messages, grant, now)
+            self.send_run(ids, messages, grant, now)
 
-    def _send_run(self, ids: list[int], messages: list[Message], grant: Grant, now: float) -> None:
+    def send_run(self, ids: list[int], messages: list[Message], grant: Grant, now: float) -> None:
         box = self.outbox
         if not box.plain:
             for packet_id, message in zip(ids, messages, strict=True):
@@ -235,27 +237,6 @@ class Session:
             pieces += (head, ID_BYTES[packet_id], section, message.payload)
         box.mark()
         self.budget.published += len(messages)
-
-    def send_parked(self, box: Outbox, sent: list[tuple[int, Item]], now: float) -> None:
-        """Their packet ids are on disk. On another connection than then, they are repeated."""
-        if self.outbox is not box:
-            return
-        unacked = self.window.unacked
-        ids: list[int] = []
-        messages: list[Message] = []
-        grant = sent[0][1][1]
-        for packet_id, item in sent:
-            entry = unacked.get(packet_id)
-            if entry is None or entry[0] is not item[0]:
-                continue  # compiled, a tuple has no identity, so the message has to do
-            if messages and (item[1] is not grant or item[0].envelope is not messages[0].envelope):
-                self._send_run(ids, messages, grant, now)
-                ids, messages = [], []
-            grant = item[1]
-            ids.append(packet_id)
-            messages.append(item[0])
-        if messages:
-            self._send_run(ids, messages, grant, now)
 
     def deliver_qos0(
         self, messages: list[Message], grant: Grant, now: float, *, may_wait: bool = False
@@ -518,7 +499,9 @@ class Session:
         if self.sid and self.journal is not None:
             self.journal.on_end(self.sid, items, now)
             self.journal.grown.pop(self, None)
-        self.sid = 0
+        if self.will_sid and self.journal is not None:
+            self.journal.on_end(self.will_sid, [], now)
+        self.sid = self.will_sid = 0
         self.queue = None
         self.window = Sender()
         self._repeats = _NOTHING
@@ -584,23 +567,16 @@ class Session:
 
     def record(self) -> None:
         """Tell the journal what the session is now, beside its deliveries."""
-        if not self.sid or self.journal is None:
-            return
-        row: WillRow | None = None
-        if self.will is not None:
-            will = self.will
-            row = WillRow(will.topic, will.payload, will.qos, will.retain, will.section)
-        self.journal.on_session(
-            SessionRow(
-                self.sid,
-                self.client_id,
-                self.username,
-                self.version,
-                self.created_at,
-                self.expiry_interval,
-                self.is_online,
-                0.0 if self.is_online else self.expires_at,
-                0.0 if self.is_online else self.will_at,
-                row,
-            )
-        )
+        if self.sid and self.journal is not None:
+            self.journal.on_session(row_of(self, self.sid))
+
+    def record_will(self) -> None:
+        """Keep the will while the client is connected, of a session that is not stored itself.
+
+        Under a number of its own, so that nothing is delivered to it: a session that was
+        connected when the broker died, and whose time is over.
+        """
+        journal = self.journal
+        if self.will is not None and not self.sid and journal is not None:
+            self.will_sid = journal.new_sid()
+            journal.on_session(row_of(self, self.will_sid))

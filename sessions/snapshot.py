@@ -37,5 +37,5 @@ class Snapshot:
     last_number: int  # of the groups
     last_mid: int
     last_sid: int
-    alive_at: float  # when the broker last showed a sign of life; 0: never
+    alive_at: float  # when the broker last showed a sign of life, here or elsewhere; 0: never
     has_lost_ends: bool = False  # of the telemetry log: what it has itself is all there is to know

@@ -309,6 +309,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     connection.send(data)
     session.resume(now)
     session.record()  # after it: what is repeated need not wait for this
+    session.record_will()
     broker.refresh_groups(session, now)
     _tell(connection, present, now)
     kept, connection.kept = connection.kept, []

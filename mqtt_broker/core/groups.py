@@ -112,8 +112,8 @@ class Group:
     def hand_over(self, sid: int, item: Item, now: float) -> bool:
         """A message that `sid` has goes to a member; False when nobody takes it.
 
-        `sid` 0: a session that is not stored has it, and this group if anybody. To the store it is a new message: what was promised for the old one stands until the
-        new one is on disk.
+        `sid` 0: a session that is not stored has it, and this group if anybody. To the store it
+        is a new message: what was promised for the old one stands until the new one is on disk.
         """
         journal = self._journal
         message = item[0]

@@ -4,8 +4,8 @@
     items_of  a page of what waits, as a session's queue takes it
 
 Time went on while the broker was away. A client that was connected then lost its connection
-at the last sign of life: its will and its session's expiry count from there, and what came
-due meanwhile happens now.
+some time after the last sign of life: its will and its session's expiry count from the latest
+moment that can have been, and what came due meanwhile happens now.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from sessions.snapshot import Snapshot
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
 
+# A broker that lives has shown it since, even where the disk is slow: see `Snapshot.alive_at`.
+SIGN_OF_LIFE_S: Final = 60.0
 _FINGERPRINT_UNKNOWN: Final = -1  # whatever comes again under the id is taken for the same
 
 
@@ -57,13 +59,13 @@ def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
         broker.retained.put(message_row.topic, message)
         broker.retained_bytes += message.envelope.size
         broker.count_retained(message.envelope.publisher, 1)
-    left_at = min(snapshot.alive_at or now, now)
+    left_at = min(snapshot.alive_at + SIGN_OF_LIFE_S, now) if snapshot.alive_at else now
     for session in online:
         _lost(session, left_at)
+        broker.move_shared(session, now)  # as if it had lost its connection here
     for session in sessions.values():
         _catch_up(broker, session, now)
     for session in online:
-        broker.move_shared(session, now)  # as if it had lost its connection here
         session.record()
 
 

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mqtt_broker.core import sys_topics
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.server.config import StartError
+from mqtt_broker.server.heartbeat import Heartbeat
 from mqtt_broker.server.log_linger import LogLinger
 from mqtt_broker.server.telemetry import Telemetry
 from sessions.journal import MODES, Journal, Owner
@@ -54,11 +56,14 @@ class Durable:
                 recover=config.recover,
                 log=lambda line: _log.warning("%s", line),
             )
-            self._snapshot: Snapshot | None = self._store.snapshot()
+            snapshot = self._store.snapshot()
         except StoreError as error:
             raise StartError(str(error)) from None
+        self._heartbeat = Heartbeat(Path(config.data_dir), server.now)
+        snapshot.alive_at = max(snapshot.alive_at, self._heartbeat.last())
+        self._snapshot: Snapshot | None = snapshot
         try:
-            self.telemetry = Telemetry(server, config, self._snapshot, self._store)
+            self.telemetry = Telemetry(server, config, snapshot, self._store)
         except StartError:
             self._store.stop(1.0)
             raise
@@ -67,9 +72,9 @@ class Durable:
             self._submit,
             mode=MODES[config.durability],
             holds=MODES["commit"] in modes,
-            number=self._snapshot.last_number,
-            last_mid=self._snapshot.last_mid,
-            last_sid=self._snapshot.last_sid,
+            number=snapshot.last_number,
+            last_mid=snapshot.last_mid,
+            last_sid=snapshot.last_sid,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._log_linger = LogLinger(config.settings.stream_bytes_max)
@@ -97,11 +102,13 @@ class Durable:
             self._from_thread(self._on_state),
             self.telemetry.beside,
         )
+        self._heartbeat.start()
         self.after_turn()
 
     def abandon(self) -> None:
         """The broker does not start after all."""
         self._is_over = True
+        self._heartbeat.stop()
         self._store.stop(1.0)
         self.telemetry.close()
 
@@ -266,6 +273,7 @@ class Durable:
         """Hand over the rest and close the store; False when time ran out."""
         if self._timer is not None:
             self._timer.cancel()
+        self._heartbeat.stop()
         self._pack()
         is_stored = await self._loop.run_in_executor(None, self._store.stop, timeout_s)
         await self._loop.run_in_executor(None, self.telemetry.close)

@@ -35,10 +35,12 @@ class StoredWorld(World):
         self.mode = mode
         self.durabilities = durabilities
         self.settings = Settings(**{"sys_interval_s": 0, **settings})
+        self.sign_of_life = 0.0  # beside the store's own
         self._live()
 
     def _live(self) -> None:
         found = self.store.snapshot()
+        found.alive_at = max(found.alive_at, self.sign_of_life)
         self.journal = Journal(
             self._submit,
             mode=self.mode,

@@ -11,6 +11,7 @@ from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Connack, Disconnect, Publish, Suback, Unsuback, Will
 from mqtt_broker.codec.properties import Properties
+from mqtt_broker.core.restore import SIGN_OF_LIFE_S
 from sessions.journal import MEMORY, RELAXED
 from tests.core.peers import V5, V311, Peer, connect, disconnect, publish, subscribe, unsubscribe
 from tests.core.stored import StoredWorld
@@ -346,6 +347,8 @@ class TestRestart:
         world.restart(downtime_s=EXPIRY - 1)
         assert len(world.broker.sessions) == 2
         world.wait(2)
+        assert [session.client_id for session in world.broker.sessions] == ["here"]
+        world.wait(SIGN_OF_LIFE_S)
         assert len(world.broker.sessions) == 0
         world.commit()
         world.restart()
@@ -359,7 +362,7 @@ class TestRestart:
         kept(world, "s", "will")
         kept(world, "w", will=will)
         world.commit()
-        world.restart(downtime_s=20)
+        world.restart(downtime_s=SIGN_OF_LIFE_S + 20)
         subscriber = world.client("s", expiry=EXPIRY, clean=False)
         if delay:
             assert subscriber.payloads() == []
