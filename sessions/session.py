@@ -29,7 +29,7 @@ from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Ids, Message
 from sessions.outbox import CONGESTED, NOBODY, Outbox
 from sessions.queue import Queue
-from sessions.session_row import row_of
+from sessions.session_row import returned, row_of
 
 _PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
 _NOTHING: Final[deque[int]] = deque(maxlen=0)  # shared by the many; an own one is 600 bytes
@@ -80,6 +80,7 @@ class Session:
         "overflow",
         "queue",
         "receiver",
+        "recorded_expiry",
         "sid",
         "subscriptions",
         "username",
@@ -100,6 +101,7 @@ class Session:
         self.username: str | None = None
         self.created_at = now
         self.expiry_interval = 0
+        self.recorded_expiry = 0  # what the journal knows of it
         self.expires_at = 0.0  # when away: the end of the session; inf: never
         self.subscriptions: dict[str, Subscription] = {}
         self.window: Sender[Item] = Sender()
@@ -568,7 +570,14 @@ class Session:
     def record(self) -> None:
         """Tell the journal what the session is now, beside its deliveries."""
         if self.sid and self.journal is not None:
+            self.recorded_expiry = self.expiry_interval
             self.journal.on_session(row_of(self, self.sid))
+
+    def record_return(self, expiry_interval: int, will: Will | None) -> None:
+        """Tell the journal that the client is back and asks for this, before the client is told."""
+        if self.sid and self.journal is not None:
+            self.recorded_expiry = expiry_interval
+            self.journal.on_session(returned(row_of(self, self.sid), expiry_interval, will))
 
     def record_will(self) -> None:
         """Keep the will while the client is connected, of a session that is not stored itself.

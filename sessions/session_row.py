@@ -32,3 +32,12 @@ def _will_row(will: Will | None) -> WillRow | None:
     if will is None:
         return None
     return WillRow(will.topic, will.payload, will.qos, will.retain, will.section)
+
+
+def returned(row: SessionRow, expiry_interval: int, will: Will | None) -> SessionRow:
+    """The row of a session whose client comes back with these."""
+    row.is_online = True
+    row.expires_at = row.will_at = 0.0
+    row.expiry_interval = expiry_interval
+    row.will = _will_row(will)
+    return row

@@ -19,7 +19,7 @@ from typing import Final
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import DISCONNECT, PUBLISH
 from mqtt_broker.codec.reasons import may_carry
-from mqtt_broker.core import connect, limits, states, subscribe, sys_topics
+from mqtt_broker.core import admission, connect, limits, states, subscribe, sys_topics
 from mqtt_broker.core.access import Access, AskingGuard, Guard, OpenAccess, Verdict
 from mqtt_broker.core.checks import Checks
 from mqtt_broker.core.connection import Connection, Link
@@ -98,6 +98,7 @@ class Broker:
             journal.report = log
             journal.on_bug = lambda error: on_bug(None, b"", error)
         self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
+        self.arriving: dict[str, Connection] = {}  # by client id, those that wait for the store
         self.users: dict[str, int] = {}  # user name: how many of its clients are connected
         self.links: set[Connection] = set()  # every one that is not closed
         self.strangers = Strangers(settings.connecting_bytes_max)
@@ -233,6 +234,7 @@ class Broker:
         self.links.discard(connection)
         self._held_back.discard(connection)
         self.strangers.forget(connection)
+        admission.give_up(self, connection)
         self.waiting_bytes -= connection.outbox.waiting_bytes
         connection.outbox.waiting_bytes = 0
         self.release_held_back()
@@ -440,6 +442,8 @@ class Broker:
         """Everything up to this group is on disk: what waited for it goes out."""
         assert self.journal is not None
         self.journal.on_committed(number, now)
+        if self.arriving:
+            admission.admit_ready(self, now)
         self.release_held_back()
 
     def on_folded(self, number: int, now: float) -> None:

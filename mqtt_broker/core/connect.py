@@ -3,7 +3,7 @@
     on_connect   check, ask the access door
     settle       its verdict: admit, refuse, exchange AUTH packets, or wait
     Reply        the way back for a verdict that comes later
-    admit        take over, find or make the session, CONNACK, resume
+    admit        take over, wait for the store if need be, find or make the session, CONNACK, resume
 
 The verdict may come at once or later through `Broker.resume`; a connection that waits holds
 the CONNECT and what followed it as data.
@@ -23,7 +23,7 @@ from mqtt_broker.codec.encode import encode_auth, encode_connack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Auth, Connect, Will
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.core import rates, states, sys_topics, wills
+from mqtt_broker.core import admission, rates, states, sys_topics, wills
 from mqtt_broker.core.access import (
     PENDING,
     Allow,
@@ -273,12 +273,16 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     if limit and len(encode_connack(version, False, 0, properties)) > limit:
         connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
         return
+    admission.end_earlier(connection, packet, now)
+    expiry_interval = _expiry_interval(broker, packet)
+    if admission.must_wait(connection, packet, verdict, expiry_interval, now):
+        return
     session, present = _open_session(broker, packet, now)
-    if broker.journal is not None and not session.sid and _expiry_interval(broker, packet):
+    if broker.journal is not None and not session.sid and expiry_interval:
         session.sid = broker.journal.new_sid()
     connection.session = session
     _let_in(connection, session, verdict, limits)
-    session.expiry_interval = _expiry_interval(broker, packet)
+    session.expiry_interval = expiry_interval
     session.cancel_timers()
     session.will = packet.will  # [MQTT-3.1.2-7]
     session.will_at = session.expires_at = 0.0
@@ -364,14 +368,8 @@ def _has_enough(broker: Broker, client_id: str, verdict: Allow) -> bool:
 
 
 def _open_session(broker: Broker, packet: Connect, now: float) -> tuple[Session, bool]:
-    """Take over, end or carry on what there is under this name. [MQTT-3.1.4-3]"""
-    old = broker.connections.get(packet.client_id)
-    if old is not None:
-        old.end(now, reasons.SESSION_TAKEN_OVER)
-    session = broker.sessions.get(packet.client_id)  # [MQTT-3.1.3-2]
-    if session is not None and packet.clean_start:  # [MQTT-3.1.2-4], [MQTT-3.1.4-4]
-        broker.end_session(session, now)
-        session = None
+    """Carry on what there is under this name, or begin."""
+    session = broker.sessions.get(packet.client_id)
     if session is not None:  # [MQTT-3.1.2-5], [MQTT-3.2.2-3]
         return session, True
     return broker.sessions.create(packet.client_id, now), False  # [MQTT-3.1.2-6], [MQTT-3.2.2-2]
@@ -469,6 +467,8 @@ def forget_session(broker: Broker, session: Session, now: float) -> None:
     if session.will_at:
         wills.send(broker, session, now)
     wills.cancel(session)
+    if session.sid:
+        broker.sessions.mark(session.client_id)
     session.clear(now)  # in the store, what it had goes with it
     end_subscriptions(broker, session, now)
     broker.sessions.remove(session, now)

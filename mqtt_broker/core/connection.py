@@ -30,7 +30,7 @@ from mqtt_broker.codec.packets import (
     Unsubscribe,
 )
 from mqtt_broker.core import acknowledge, connect, publish, rates, subscribe
-from mqtt_broker.core.access import Guard, Verdict
+from mqtt_broker.core.access import Allow, Guard, Verdict
 from mqtt_broker.core.answers import Answer
 from mqtt_broker.core.limits import Limits
 from mqtt_broker.core.rates import Allowance, Meter, Valve
@@ -77,6 +77,7 @@ class Connection:
     __slots__ = (
         "_session",
         "acks_in_row",
+        "admitted_by",
         "aliases",
         "allowance",
         "allowed",
@@ -132,6 +133,7 @@ class Connection:
         self._session: Session | None = None
         self.connect: Connect | None = None  # the CONNECT that is being decided, then in force
         self.proceed: Callable[[bytes | None], Any] | None = None  # an AUTH exchange goes on here
+        self.admitted_by: Allow | None = None  # the CONNECT is allowed, and waits for the store
         self.kept: list[Packet | Violation] = []  # came while the CONNECT was being decided
         self.username: str | None = None
         self.counted_as: str | None = None  # the user it is one of the connections of
@@ -425,8 +427,7 @@ class Connection:
             self._session.pump(now)
 
     def _watch_stalled(self, now: float) -> None:
-        limit = self.broker.settings.stalled_reader_s
-        self.broker.timers.at(now + limit, self._on_stalled_check)
+        self.broker.timers.at(now + self.broker.settings.stalled_reader_s, self._on_stalled_check)
 
     def _on_stalled_check(self, now: float) -> None:
         if self.state != CLOSED and self.is_stuck:
@@ -554,6 +555,9 @@ class Connection:
             self.timer = self.broker.timers.at(now + seconds, self._on_connect_timeout)
 
     def _on_connect_timeout(self, now: float) -> None:
+        if self.admitted_by is not None:
+            self.refuse(now, reasons.SERVER_UNAVAILABLE, counted_as="store timeout")
+            return
         self.broker.stats.refuse("connect", "timeout")
         self.broker.log(f"{self.name}: no CONNECT in time")  # [MQTT-3.1.4-1]
         self.end(now, say=False, why="no CONNECT in time")
@@ -562,10 +566,9 @@ class Connection:
         """Allow one and a half times the keep alive between packets. [MQTT-3.1.2-22]"""
         if self.timer is not None:
             self.timer.cancel()
-            self.timer = None
         self.server_keep_alive = seconds
-        if seconds:
-            self.timer = self.broker.timers.at(now + seconds * 1.5, self._on_keep_alive)
+        due_at = now + seconds * 1.5
+        self.timer = self.broker.timers.at(due_at, self._on_keep_alive) if seconds else None
 
     def _on_keep_alive(self, now: float) -> None:
         if self.is_unread:

@@ -74,7 +74,7 @@ def _session(broker: Broker, row: SessionRow) -> Session:
     session.sid = row.sid
     session.username = row.username
     session.version = row.version
-    session.expiry_interval = row.expiry_interval
+    session.expiry_interval = session.recorded_expiry = row.expiry_interval
     session.expires_at = row.expires_at
     session.will_at = row.will_at
     if row.will is not None:

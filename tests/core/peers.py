@@ -138,9 +138,14 @@ class World:
         peer = self.peer(version)
         peer.send(connect(client_id, version, **fields))
         if not peer.is_slow:
+            if not peer.received:
+                self.admit()
             answer = peer.received.pop(0)
             assert isinstance(answer, Connack) and answer.reason == 0, answer
         return peer
+
+    def admit(self) -> None:
+        """Bring about what a CONNACK waits for."""
 
     def settle(self) -> None:
         """End the turn; whose link was closed is told that it is lost, as a socket would."""

@@ -68,6 +68,9 @@ class StoredWorld(World):
 
     # What happens to the store.
 
+    def admit(self) -> None:
+        self.commit()
+
     def pack(self) -> None:
         self.journal.flush(self.now)
         self.settle()

@@ -43,12 +43,12 @@ def test_a_will_of_an_unstored_session(tmp_path: Path) -> None:
         (found,) = Decoder(from_server=True, version=V5).feed(watcher.packet())
         assert isinstance(found, Publish) and found.payloads() == [b"offline"]
         broker.end()
-    with Source.open(tmp_path / "data" / "streams", "states") as source:
-        with Reader(source, 0, 0) as reader:
-            assert [one.payload for batch in reader.read() for one in records(batch)] == [
-                b"online",
-                b"offline",
-            ]
+    assert payloads(tmp_path / "data" / "streams") == [b"online", b"offline"]
+
+
+def payloads(root: Path) -> list[bytes]:
+    with Source.open(root, "states") as source, Reader(source, 0, 0) as reader:
+        return [one.payload for batch in reader.read() for one in records(batch)]
 
 
 @pytest.mark.parametrize(("is_alive", "present"), [(True, 1), (False, 0)])
