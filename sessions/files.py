@@ -149,7 +149,7 @@ def create(files: Files) -> None:
     for made, path in ((fresh.journal, files.journal), (fresh.tables, files.tables)):
         sync(made)
         os.replace(made, path)
-    sync(files.tables.parent)
+        sync(path.parent)  # each before the next: the tables say that the journal is there
 
 
 def remove(path: Path) -> None:
@@ -160,6 +160,21 @@ def remove(path: Path) -> None:
 def _remove_logs(path: Path) -> None:
     for suffix in LOGS:
         beside(path, suffix).unlink(missing_ok=True)
+
+
+def make_directory(path: Path) -> None:
+    """It, and what is missing above it, each with its name on disk.
+
+    An earlier start may have been cut short behind making it, so its own name is always made sure
+    of, where it stands in a directory that we may read.
+    """
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(0o700 if one == path else 0o777, exist_ok=True)
+        if one != path:
+            sync(one.parent)
+    with contextlib.suppress(PermissionError):
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

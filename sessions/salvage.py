@@ -60,7 +60,7 @@ def salvage(files: Files, say: Say) -> None:
         for path, target in ((made.journal, ready.journal), (made.tables, ready.tables)):
             sync(path)
             os.replace(path, target)
-        sync(files.tables.parent)
+            sync(target.parent)
     finally:
         for path in (*copies.both, *made.both):
             remove(path)
@@ -86,7 +86,7 @@ def finish(files: Files, say: Say) -> bool:
         if kept.exists():
             say(f"the old {path.name} is kept as {kept.name}")
         os.replace(made, path)
-    sync(files.tables.parent)
+        sync(path.parent)
     return True
 
 

@@ -84,7 +84,7 @@ class Store:
     @classmethod
     def _open_files(cls, files: Files, *, recover: bool, log: Callable[[str], None]) -> Store:
         try:
-            files.tables.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sqlite_files.make_directory(files.tables.parent)
             lock = Lock(files.lock)
         except OSError as error:
             raise StoreError(f"{files.tables.parent}: {error.strerror}") from None

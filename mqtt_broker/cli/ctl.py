@@ -18,6 +18,7 @@ from typing import TextIO
 from mqtt_broker.cli import ctl_access
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from sessions import transfer
+from sessions.files import sync
 from sessions.store import Store, StoreError
 
 
@@ -96,6 +97,8 @@ def _write_file(path: Path, store: Store, args: argparse.Namespace) -> int:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        with contextlib.suppress(PermissionError):  # a directory that may only be written to
+            sync(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise Failure(f"{path}: {error.strerror}") from None

@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from mqtt_broker.cli.stream_read import FROM_HELP, add_log, add_skip, opened, resolved, whole
 from mqtt_broker.cli.stream_text import Progress, plural, record_json
+from mqtt_broker.streams.disk import Disk
 from mqtt_broker.streams.errors import Damaged, UnknownPartition
 from mqtt_broker.streams.offsets import EARLIEST, LATEST, Offsets, check_range
 from mqtt_broker.streams.records import records
@@ -107,6 +108,8 @@ def _output(args: argparse.Namespace) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        with contextlib.suppress(PermissionError):  # a directory that may only be written to
+            Disk().sync_directory(path.parent)
     except BaseException:
         part.unlink(missing_ok=True)
         raise

@@ -73,6 +73,13 @@ class Disk:
     def make_directory(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
+    def make_directories(self, path: Path) -> None:
+        """It, and what is missing above it, each with its name on disk."""
+        missing = [one for one in (path, *path.parents) if not one.exists()]
+        for one in reversed(missing):
+            self.make_directory(one)
+            self.sync_directory(one.parent)
+
     def remove_directory(self, path: Path) -> None:
         """It and the files in it; whoever has one open reads on."""
         for entry in path.iterdir():

@@ -66,9 +66,7 @@ class Log:
         `recent`.
         """
         disk = disk or Disk()
-        if not root.exists():
-            disk.make_directory(root)
-            disk.sync_directory(root.parent)
+        disk.make_directories(root)
         log = cls(root, disk, report, Lock(root / names.LOCK), cache_bytes)
         try:
             for path in sorted(root.iterdir()):

@@ -144,6 +144,7 @@ class Recovery:
     def _list(self) -> None:
         if not self._where.directory.exists():
             self._disk.make_directory(self._where.directory)
+            self._disk.sync_directory(self._where.directory.parent)
         for name in os.listdir(self._where.directory):
             if name.endswith(names.UNFINISHED):
                 self._disk.remove(self._where.directory / name)
@@ -202,6 +203,11 @@ class Recovery:
         return None
 
     def _cut(self, active: Scan) -> None:
+        """Leave nothing behind the end, and what is before it on disk, with its name.
+
+        The process that wrote it may have died between a write and its sync, and what readers are
+        shown from now on is not to go with the power.
+        """
         path = self._where.directory / names.segment(active.base)
         if not path.exists():
             return
@@ -212,9 +218,10 @@ class Recovery:
         try:
             if size > active.size:
                 self._disk.truncate(file, active.size)
-                self._disk.sync(file)
+            self._disk.sync(file)
         finally:
             os.close(file)
+        self._disk.sync_directory(path.parent)
         self._write_index(path, bytes(active.index))
 
     def _write_index(self, path: Path, data: bytes) -> None:
