@@ -14,7 +14,7 @@ from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.groups import Group
 from mqtt_broker.topics.shared import Member
-from sessions.journal import Item, Journal
+from sessions.journal import Item, Journal, Ticket
 from sessions.message import Grant, single
 from tests.core.peers import V5, Peer, connect, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -69,14 +69,13 @@ class TestJournal:
         blobs: list[bytes] = []
         journal = Journal(lambda number, blob: blobs.append(blob))
         message = single("t", b"x", qos=1, retain=False, publisher="p", now=1.0)
-        outer = journal.open([message], holds=True)
-        inner = journal.open([], holds=True)
-        innermost = journal.open([])
-        assert journal.current is innermost
-        journal.close()
-        assert journal.current is inner
-        journal.close()
-        assert journal.current is outer
+        opened = [journal.open([message], holds=True), journal.open([]), journal.open([])]
+        current: list[Ticket | None] = []
+        for _ in range(2):
+            current.append(journal.current)
+            journal.close()
+        outer = opened[0]
+        assert [*current, journal.current] == [opened[2], opened[1], outer]
         assert outer.covers(message)
         outer.deliver(1, 1, [message], Grant(1), [])
         journal.close()
