@@ -1,10 +1,14 @@
 """A reconnect storm: everybody comes at once, and two who are connected talk meanwhile.
 
-    python tests/bench/storm.py [CLIENTS] [--known]
+    python tests/bench/storm.py [CLIENTS] [--known | --clean-start]
 
 Every client has a user name and a password of argon2id, as `fleetmq passwd` writes them. `--known`:
 all use a password that was right before, as after an outage of the network. Printed: how long it
 took until all were in, and the round trip of the two, before and during the storm.
+
+`--clean-start`: no passwords; sessions are stored, in a data directory. They come twice, each time
+with Clean Start 1: first as new clients, then over the sessions they left, whose end has to be on
+disk before CONNACK.
 """
 
 from __future__ import annotations
@@ -21,9 +25,11 @@ from typing import Final
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.encode import encode_from_client, encode_publish
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
+from mqtt_broker.codec.properties import Properties
 from mqtt_broker.security.passwords import hash_password
 
 PATIENCE_S: Final = 120.0
@@ -40,10 +46,20 @@ file = "{users}"
 [security]
 remember_passwords_s = {remember}
 """
+STORED: Final = """\
+durability = "commit"
+data_dir = "{folder}"
+http = "off"
+log_level = "error"
+connect_timeout_s = 120.0
+port = 0
+"""
+HOUR_S: Final = 3600
 
 
 def main() -> int:
-    arguments = [one for one in sys.argv[1:] if one != "--known"]
+    arguments = [one for one in sys.argv[1:] if not one.startswith("--")]
+    is_stored = "--clean-start" in sys.argv
     count = int(arguments[0]) if arguments else 15_000
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -53,7 +69,8 @@ def main() -> int:
         users.chmod(0o600)
         config = pathlib.Path(folder) / "fleetmq.toml"
         remember = 600 if "--known" in sys.argv else 0
-        config.write_text(CONFIG.format(users=users, remember=remember))
+        text = STORED.format(folder=folder) if is_stored else CONFIG
+        config.write_text(text.format(users=users, remember=remember))
         command = [sys.executable, "-c", "from mqtt_broker.cli.main import main; main()"]
         broker = subprocess.Popen(
             [*command, "broker", "--config", str(config)], stdout=subprocess.PIPE, text=True
@@ -61,7 +78,9 @@ def main() -> int:
         try:
             assert broker.stdout is not None
             port = int(broker.stdout.readline().split(" (")[0].rpartition(":")[2])
-            storm(port, count)
+            for name in ("as new clients", "over their sessions") if is_stored else ("",):
+                print(name)
+                storm(port, count, HOUR_S if is_stored else 0)
         finally:
             broker.terminate()
             broker.wait()
@@ -76,11 +95,13 @@ def enter(port: int, client_id: str) -> socket.socket:
     return sock
 
 
-def hello(client_id: str) -> bytes:
-    return encode_from_client(V5, Connect(V5, client_id, username="fleet", password=b"secret"))
+def hello(client_id: str, expiry: int = 0) -> bytes:
+    found = Properties({prop.SESSION_EXPIRY_INTERVAL: expiry} if expiry else {})
+    packet = Connect(V5, client_id, True, 0, found, username="fleet", password=b"secret")
+    return encode_from_client(V5, packet)
 
 
-def storm(port: int, count: int) -> None:
+def storm(port: int, count: int, expiry: int) -> None:
     one, two = enter(port, "one"), enter(port, "two")
     request = Subscribe(1, [SubscriptionRequest("t", 0)])
     two.sendall(encode_from_client(V5, request))
@@ -110,7 +131,7 @@ def storm(port: int, count: int) -> None:
     while waiting and time.perf_counter() - began < PATIENCE_S:
         for fd, event in poll.poll(0.002):
             if event & select.EPOLLOUT:
-                crowd[fd].send(hello(f"c{number}"))
+                crowd[fd].send(hello(f"c{number}", expiry))
                 number += 1
                 poll.modify(fd, select.EPOLLIN)
                 continue
