@@ -41,7 +41,7 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (journal.Journal, "_take_in"),
     (journal.Journal, "_hand_over"),
     (connections.Connection, "send_answers"),
-    (session.Session, "send_parked"),
+    (session.Session, "send_run"),
     (session.Session, "repeat"),
 )
 
