@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, CursorResult, Engine, create_engine, event, make_url
 from sqlalchemy.engine import URL, Dialect
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from sessions.records import Corrupt
@@ -201,7 +201,8 @@ def insert(
     tail = ""
     if key:
         others = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
-        tail = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {others}"
+        act = f"UPDATE SET {others}" if others else "NOTHING"
+        tail = f" ON CONFLICT ({', '.join(key)}) DO {act}"
     head = f"{verb} INTO {table} ({', '.join(columns)}) VALUES "
     term = f"({repeated('?', len(columns))})"
     done = 0
@@ -281,6 +282,12 @@ _POSTGRES: Final = {
     "XX001": "database is damaged",
     "XX002": "database is damaged",
 }
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a row is in the way of another, or breaks a rule of its table."""
+    state = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, IntegrityError) or state.startswith("23")
 
 
 def is_damage(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ recovery has to fold, by the same code.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +19,10 @@ from sqlalchemy import Connection, Engine
 
 from sessions.changes import Changes
 from sessions.commits import read_groups
-from sessions.engines import Database, StoreError, execute
-from sessions.folding import Fold
+from sessions.engines import Database, StoreError, execute, is_conflict
+from sessions.folding import CarefulFold, Fold
 from sessions.records import unseal
+from sessions.soundness import ID_MAX
 from sessions.workers import Worker
 
 INTERVAL_S: Final = 1.0
@@ -37,7 +39,7 @@ PAUSE_S: Final = 0.00002
 
 @dataclass(slots=True)
 class Meta:
-    """The row of that name."""
+    """The row of that name. But for how far it is folded, all of it can be done without."""
 
     folded: int
     last_mid: int
@@ -50,7 +52,11 @@ def read_meta(connection: Connection) -> Meta:
     row = execute(
         connection, "SELECT folded, last_mid, last_sid, next_place, alive_at FROM meta"
     ).one()
-    return Meta(*row)
+    last_mid, last_sid, next_place = (
+        value if type(value) is int and 0 <= value <= ID_MAX else 0 for value in row[1:4]
+    )
+    alive_at = row[4] if isinstance(row[4], float) and 0 <= row[4] < math.inf else 0.0
+    return Meta(row[0], last_mid, last_sid, next_place, alive_at)
 
 
 class Breath:
@@ -72,8 +78,10 @@ class Folder(Worker):
         folded: int,
         on_folded: Callable[[int, int], None],
         on_state: Callable[[str, str], None],
+        on_healed: Callable[[list[str]], None] = lambda lines: None,
     ) -> None:
         super().__init__("tables", on_state)
+        self._on_healed = on_healed
         self._database = database
         self._on_folded = on_folded  # up to which number, how many messages were cancelled
         self._meta: Meta | None = None  # None: ask the tables
@@ -175,10 +183,14 @@ class Folder(Worker):
             time.time() if self._is_live else max(before.alive_at, at),
         )
         self._meta = None
-        with tables.begin():
-            fold = Fold(tables, changes, breathe)
-            fold.apply()
-            write_meta(tables, before, after)
+        try:
+            fold = _fold(tables, Fold(tables, changes, breathe), before, after)
+        except Exception as error:
+            if not is_conflict(error):
+                raise
+            # The journal says what the tables have already, or what is not there.
+            fold = _fold(tables, CarefulFold(tables, changes, breathe), before, after)
+            self._on_healed(fold.healed)
         self._meta = after
         self._report(after.folded, changes.messages - fold.written)
         return True
@@ -206,6 +218,13 @@ class Folder(Worker):
         if self._database.is_sqlite:
             journal: Any = self.connect(self._database.journal).connection.driver_connection
             journal.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
+
+
+def _fold(tables: Connection, fold: Fold, before: Meta, after: Meta) -> Fold:
+    with tables.begin():
+        fold.apply()
+        write_meta(tables, before, after)
+    return fold
 
 
 def write_meta(connection: Connection, before: Meta, after: Meta) -> None:

@@ -10,6 +10,7 @@ interpreter with this thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -19,6 +20,7 @@ from sqlalchemy import Connection, Table
 from sessions import schema
 from sessions.changes import Changes, Lane, OpenIds, Run
 from sessions.engines import TERMS_MAX, chunks, execute, insert, repeated
+from sessions.loading import settle
 from sessions.records import Stored
 from sessions.rows import SessionRow, SubscriptionRow
 
@@ -65,6 +67,8 @@ class Fold:
         self._changes = changes
         self._breathe = breathe
         self._dropped: list[tuple[int, int, int]] = []
+        self.run_min: float = RUN_MIN
+        self.healed: list[str] = []  # what the changes and the tables contradict each other in
         self._count = _COUNT[connection.dialect.name]
         self.written = 0
 
@@ -149,7 +153,9 @@ class Fold:
         for record, first, end, references in new:
             count = end - first
             self.written += count
-            if count < RUN_MIN or not record.payloads[0]:  # a part of nothing is NULL to SQLite
+            if (
+                count < self.run_min or not record.payloads[0]
+            ):  # a part of nothing is NULL to SQLite
                 singles.append((record, first, end, references))
                 continue
             payloads = record.payloads[first:end]
@@ -170,7 +176,7 @@ class Fold:
         for sid, lane in self._changes.lanes.items():
             for run in lane.runs:
                 form = run.form
-                if run.end - run.n < RUN_MIN or form.packet_ids or lane.sent:
+                if run.end - run.n < self.run_min or form.packet_ids or lane.sent:
                     rest.append((sid, lane, run))
                     continue
                 self._execute(
@@ -265,6 +271,31 @@ class Fold:
             for partition, (epoch, offset) in partitions.items()
         )
         self._insert(schema.stream_offsets, rows, ("owner_digest", "stream", "partition"))
+
+
+class CarefulFold(Fold):
+    """A fold of changes that the tables contradict: what is told again replaces what is there.
+
+    What refers to nothing goes then, and references are counted anew.
+    """
+
+    def __init__(
+        self, connection: Connection, changes: Changes, breathe: Callable[[], None]
+    ) -> None:
+        super().__init__(connection, changes, breathe)
+        self.run_min = math.inf
+
+    def apply(self) -> None:
+        super().apply()
+        self.healed = ["1 fold of changes that the tables contradict"]
+        self.healed += settle(self._connection, is_strict=False)
+
+    def _insert(self, table: Table, rows: Iterable[Sequence[Any]], key: Sequence[str] = ()) -> None:
+        names = schema.names(table)
+        key = key or [column.name for column in table.primary_key.columns]
+        places = [names.index(name) for name in key]
+        unique = {tuple(row[place] for place in places): row for row in rows}
+        super()._insert(table, unique.values(), key)
 
 
 def _flat(rows: Iterable[Sequence[Any]]) -> list[Any]:

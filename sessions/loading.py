@@ -28,6 +28,10 @@ LOADED: Final = (
     schema.streams,
     schema.stream_offsets,
 )
+_DIGESTED: Final = (
+    (schema.subscriptions, "filter", "filter_digest"),
+    (schema.stream_offsets, "owner", "owner_digest"),
+)
 DERIVED: Final = ("filter_digest", "owner_digest", "refs")
 
 _COUNTED: Final = """
@@ -35,6 +39,12 @@ UPDATE messages SET refs = counted.refs FROM (
     SELECT mid, count(*) AS refs
     FROM (SELECT mid FROM deliveries UNION ALL SELECT mid FROM retained) AS users GROUP BY mid
 ) AS counted WHERE counted.mid = messages.mid
+"""
+_MISCOUNTED: Final = """
+SELECT 1 FROM messages LEFT JOIN (
+    SELECT mid, count(*) AS refs
+    FROM (SELECT mid FROM deliveries UNION ALL SELECT mid FROM retained) AS users GROUP BY mid
+) AS counted ON counted.mid = messages.mid WHERE messages.refs <> coalesce(counted.refs, 0) LIMIT 1
 """
 _NO_MESSAGE: Final = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.mid = {0}.mid)"
 _NO_SESSION: Final = "NOT EXISTS (SELECT 1 FROM sessions s WHERE s.sid = {0}.sid)"
@@ -95,6 +105,48 @@ def _derived(table: Table, row: Sequence[Any]) -> Sequence[Any]:
     if table is schema.messages:
         return (*row, 0)
     return row
+
+
+def is_settled(connection: Connection) -> bool:
+    """Whether all that is referred to is there, and counted right."""
+    for table, condition, _ in _LOOSE:
+        where = condition.format(table)
+        if execute(connection, f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").first():
+            return False
+    return execute(connection, _MISCOUNTED).first() is None
+
+
+def mend_digests(connection: Connection) -> list[str]:
+    """Rows are found by digests: one that is not that of its text is put right.
+
+    Returns what was, in words.
+    """
+    said = []
+    for table, text, column in _DIGESTED:
+        keys = [name.name for name in table.primary_key.columns]
+        names = (*keys, text)
+        rows = execute(connection, f"SELECT {', '.join(names)} FROM {table.name}").all()
+        place = keys.index(column)
+        wrong = [row for row in rows if isinstance(row[-1], str) and row[place] != _digest(row[-1])]
+        where = " AND ".join(f"{key} = ?" for key in keys)
+        for row in wrong:
+            right = (*row[:place], _digest(row[-1]), *row[place + 1 : -1])
+            execute(connection, f"DELETE FROM {table.name} WHERE {where}", right)
+            execute(
+                connection,
+                f"UPDATE {table.name} SET {column} = ? WHERE {where}",
+                (right[place], *row[:-1]),
+            )
+        if wrong:
+            said.append(f"{len(wrong)} {table.name} under a wrong digest")
+    return said
+
+
+def _digest(text: str) -> bytes | None:
+    try:
+        return schema.digest(text)
+    except UnicodeEncodeError:
+        return None
 
 
 def settle(connection: Connection, *, is_strict: bool) -> list[str]:

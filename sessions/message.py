@@ -200,7 +200,7 @@ class Envelope:
             return NO_PROPERTIES_V5
         ours = Properties()
         if self.expiry_interval >= 0:  # [MQTT-3.3.2-6]
-            waited = int(now - self.received_at)
+            waited = max(0, int(now - self.received_at))  # the clock may have been set back
             ours[prop.MESSAGE_EXPIRY_INTERVAL] = max(0, self.expiry_interval - waited)
         if alias:
             ours[prop.TOPIC_ALIAS] = alias

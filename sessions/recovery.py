@@ -28,6 +28,7 @@ from sessions.rows import (
     WillRow,
 )
 from sessions.snapshot import Snapshot
+from sessions.soundness import ID_MAX, count, sound
 
 FETCH_ROWS: Final = 2000
 PAGE_ROWS: Final = 200
@@ -49,13 +50,18 @@ _BOTH: Final = f"SELECT {_DELIVERY}, {_MESSAGE} FROM deliveries d JOIN messages 
 
 
 def snapshot(database: Database) -> Snapshot:
+    healed: dict[str, int] = {}
     engine = database.tables
     with engine.connect() as connection:
         connection.execution_options(sqlite_reads=True)
         meta = read_meta(connection)
+        # What the tables hold counts, too: a number is never given twice.
+        newest_mid = execute(connection, "SELECT max(mid) FROM messages").scalar()
+        newest_sid = execute(connection, "SELECT max(sid) FROM sessions").scalar()
+        newest_share = execute(connection, "SELECT max(sid) FROM shares").scalar()
 
     def rows(statement: str, make: Callable[[Sequence[Any]], Any]) -> Iterator[Any]:
-        return _rows(engine, statement, make)
+        return _rows(engine, statement, make, healed)
 
     return Snapshot(
         sessions=rows(f"SELECT {_SESSIONS} FROM sessions ORDER BY sid", session_row),
@@ -71,36 +77,55 @@ def snapshot(database: Database) -> Snapshot:
             rows("SELECT sid, packet_id FROM received ORDER BY sid, place", itemgetter(0, 1))
         ),
         backlogs=rows(
-            "SELECT sid, count(*), CAST(sum(size) AS BIGINT), min(n), max(n) FROM deliveries "
-            "WHERE packet_id = 0 GROUP BY sid ORDER BY sid",
+            "SELECT sid, count(*), CAST(sum(CASE WHEN size BETWEEN 0 AND 4294967295 THEN size "
+            "ELSE 0 END) AS BIGINT), min(n), max(n) FROM deliveries "
+            f"WHERE packet_id = 0 AND n BETWEEN 1 AND {ID_MAX} GROUP BY sid ORDER BY sid",
             backlog,
         ),
         retained=rows(
             f"SELECT {_MESSAGE} FROM retained r JOIN messages m ON m.mid = r.mid ORDER BY r.mid",
             message_row,
         ),
-        streams=sorted(rows(_STREAMS, stream_row), key=attrgetter("name")),
+        streams=sorted(sound(rows(_STREAMS, stream_row), healed), key=attrgetter("name")),
         cursors=sorted(
-            rows(_CURSORS, cursor_row), key=lambda row: (row.stream, row.owner, row.partition)
+            sound(rows(_CURSORS, cursor_row), healed),
+            key=lambda row: (row.stream, row.owner, row.partition),
         ),
         stream_ends=dict(
-            _rows(database.journal, "SELECT name, ends FROM stream_ends", itemgetter(0, 1))
+            _rows(database.journal, "SELECT name, ends FROM stream_ends", itemgetter(0, 1), healed)
         ),
         last_number=meta.folded,
-        last_mid=meta.last_mid,
-        last_sid=meta.last_sid,
+        last_mid=_largest(meta.last_mid, newest_mid),
+        last_sid=_largest(meta.last_sid, newest_sid, newest_share),
         alive_at=meta.alive_at,
+        healed=healed,
     )
 
 
-def _rows(engine: Engine, statement: str, make: Callable[[Sequence[Any]], Any]) -> Iterator[Any]:
+def _largest(*numbers: Any) -> int:
+    return max((n for n in numbers if type(n) is int and 0 <= n <= ID_MAX), default=0)
+
+
+def _rows(
+    engine: Engine,
+    statement: str,
+    make: Callable[[Sequence[Any]], Any],
+    healed: dict[str, int],
+) -> Iterator[Any]:
+    """A row that is not even of the right types is left out, and counted."""
     try:
         with engine.connect() as connection:
             streaming = connection.execution_options(stream_results=True, sqlite_reads=True)
             with streaming.begin():
                 found = execute(streaming, statement).yield_per(FETCH_ROWS)
                 for part in found.partitions():
-                    yield from map(make, part)
+                    for row in part:
+                        try:
+                            made = make(row)
+                        except (TypeError, ValueError):
+                            count(healed, "row that makes no sense")
+                        else:
+                            yield made
     except GeneratorExit:
         raise
     except Exception as error:
@@ -119,20 +144,23 @@ def read_page(
     found: list[tuple[DeliveryRow, MessageRow]] = []
     size = 0
     while len(found) < messages_max and size < bytes_max:
-        count = min(PAGE_ROWS, messages_max - len(found))
+        rows_max = min(PAGE_ROWS, messages_max - len(found))
         rows = execute(
             connection,
             f"{_BOTH} WHERE d.sid = ? AND d.n > ? AND d.packet_id = 0 ORDER BY d.n LIMIT ?",
-            (sid, after_n, count),
+            (sid, after_n, rows_max),
         ).all()
         for row in rows:
-            pair = both_rows(row)
-            size += pair[0].size
+            after_n = row[1]
+            try:
+                pair = both_rows(row)
+                size += pair[0].size
+            except (TypeError, ValueError):  # whoever counts on it finds that it is missing
+                continue
             if found and size > bytes_max:
                 return found
             found.append(pair)
-            after_n = pair[0].n
-        if len(rows) < count:
+        if len(rows) < rows_max:
             break
     return found
 
@@ -143,10 +171,14 @@ def read_page(
 def session_row(row: Sequence[Any]) -> SessionRow:
     will = None
     if row[9] is not None:
-        will = WillRow(row[9], bytes(row[10]), row[11], bool(row[12]), bytes(row[13]))
+        will = WillRow(row[9], _blob(row[10]), row[11], bool(row[12]), _blob(row[13]))
     return SessionRow(
         row[0], row[1], row[2], row[3], row[4], row[5], bool(row[6]), row[7], row[8], will
     )
+
+
+def _blob(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview | bytearray) else value
 
 
 def subscription_row(row: Sequence[Any]) -> SubscriptionRow:

@@ -7,7 +7,7 @@ order, before the store is started.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sessions.rows import (
     Backlog,
@@ -38,4 +38,5 @@ class Snapshot:
     last_mid: int
     last_sid: int
     alive_at: float  # when the broker last showed a sign of life, here or elsewhere; 0: never
+    healed: dict[str, int] = field(default_factory=dict)  # what could not be, until all is read
     has_lost_ends: bool = False  # of the telemetry log: what it has itself is all there is to know

@@ -24,11 +24,13 @@ from sessions import files as sqlite_files
 from sessions import postgres, recovery, salvage, schema
 from sessions.commits import Beside, Writer
 from sessions.engines import Database, StoreError, execute, explain, parse_url, postgres_engine
-from sessions.files import Damage, Files, Lock
+from sessions.files import CHECKED_BYTES_MAX, Damage, Files, Lock
 from sessions.folder import Folder, read_meta
+from sessions.loading import is_settled, mend_digests, settle
 from sessions.paging import Page, Pager, Request
 from sessions.postgres import take_lock
 from sessions.snapshot import Snapshot
+from sessions.soundness import count
 from sessions.workers import give_up
 
 __all__ = ["Store", "StoreError"]
@@ -58,6 +60,7 @@ class Store:
         self.folded = 0
         self.cancelled = 0
         self._folded_to = 0
+        self.healed: dict[str, int] = {}  # what could not be, since it was last asked for
 
     @classmethod
     def open(
@@ -151,12 +154,13 @@ class Store:
         try:
             self._upgrade()
             last_number, removed_to = self._compare()
-            folder = Folder(self.database, self._folded_to, self._count_folded, self._say)
+            folder = self._new_folder()
             try:
                 while folder.fold_some():
                     continue
             finally:
                 folder.drop()
+            self._settle()
             with self.database.tables.connect() as tables:
                 self._folded_to = read_meta(tables).folded
             with connection.begin():
@@ -172,9 +176,44 @@ class Store:
         self._writer = Writer(
             self.database, last_number, removed_to, self._committed, self._say, self._check_owner
         )
-        self._folder = Folder(self.database, self._folded_to, self._count_folded, self._say)
+        self._folder = self._new_folder()
         self._pager = Pager(self.database, self._say)
         self.folded = self.cancelled = 0
+
+    def _new_folder(self) -> Folder:
+        return Folder(
+            self.database, self._folded_to, self._count_folded, self._say, self._count_healed
+        )
+
+    def _settle(self) -> None:
+        """See that rows of the tables do not contradict each other, where they are not many.
+
+        Whoever restores a larger store lives with what it finds.
+        """
+        with self.database.tables.connect() as tables:
+            if self.database.is_sqlite:
+                size = execute(
+                    tables, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+                ).scalar_one()
+            else:
+                size = execute(
+                    tables,
+                    "SELECT sum(pg_total_relation_size(name)) FROM (VALUES ('messages'), "
+                    "('deliveries'), ('subscriptions')) AS large (name)",
+                ).scalar_one()
+            tables.rollback()
+            if size > CHECKED_BYTES_MAX:
+                return
+            with tables.begin():
+                self._count_healed(mend_digests(tables))
+                if not is_settled(tables):
+                    gone = settle(tables, is_strict=False)
+                    self._count_healed(gone or ["1 count of references that was wrong"])
+
+    def _count_healed(self, lines: list[str]) -> None:
+        for line in lines:
+            number, _, what = line.partition(" ")
+            count(self.healed, what, int(number))
 
     def _parts(self) -> list[tuple[set[str], str]]:
         if self.database.is_sqlite:
@@ -246,6 +285,9 @@ class Store:
             raise
         except Exception as error:
             raise StoreError(f"the store cannot be read: {explain(error)}") from error
+        for what, number in self.healed.items():
+            count(found.healed, what, number)
+        self.healed.clear()
         found.has_lost_ends = self._is_saved and not found.stream_ends
         return found
 

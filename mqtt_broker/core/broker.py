@@ -121,6 +121,7 @@ class Broker:
         self.access_figures: Callable[[], dict[str, int]] = dict  # what the access door counts
         self.store_figures: Callable[[], dict[str, int]] = dict
         self.log_figures: Callable[[], dict[str, int]] = dict  # of streams and who reads them
+        self.healed: dict[str, int] = {}  # what the store had that could not be, and how often
         self.store_state = ""  # what is wrong with the store; empty: nothing
 
         self.dirty: list[Outbox] = []  # outboxes with something to write this turn

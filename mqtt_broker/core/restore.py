@@ -6,11 +6,16 @@
 Time went on while the broker was away. A client that was connected then lost its connection
 some time after the last sign of life: its will and its session's expiry count from the latest
 moment that can have been, and what came due meanwhile happens now.
+
+Nothing that was read is believed: values that cannot be are put right (`sessions.soundness`), and
+of rows that contradict each other one stands, by the rules in docs/DURABILITY.md. What goes is
+taken out of the store as well, counted, and said in one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.codec.constants import PUBLISH, WILL
@@ -18,12 +23,15 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from mqtt_broker.core import connect, subscribe, wills
+from mqtt_broker.topics.names import filter_problem, split_share
+from qos import PACKET_ID_MAX
 from sessions.journal import Item
 from sessions.message import Envelope, Grant, Message
 from sessions.queue import Queue
-from sessions.rows import DeliveryRow, MessageRow, SessionRow, WillRow
+from sessions.rows import DeliveryRow, MessageRow, SessionRow, SubscriptionRow, WillRow
 from sessions.session import Session, Subscription
 from sessions.snapshot import Snapshot
+from sessions.soundness import count, sound
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
@@ -35,38 +43,101 @@ _FINGERPRINT_UNKNOWN: Final = -1  # whatever comes again under the id is taken f
 
 def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
     sessions: dict[int, Session] = {}
-    online: list[Session] = []
-    for row in snapshot.sessions:
+    online: dict[int, Session] = {}
+    healed = broker.healed
+    gone: set[int] = set()  # what the store has for these is nobody's
+    for row in sound(snapshot.sessions, healed):
+        older = broker.sessions.get(row.client_id)
+        if older is not None:
+            count(healed, "session of a client that has a newer one")
+            online.pop(older.sid, None)
+            del sessions[older.sid]
+            broker.sessions.remove(older, now)
         session = sessions[row.sid] = _session(broker, row)
         if row.is_online:
-            online.append(session)
-    for found in snapshot.subscriptions:
-        session = sessions[found.sid]
-        subscription = Subscription(
-            session,
-            found.filter,
-            found.qos,
-            found.no_local,
-            found.retain_as_published,
-            found.retain_handling,
-            found.identifier,
-        )
-        subscribe.put_in_force(broker, subscription, now)
-    shares = {row.sid: row.filter for row in snapshot.shares}
-    _restore_messages(broker, snapshot, sessions, shares)
-    for message_row in snapshot.retained:
-        message = _message(message_row)
-        broker.retained.put(message_row.topic, message)
-        broker.retained_bytes += message.envelope.size
-        broker.count_retained(message.envelope.publisher, 1)
+            online[row.sid] = session
+    for found in sound(snapshot.subscriptions, healed):
+        if found.sid in sessions:
+            _subscribe(broker, sessions[found.sid], found, now)
+        else:
+            count(healed, "subscription without its session")
+            gone.add(found.sid)
+    _restore_messages(broker, snapshot, sessions, gone, now)
+    for message_row in sound(snapshot.retained, healed):
+        _restore_retained(broker, message_row)
+    _forget(broker, gone - sessions.keys(), now)
     left_at = min(snapshot.alive_at + SIGN_OF_LIFE_S, now) if snapshot.alive_at else now
-    for session in online:
+    if not left_at > 0:  # or no number at all
+        left_at = now
+    for session in online.values():
         _lost(session, left_at)
         broker.move_shared(session, now)  # as if it had lost its connection here
     for session in sessions.values():
         _catch_up(broker, session, now)
-    for session in online:
+    for session in online.values():
         session.record()
+    for what, number in snapshot.healed.items():
+        count(healed, what, number)
+    if healed:
+        said = "; ".join(f"{number} {what}" for what, number in sorted(healed.items()))
+        broker.log(f"store: put right what could not be: {said}")
+
+
+def _forget(broker: Broker, sids: set[int], now: float) -> None:
+    journal = broker.journal
+    if journal is not None:
+        for sid in sorted(sids):
+            journal.on_end(sid, [], now)
+
+
+def _subscribe(broker: Broker, session: Session, row: SubscriptionRow, now: float) -> None:
+    """Put it in force, or out of the store when there is no sense in it."""
+    subscription = Subscription(
+        session,
+        row.filter,
+        row.qos,
+        row.no_local,
+        row.retain_as_published,
+        row.retain_handling,
+        row.identifier,
+    )
+    try:
+        if not _is_filter(row.filter):
+            raise ValueError("no Topic Filter")
+        subscribe.put_in_force(broker, subscription, now)
+    except Exception as error:  # whatever it is, the broker starts without it
+        count(broker.healed, "subscription to what is no Topic Filter")
+        broker.log(f"{session.client_id}: subscription {row.filter[:80]!r} is dropped: {error}")
+        session.subscriptions.pop(row.filter, None)
+        if broker.journal is not None:
+            broker.journal.on_unsubscribed(row.sid, row.filter)
+
+
+def _is_filter(text: str) -> bool:
+    shared = split_share(text)
+    if shared is not None:
+        name, text = shared
+        if not name or "#" in name or "+" in name:
+            return False
+    return filter_problem(text) is None
+
+
+def _restore_retained(broker: Broker, row: MessageRow) -> None:
+    """The newest of a topic stands."""
+    message = _message(broker, row)
+    older = broker.retained.get(row.topic)
+    journal = broker.journal
+    if older is not None:
+        count(broker.healed, "retained message of a topic that has a newer one")
+        broker.retained_bytes -= older.envelope.size
+        broker.count_retained(older.envelope.publisher, -1)
+        if journal is not None:
+            journal.on_retained_gone(older.mid)
+    if journal is not None:
+        journal.last_mid = max(journal.last_mid, row.mid)
+    broker.retained.put(row.topic, message)
+    broker.retained_bytes += message.envelope.size
+    broker.count_retained(message.envelope.publisher, 1)
 
 
 def _session(broker: Broker, row: SessionRow) -> Session:
@@ -78,31 +149,42 @@ def _session(broker: Broker, row: SessionRow) -> Session:
     session.expires_at = row.expires_at
     session.will_at = row.will_at
     if row.will is not None:
-        session.will = _will(row.will)
+        session.will = _will(broker, row.will)
+    if broker.journal is not None:
+        broker.journal.last_sid = max(broker.journal.last_sid, row.sid)
     return session
 
 
-def _will(row: WillRow) -> Will:
-    properties = _properties(row.section)
+def _will(broker: Broker, row: WillRow) -> Will:
+    properties = _properties(broker, row)
     return Will(row.topic, row.payload, row.qos, row.retain, properties, row.section)
 
 
-def _properties(section: bytes) -> Properties:
-    """What the section says; it was checked when it came, as a PUBLISH's or as a will's."""
+def _properties(broker: Broker, row: MessageRow | WillRow) -> Properties:
+    """What its section says; it was checked when it came, as a PUBLISH's or as a will's.
+
+    One that says nothing after all is as good as none.
+    """
+    section = row.section
     if not section:
         return NO_PROPERTIES
-    try:
-        return decode_properties(section, 0, len(section), PUBLISH)[0]
-    except Violation:
-        return decode_properties(section, 0, len(section), WILL)[0]
+    for packet in (PUBLISH, WILL):
+        with suppress(Violation):
+            properties, end = decode_properties(section, 0, len(section), packet)
+            if end == len(section):
+                return properties
+    count(broker.healed, "message or will with properties that say nothing")
+    row.section = b""
+    return NO_PROPERTIES
 
 
-def _message(row: MessageRow) -> Message:
+def _message(broker: Broker, row: MessageRow) -> Message:
+    properties = _properties(broker, row)
     envelope = Envelope(
         row.topic,
         row.qos,
         row.retain,
-        _properties(row.section),
+        properties,
         row.section,
         len(row.payload),
         row.publisher,
@@ -114,55 +196,137 @@ def _message(row: MessageRow) -> Message:
 
 
 def _restore_messages(
-    broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], shares: dict[int, str]
+    broker: Broker,
+    snapshot: Snapshot,
+    sessions: dict[int, Session],
+    gone: set[int],
+    now: float,
 ) -> None:
-    for delivery, message_row in snapshot.windows:
-        session = sessions[delivery.sid]
-        item = _item(broker, delivery, message_row)
-        session.window.restore(delivery.packet_id, item, delivery.qos)
-        session.order = max(session.order, delivery.n)
-    for sid, packet_ids in snapshot.releases:
-        for packet_id in packet_ids:
-            sessions[sid].window.restore_released(packet_id)
-    for sid, packet_ids in snapshot.received:
-        sessions[sid].receiver.ids.update(dict.fromkeys(packet_ids, _FINGERPRINT_UNKNOWN))
-    for backlog in snapshot.backlogs:
-        if backlog.sid in shares:
-            group = broker.groups.get(shares.pop(backlog.sid))
-            if group is not None:
-                group.restore(backlog.sid, backlog.messages, backlog.bytes, backlog.n_last)
-            else:
-                _end_group(broker, backlog.sid, backlog.messages)
+    healed = broker.healed
+    again: list[tuple[Session, Item, int]] = []  # whose packet id cannot be
+    for delivery, message_row in _pairs(broker, snapshot.windows):
+        owner = sessions.get(delivery.sid)
+        if owner is None:
+            count(healed, "message under way to no session")
+            gone.add(delivery.sid)
             continue
-        session = sessions[backlog.sid]
-        session.queue = Queue()
-        session.queue.restore(backlog.messages, backlog.bytes, backlog.n_last)
-        session.order = max(session.order, backlog.n_last)
-        broker.budget.queued_messages += backlog.messages
-        broker.budget.queued_bytes += backlog.bytes
-    for sid, name in shares.items():
-        if name in broker.groups:
-            broker.groups[name].restore(sid, 0, 0, 0)
+        item = _item(broker, delivery, message_row)
+        qos = delivery.qos or 1
+        if not delivery.packet_id or delivery.packet_id in owner.window.unacked:
+            again.append((owner, item, qos))
         else:
-            _end_group(broker, sid, 0)
+            owner.window.restore(delivery.packet_id, item, qos)
+        owner.order = max(owner.order, delivery.n)
+    _restore_ids(broker, snapshot, sessions, gone)
+    for owner, item, qos in again:
+        count(healed, "message under way with an impossible packet id")
+        packet_id = owner.window.admit_one(item, qos)
+        if broker.journal is not None:
+            broker.journal.on_sent(owner.sid, [(packet_id, item)])
+    shares, abandoned = _shares(broker, snapshot, sessions, gone)
+    for backlog in sound(snapshot.backlogs, healed):
+        name = shares.pop(backlog.sid, None)
+        owner = sessions.get(backlog.sid)
+        if name is not None and backlog.sid not in gone:
+            broker.groups[name].restore(
+                backlog.sid, backlog.messages, backlog.bytes, backlog.n_last
+            )
+        elif owner is not None:
+            owner.queue = Queue()
+            owner.queue.restore(backlog.messages, backlog.bytes, backlog.n_last)
+            owner.order = max(owner.order, backlog.n_last)
+            broker.budget.queued_messages += backlog.messages
+            broker.budget.queued_bytes += backlog.bytes
+        else:
+            if backlog.sid in abandoned:
+                broker.budget.drop("no_member", backlog.messages)
+            elif backlog.sid not in gone:
+                count(healed, "queue of no session")
+            gone.add(backlog.sid)
+    for sid, name in shares.items():
+        if sid not in gone:
+            broker.groups[name].restore(sid, 0, 0, 0)
 
 
-def _end_group(broker: Broker, sid: int, messages: int) -> None:
-    """Its members were connected when the broker died, and their sessions ended with that."""
-    assert broker.journal is not None
-    if messages:
-        broker.budget.drop("no_member", messages)
-    broker.journal.on_end(sid, [], 0.0)
+def _restore_ids(
+    broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
+) -> None:
+    """Packet ids without messages: those that were released, and those that came in."""
+    for rows, what in ((snapshot.releases, "released"), (snapshot.received, "received")):
+        for sid, packet_ids in rows:
+            owner = sessions.get(sid)
+            if owner is None:
+                count(broker.healed, f"{what} packet ids of no session")
+                gone.add(sid)
+                continue
+            for packet_id in packet_ids:
+                if type(packet_id) is not int or not 0 < packet_id <= PACKET_ID_MAX:
+                    count(broker.healed, f"{what} packet id that cannot be")
+                elif what == "received":
+                    owner.receiver.ids[packet_id] = _FINGERPRINT_UNKNOWN
+                elif packet_id in owner.window.unacked:
+                    # Either the message or the end of it: a message twice is less than none.
+                    count(broker.healed, "released packet id that a message is under way with")
+                    if broker.journal is not None:
+                        broker.journal.on_completed(sid, [packet_id])
+                else:
+                    owner.window.restore_released(packet_id)
+
+
+def _shares(
+    broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
+) -> tuple[dict[int, str], set[int]]:
+    """Shared subscriptions with messages of their own, by number: each group's newest.
+
+    Beside them those without a member: the last ones were connected when the broker died, and
+    their sessions ended with that.
+    """
+    abandoned: set[int] = set()
+    shares: dict[int, str] = {}
+    newest: dict[str, int] = {}
+    for row in sound(snapshot.shares, broker.healed):
+        if row.sid in sessions:
+            count(broker.healed, "shared subscription with the number of a session")
+        elif row.filter not in broker.groups:
+            abandoned.add(row.sid)
+            gone.add(row.sid)
+        else:
+            older = newest.get(row.filter)
+            if older is not None:
+                count(broker.healed, "shared subscription that has a newer queue")
+                gone.add(older)
+                del shares[older]
+            shares[row.sid] = row.filter
+            newest[row.filter] = row.sid
+            if broker.journal is not None:
+                broker.journal.last_sid = max(broker.journal.last_sid, row.sid)
+    return shares, abandoned
+
+
+def _pairs(
+    broker: Broker, rows: Iterable[tuple[DeliveryRow, MessageRow]]
+) -> Iterator[tuple[DeliveryRow, MessageRow]]:
+    for delivery, message in rows:
+        if len(list(sound((delivery, message), broker.healed))) == 2:
+            yield delivery, message
+            if broker.journal is not None:
+                broker.journal.last_mid = max(broker.journal.last_mid, message.mid)
 
 
 def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Item:
     group = broker.groups.get(delivery.share) if delivery.share else None
-    grant = Grant(delivery.qos, delivery.retain, delivery.subscription_ids, group)
-    return _message(row), grant, delivery.n, None
+    grant = Grant(delivery.qos or 1, delivery.retain, delivery.subscription_ids, group)
+    return _message(broker, row), grant, delivery.n, None
 
 
 def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> list[Item]:
-    return [_item(broker, delivery, row) for delivery, row in page]
+    """What cannot be read is left out: the queue finds that it has fewer than it thought."""
+    before = sum(broker.healed.values())
+    items = [_item(broker, delivery, row) for delivery, row in _pairs(broker, page)]
+    more = sum(broker.healed.values()) - before
+    if more:
+        broker.log(f"store: put right {more} values of messages that waited, or left them out")
+    return items
 
 
 def _lost(session: Session, left_at: float) -> None:

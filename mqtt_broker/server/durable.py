@@ -253,6 +253,7 @@ class Durable:
             "folded": store.folded,
             "cancelled": self.journal.cancelled + store.cancelled,
             "refused": self.journal.refused,
+            "healed": sum(self._server.broker.healed.values()) + sum(store.healed.values()),
             "lag": store.lag,
         }
 

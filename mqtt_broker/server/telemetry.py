@@ -31,6 +31,7 @@ from mqtt_broker.streams.writer import LogWriter
 from sessions.holds import Then
 from sessions.journal import Journal
 from sessions.rows import CursorRow, StreamRow
+from sessions.soundness import count
 
 if TYPE_CHECKING:
     from mqtt_broker.server.app import Server
@@ -297,7 +298,11 @@ def _ends(snapshot: Snapshot) -> dict[str, Offsets] | None:
     """What the journal knows of the log; None: it has lost that, and the log speaks for itself."""
     if snapshot.has_lost_ends:
         return None
-    return {name: Offsets.decode(text) for name, text in snapshot.stream_ends.items()}
+    try:
+        return {name: Offsets.decode(text) for name, text in snapshot.stream_ends.items()}
+    except Invalid:
+        count(snapshot.healed, "end of a stream that cannot be read: the log speaks for itself")
+        return None
 
 
 def _report(line: str) -> None:
