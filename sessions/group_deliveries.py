@@ -43,19 +43,14 @@ def take_back(session: Session, groups: list[object]) -> list[Item]:
             window.forget(packet_id)
             taken.append(entry)
     queue = session.queue
-    if queue is not None and not queue.stored_messages:
-        kept: list[Item] = []
-        for item in queue.items():
-            if not _is_of(session, item, groups):
-                kept.append(item)
-            else:
-                taken.append(item)
-                size = item[0].envelope.size
-                session.budget.memory_bytes -= size
-                session.budget.queued_messages -= 1
-                session.budget.queued_bytes -= size
-        queue.replace(kept)
-        if not kept:
+    if queue is not None:  # the store alone never has any of these
+        waiting = queue.take(lambda item: _is_of(session, item, groups))
+        size = sum(item[0].envelope.size for item in waiting)
+        session.budget.memory_bytes -= size
+        session.budget.queued_messages -= len(waiting)
+        session.budget.queued_bytes -= size
+        taken += waiting
+        if not len(queue):
             session.queue = None
     return taken
 

@@ -12,6 +12,7 @@ nor what a session has from a shared subscription, which moves on when its clien
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from sessions.journal import Item
 
@@ -71,11 +72,15 @@ class Queue:
         """What is in memory, in order."""
         return [*self.head, *(self._tail or ())]
 
-    def replace(self, items: list[Item]) -> None:
-        """Some were taken out of a queue of which nothing is stored."""
-        assert self._tail is None
-        self.head = deque(items)
-        self.memory_bytes = sum(item[0].envelope.size for item in items)
+    def take(self, is_wanted: Callable[[Item], bool]) -> list[Item]:
+        """Take items out of what is in memory."""
+        taken = [item for item in self.items() if is_wanted(item)]
+        if taken:
+            self.head = deque(item for item in self.head if not is_wanted(item))
+            if self._tail is not None:
+                self._tail = deque(item for item in self._tail if not is_wanted(item))
+            self.memory_bytes -= sum(item[0].envelope.size for item in taken)
+        return taken
 
     def restore(self, messages: int, size: int, n_last: int) -> None:
         """Everything is in the store: the beginning after a start."""

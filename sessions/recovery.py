@@ -46,6 +46,8 @@ _MESSAGE: Final = (
 _DELIVERY: Final = (
     "d.sid, d.n, d.mid, d.qos, d.retain, d.subscription_ids, d.share, d.packet_id, d.size"
 )
+# What a session got from a shared subscription and waits is looked at once, at the start.
+_OWN: Final = "(d.share = '' OR EXISTS (SELECT 1 FROM shares h WHERE h.sid = d.sid))"
 _BOTH: Final = f"SELECT {_DELIVERY}, {_MESSAGE} FROM deliveries d JOIN messages m ON m.mid = d.mid"
 
 
@@ -78,10 +80,12 @@ def snapshot(database: Database) -> Snapshot:
         ),
         backlogs=rows(
             "SELECT sid, count(*), CAST(sum(CASE WHEN size BETWEEN 0 AND 4294967295 THEN size "
-            "ELSE 0 END) AS BIGINT), min(n), max(n) FROM deliveries "
-            f"WHERE packet_id = 0 AND n BETWEEN 1 AND {ID_MAX} GROUP BY sid ORDER BY sid",
+            "ELSE 0 END) AS BIGINT), min(n), max(n) FROM deliveries d "
+            f"WHERE packet_id = 0 AND {_OWN} AND n BETWEEN 1 AND {ID_MAX} "
+            "GROUP BY sid ORDER BY sid",
             backlog,
         ),
+        shared=rows(f"{_BOTH} WHERE d.packet_id = 0 AND NOT {_OWN} ORDER BY d.sid, d.n", both_rows),
         retained=rows(
             f"SELECT {_MESSAGE} FROM retained r JOIN messages m ON m.mid = r.mid ORDER BY r.mid",
             message_row,
@@ -147,7 +151,8 @@ def read_page(
         rows_max = min(PAGE_ROWS, messages_max - len(found))
         rows = execute(
             connection,
-            f"{_BOTH} WHERE d.sid = ? AND d.n > ? AND d.packet_id = 0 ORDER BY d.n LIMIT ?",
+            f"{_BOTH} WHERE d.sid = ? AND d.n > ? AND d.packet_id = 0 AND {_OWN} "
+            "ORDER BY d.n LIMIT ?",
             (sid, after_n, rows_max),
         ).all()
         for row in rows:

@@ -39,4 +39,6 @@ class Snapshot:
     last_sid: int
     alive_at: float  # when the broker last showed a sign of life, here or elsewhere; 0: never
     healed: dict[str, int] = field(default_factory=dict)  # what could not be, until all is read
+    # What waits in sessions and came from shared subscriptions; it is in no backlog and no page.
+    shared: Iterable[tuple[DeliveryRow, MessageRow]] = ()
     has_lost_ends: bool = False  # of the telemetry log: what it has itself is all there is to know

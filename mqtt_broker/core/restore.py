@@ -23,6 +23,7 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from mqtt_broker.core import connect, subscribe, wills
+from mqtt_broker.core.groups import Group
 from mqtt_broker.topics.names import filter_problem, split_share
 from qos import PACKET_ID_MAX
 from sessions.journal import Item
@@ -63,6 +64,7 @@ def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
             count(healed, "subscription without its session")
             gone.add(found.sid)
     _restore_messages(broker, snapshot, sessions, gone, now)
+    waiting = _waiting_shared(broker, snapshot, sessions, gone)
     for message_row in sound(snapshot.retained, healed):
         _restore_retained(broker, message_row)
     _forget(broker, gone - sessions.keys(), now)
@@ -72,6 +74,8 @@ def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
     for session in online.values():
         _lost(session, left_at)
         broker.move_shared(session, now)  # as if it had lost its connection here
+    for session, item in waiting:
+        _hand_back(broker, session, item, now)
     for session in sessions.values():
         _catch_up(broker, session, now)
     for session in online.values():
@@ -311,6 +315,40 @@ def _pairs(
             yield delivery, message
             if broker.journal is not None:
                 broker.journal.last_mid = max(broker.journal.last_mid, message.mid)
+
+
+def _waiting_shared(
+    broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
+) -> list[tuple[Session, Item]]:
+    """Messages of shared subscriptions that waited for one member."""
+    waiting: list[tuple[Session, Item]] = []
+    for delivery, message_row in _pairs(broker, snapshot.shared):
+        owner = sessions.get(delivery.sid)
+        if owner is None:
+            count(broker.healed, "shared message that waits for no session")
+            gone.add(delivery.sid)
+            continue
+        owner.order = max(owner.order, delivery.n)
+        waiting.append((owner, _item(broker, delivery, message_row)))
+    return waiting
+
+
+def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None:
+    """What waited for a member goes to its group; if it has left that since, it is its own."""
+    message, grant, _, _ = item
+    if isinstance(grant.group, Group):
+        if not grant.group.hand_over(session.sid, item, now):
+            broker.budget.drop("no_member")
+        return
+    journal = broker.journal
+    assert journal is not None
+    journal.on_done(session.sid, [item], now)
+    copy = Message(message.envelope, message.payload)
+    journal.open([copy], holds=journal.holds)
+    try:
+        session.deliver([copy], Grant(grant.qos, grant.retain, grant.subscription_ids), now)
+    finally:
+        journal.close()
 
 
 def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Item:

@@ -17,8 +17,8 @@ FILTER = "$share/g/a"
 EXPIRY = 1000
 
 
-def stored(world: StoredWorld, name: str = "stored", qos: int = 2) -> Peer:
-    peer = world.client(name, expiry=EXPIRY, clean=False)
+def stored(world: StoredWorld, name: str = "stored", qos: int = 2, **fields: Any) -> Peer:
+    peer = world.client(name, expiry=EXPIRY, clean=False, **fields)
     peer.send(subscribe(V5, FILTER, qos=qos))
     world.commit()
     peer.take()
@@ -339,3 +339,88 @@ class TestQos2:
         assert member.payloads() == [b"2"]
         world.restart()
         assert back(world).payloads() == []
+
+
+class TestStoredMembers:
+    """What waits for a member whose session is stored is not its own either."""
+
+    def test_a_queue_that_is_partly_in_the_store(self) -> None:
+        world = StoredWorld()
+        one = world.client("one", expiry=5, clean=False)
+        one.send(subscribe(V5, "b", qos=1))
+        one.drop()
+        publisher = world.client("p")
+        for number in range(1200):
+            publisher.send(publish("b", b"%d" % number, qos=1, packet_id=number + 1))
+        world.fold()
+        session = world.broker.sessions.get("one")
+        assert session is not None
+        session.evict(world.journal.folded, 10)
+        one = world.client("one", expiry=5, clean=False, receive_maximum=1)
+        one.send(subscribe(V5, FILTER, qos=1))
+        publisher.send(publish("a", b"x", qos=1, packet_id=2000))
+        publisher.send(publish("b", b"last", qos=1, packet_id=2001))
+        assert session.queue is not None and session.queue.stored_messages
+        stored(world, "two").drop()
+        one.drop()
+        world.fold()
+        assert back(world, "two").payloads() == [b"x"]
+        one = world.client("one", expiry=5, clean=False)
+        got = one.payloads()
+        while session.queued:
+            world.page()
+            got += one.payloads()
+        assert got == [*(b"%d" % number for number in range(1200)), b"last"]
+        budget = world.broker.budget
+        assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
+
+    @pytest.mark.parametrize("returns", [False, True])
+    def test_a_crash(self, returns: bool) -> None:
+        world = StoredWorld()
+        one = world.client("one", expiry=5, clean=False, receive_maximum=1)
+        one.send(subscribe(V5, FILTER, qos=1), subscribe(V5, "b", qos=1))
+        publisher = world.client("p")
+        for number in range(3):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number + 1))
+            publisher.send(publish("b", b"b%d" % number, qos=1, packet_id=number + 11))
+        stored(world, "two").drop()
+        world.commit()
+        world.restart()
+        if returns:  # at once: the tables still have what was moved
+            one = world.client("one", expiry=5, clean=False)
+            world.page()
+            assert sorted(one.payloads()) == [b"0", b"1", b"2", b"b0", b"b1", b"b2"]
+            one.drop()
+        world.wait(100)
+        assert back(world, "two").payloads() == [b"0", b"1", b"2"]
+        budget = world.broker.budget
+        assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
+
+    def test_a_member_that_left_the_group(self) -> None:
+        """What waits is its own, and no place in its session is used twice."""
+        world = StoredWorld()
+        one = stored(world, "one", receive_maximum=1)
+        publisher = world.client("p")
+        for number in range(3):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number + 1))
+        one.send(unsubscribe(V5, FILTER), subscribe(V5, "a", qos=1))
+        world.commit()
+        for _ in range(2):
+            world.restart()
+            world.client("p").send(publish("a", b"more", qos=1))
+            world.commit()
+        one = back(world, "one")
+        assert one.payloads() == [b"0", b"1", b"2", b"more", b"more"]
+
+    def test_one_message_that_came_by_two_subscriptions(self) -> None:
+        world = StoredWorld()
+        one = stored(world, "one", receive_maximum=1)
+        one.send(subscribe(V5, "a", qos=1))
+        stored(world, "two").drop()
+        publisher = world.client("p")
+        for number in range(2):
+            publisher.send(publish("a", b"%d" % number, qos=1, packet_id=number + 1))
+        one.drop()
+        world.fold()
+        world.restart()
+        assert back(world, "one").payloads() == [b"0", b"1", b"0", b"1"]

@@ -225,13 +225,17 @@ class Tables:
         found: Page = []
         size = 0
         for n, row in sorted(self.deliveries.get(sid, {}).items()):
-            if n <= after_n or row.packet_id:
+            if n <= after_n or row.packet_id or self._is_lent(row):
                 continue
             size += row.size
             if found and (len(found) >= messages_max or size > bytes_max):
                 break
             found.append((row, self.messages[row.mid]))
         return found
+
+    def _is_lent(self, row: DeliveryRow) -> bool:
+        """Whether it waits in a session, and came from a shared subscription."""
+        return row.share != "" and row.sid not in self.shares
 
     def snapshot(self) -> Snapshot:
         rows = [row for sid in sorted(self.deliveries)
@@ -245,7 +249,12 @@ class Tables:
             windows=[(row, self.messages[row.mid]) for row in rows if row.packet_id],
             releases=[(sid, list(ids)) for sid, ids in sorted(self.releases.items()) if ids],
             received=[(sid, list(ids)) for sid, ids in sorted(self.received.items()) if ids],
-            backlogs=_backlogs([row for row in rows if not row.packet_id]),
+            backlogs=_backlogs([row for row in rows if not (row.packet_id or self._is_lent(row))]),
+            shared=[
+                (row, self.messages[row.mid])
+                for row in rows
+                if not row.packet_id and self._is_lent(row)
+            ],
             retained=[self.messages[mid] for mid in sorted(self.retained)],
             streams=[row for _, row in sorted(self.streams.items())],
             cursors=[row for _, row in sorted(self.cursors.items())],
