@@ -436,7 +436,7 @@ class Session:
         size = items[0][0].envelope.size
         dropped: list[Item] = []
         for item in items:
-            if not self._make_room(queue, size, dropped, is_stored=item[2] > 0 < self.sid):
+            if not self._make_room(queue, size, dropped, is_stored=item[2] > 0 and self.sid > 0):
                 budget.lose("queue_full", item[0], self.client_id)
                 dropped.append(item)
                 continue
@@ -515,8 +515,11 @@ class Session:
         done = self.window.on_puback(ids)
         if self.feeds is not None:
             end_fed(done, reason, now)
-        if done and (self.sid or self.has_group_deliveries):
-            self._forget(done, now)
+        if done and self.journal is not None:
+            if self.sid:
+                self.journal.on_done(self.sid, done, now)
+            elif self.has_group_deliveries:
+                finish(self.journal, done, now)
         if self.queue is not None or self._repeats or self.feeds is not None:
             self.pump(now)
 

@@ -141,6 +141,7 @@ def contents(snapshot: Snapshot) -> dict[str, Any]:
         "releases": list(snapshot.releases),
         "received": list(snapshot.received),
         "backlogs": list(snapshot.backlogs),
+        "shared": list(snapshot.shared),
         "retained": list(snapshot.retained),
         "streams": snapshot.streams,
         "cursors": snapshot.cursors,

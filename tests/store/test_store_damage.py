@@ -168,7 +168,15 @@ def live_on(store: Store, place: Place, ledger: Ledger) -> None:
     names = {path.name for path in place.data_dir.iterdir() if "damaged" not in path.name}
     assert names == {"fleetmq.db", "journal.db", "lock"}
     sound = place.open()
-    for iterator in ("sessions", "subscriptions", "windows", "releases", "backlogs", "retained"):
+    for iterator in (
+        "sessions",
+        "subscriptions",
+        "windows",
+        "releases",
+        "backlogs",
+        "shared",
+        "retained",
+    ):
         list(getattr(sound.snapshot(), iterator))
 
 
