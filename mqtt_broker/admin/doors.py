@@ -28,6 +28,8 @@ class StoreFigures:
     commits: int = 0
     folded: int = 0
     cancelled: int = 0  # taken by everybody before it was written
+    refused: int = 0  # messages that could not be stored
+    healed: int = 0  # contradictions in the store that were put right
     lag: int = 0  # groups that are committed and not folded
 
 

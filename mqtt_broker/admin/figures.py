@@ -90,6 +90,8 @@ def _store_figures(broker: Broker) -> StoreFigures | None:
         commits=numbers.get("commits", 0),
         folded=numbers.get("folded", 0),
         cancelled=numbers.get("cancelled", 0),
+        refused=numbers.get("refused", 0),
+        healed=numbers.get("healed", 0),
         lag=numbers.get("lag", 0),
     )
 

@@ -127,6 +127,8 @@ def _store(store: StoreFigures) -> Iterator[Metric]:
     yield _counter("store_commits", "Groups committed.", store.commits)
     yield _counter("store_folded", "Records folded into the tables.", store.folded)
     yield _counter("store_cancelled", "Records over before they were written.", store.cancelled)
+    yield _counter("store_refused", "Messages that could not be stored.", store.refused)
+    yield _counter("store_healed", "Contradictions that were put right.", store.healed)
     yield _gauge("store_lag_groups", "Groups committed and not folded yet.", store.lag)
 
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from mqtt_broker.codec.constants import REMAINING_LENGTH_MAX
 from mqtt_broker.core.settings import UNLIMITED, Settings
 from sessions.budget import Bounds
 
+# A message grows on its way: by Subscription Identifiers, and by what a dead letter says. What
+# comes in is so much smaller than MQTT's largest packet that it still fits into one.
+GROWTH_BYTES_MAX: Final = 1 << 20
 ANY_RATE: Final = float("inf")
 _KNOWN_MAX: Final = 1_000  # a door of somebody else's may give each client its own
 
@@ -40,7 +44,7 @@ class Limits:
 
 def of_settings(settings: Settings) -> Limits:
     return Limits(
-        settings.packet_bytes_max,
+        min(settings.packet_bytes_max, REMAINING_LENGTH_MAX - GROWTH_BYTES_MAX),
         settings.receive_maximum,
         settings.inflight_max,
         settings.queue_messages_max,

@@ -38,6 +38,7 @@ _STOP_S: Final = 1.0  # how long clients have to read their last packet
 _SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
 _STORE_STOP_S: Final = 5.0  # and then to close
 _SLEEP_S_MAX: Final = 3600.0
+_TURN_AGAIN_S: Final = 0.2  # until the end of a turn that failed is tried again
 _ERROR_AGAIN_S: Final = 10.0  # until an error of ours that comes again is shown again
 _log = logging.getLogger("fleetmq")
 
@@ -240,15 +241,20 @@ class Server:
             if broker.dirty or (broker.dead_letters is not None and len(broker.dead_letters)):
                 broker.flush(self.turn_at)
         except Exception as error:
-            self._on_error(error)
+            self._try_again(error)
         try:
             journal = broker.journal
             if journal is not None and journal.is_waiting and self.durable is not None:
                 self.durable.after_turn()
         except Exception as error:
-            self._on_error(error)
+            self._try_again(error)
         if broker.timers.earliest < self._timer_at:
             self._arm()
+
+    def _try_again(self, error: Exception) -> None:
+        """A turn is not over: it ends a little later, whether anything else happens or not."""
+        self._on_error(error)
+        self.loop.call_later(_TURN_AGAIN_S, self.end_turn)
 
     def guard(self, act: Callable[[], None]) -> None:
         """Do something; an error of ours is logged, and what follows happens all the same."""

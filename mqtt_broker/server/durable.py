@@ -136,7 +136,8 @@ class Durable:
         elif self._timer is None and journal.has_alongside:
             self._linger(max(LINGER_S, self._log_linger.left_s(self._server.now())))
         while journal.wanted:
-            self._request(journal.wanted.pop())
+            self._request(journal.wanted[-1])
+            journal.wanted.pop()  # at last: what could not be asked for is asked again
 
     def _linger(self, seconds: float) -> None:
         """Come back then, or when that was due anyway."""
@@ -149,6 +150,13 @@ class Durable:
 
     def _on_linger(self) -> None:
         self._timer = None
+        try:
+            self._end_linger()
+        except Exception as error:  # nobody else would come back to what waits
+            _log.error("journal: internal error", exc_info=error)
+            self._linger(_RETRY_S)
+
+    def _end_linger(self) -> None:
         now = self._server.now()
         is_log_due = self.journal.has_alongside and self._log_linger.is_over(
             now, self.telemetry.writer.waiting_bytes
@@ -198,7 +206,11 @@ class Durable:
     def _request(self, owner: Owner) -> None:
         def on_page(page: Page) -> None:
             broker = self._server.broker
-            self._server.guard(lambda: owner.on_page(items_of(broker, page), self._server.now()))
+            try:
+                owner.on_page(items_of(broker, page), self._server.now())
+            except Exception as error:  # nobody else would come back to what waits there
+                _log.error("store: internal error with a page", exc_info=error)
+                self._loop.call_later(_RETRY_S, self._request, owner)
             self._server.end_turn()
 
         self._store.page(

@@ -10,7 +10,7 @@ import pytest
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import PUBACK, V5, V311
+from mqtt_broker.codec.constants import PUBACK, REMAINING_LENGTH_MAX, V5, V311
 from mqtt_broker.codec.encode import encode_ack, encode_auth, encode_from_client
 from mqtt_broker.codec.packets import Ack, Auth, Connack, Connect, Disconnect, Publish, Suback, Will
 from mqtt_broker.codec.properties import Properties
@@ -25,7 +25,8 @@ from mqtt_broker.core.limits import (
 )
 from mqtt_broker.core.rates import Allowance, Meter, count_publishes
 from mqtt_broker.core.settings import UNLIMITED, Settings
-from tests.core.peers import Peer, World, connect, publish
+from sessions.message import Grant, single
+from tests.core.peers import START, Peer, World, connect, publish
 from tests.core.stored import StoredWorld
 
 
@@ -515,3 +516,18 @@ def test_sys_has_them() -> None:
     found.wait(1.5)
     told = {packet.topic: packet.payloads() for packet in reader.publishes()}
     assert told == {"$SYS/broker/refused/publish/not_authorized": [b"1"]}
+
+
+def test_what_comes_in_still_fits_when_it_has_grown() -> None:
+    """The largest packet is smaller than MQTT's by what a message grows on its way."""
+    world = World(packet_bytes_max=REMAINING_LENGTH_MAX + 5)
+    peer = world.peer()
+    peer.send(connect("c"))
+    (answer,) = peer.take()
+    largest = answer.properties[prop.MAXIMUM_PACKET_SIZE]
+    envelope = single("t", b"").envelope
+    envelope.payload_bytes = largest
+    grant = Grant(1, subscription_ids=(268_435_455,) * 200_000)
+    head, section = envelope.layout(True, grant, START)
+    assert len(section) == 200_000 * 5 + 3
+    assert len(head) + len(section) + largest < REMAINING_LENGTH_MAX
