@@ -117,6 +117,7 @@ class CrashWorld(World):
         self.crashes = 0
         self._lingers = False
         self._life = 0
+        self.has_parts = seed % 3 == 0  # groups that are too large for one blob
         self.commit_delay_s = self.rng.choice([0.0, 0.005, 0.2])
         self._live()
 
@@ -131,6 +132,8 @@ class CrashWorld(World):
             last_mid=found.last_mid,
             last_sid=found.last_sid,
         )
+        if self.has_parts:
+            self.journal.part_bytes_max = 300
         self.broker = Broker(
             self.settings,
             now=self.now,

@@ -39,6 +39,7 @@ from sessions.records import (
     Stored,
     StreamGone,
     Unsubscribed,
+    is_continued,
     unseal,
 )
 from sessions.rows import (
@@ -349,6 +350,10 @@ class MemoryStore:
         """Make safe what was submitted, or the first so many groups of it."""
         count = len(self._submitted) if groups_max is None else groups_max
         count = min(count, len(self._submitted))
+        while count and is_continued(self._submitted[count - 1][1]):
+            count += 1  # the rest of a group is committed with its beginning,
+            if count > len(self._submitted):
+                count = self._whole()  # and not before it is here
         if self.state or not count:
             return
         ends: Mapping[str, str] = {}
@@ -369,6 +374,13 @@ class MemoryStore:
         if ends and self._beside is not None:
             self._beside.commit(ends)
         self._on_committed(self._journal[-1][0])
+
+    def _whole(self) -> int:
+        """How many, from the first, end with a group that is whole."""
+        count = len(self._submitted)
+        while count and is_continued(self._submitted[count - 1][1]):
+            count -= 1
+        return count
 
     def fold(self) -> None:
         if self.state or not self._journal:
