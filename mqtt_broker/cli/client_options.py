@@ -248,9 +248,9 @@ def _parse_property(
 
 
 def _integer(text: str, row: Property, where: str) -> int:
-    low, high = row.low, min(row.high, 256**row.kind.value - 1)
-    if row.kind is Kind.VARINT:
-        low, high = 1, REMAINING_LENGTH_MAX
+    low = row.low
+    high = REMAINING_LENGTH_MAX if row.kind is Kind.VARINT else 256**row.kind.value - 1
+    high = min(row.high, high)
     try:
         number = int(text)
     except ValueError:

@@ -36,7 +36,7 @@ from mqtt_broker.codec.constants import (
     V5,
     V31,
 )
-from mqtt_broker.codec.decode_connect import decode_connect, decode_version
+from mqtt_broker.codec.decode_connect import decode_connect, decode_level, refused_form
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import (
     Ack,
@@ -339,8 +339,14 @@ def _check_publish_properties(found: Properties, *, client: bool) -> None:
 def _decode_connect(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
     if decoder.version:
         raise Violation(PROTOCOL_ERROR, "MQTT-3.1.0-2", "a second CONNECT")
-    decoder.version, at = decode_version(data, at, end)
-    return decode_connect(decoder.version, data, at, end)
+    level, is_spoken, at = decode_level(data, at, end)
+    if not is_spoken:
+        decoder.version = refused_form(level)  # for the answer: nothing more is read
+        raise Violation(
+            reasons.UNSUPPORTED_PROTOCOL_VERSION, "MQTT-3.1.2-2", f"protocol level 0x{level:02X}"
+        )
+    decoder.version = level
+    return decode_connect(level, data, at, end)
 
 
 def _decode_ack(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
@@ -367,8 +373,6 @@ def _decode_subscribe(decoder: Decoder, first: int, data: bytes, at: int, end: i
     found = NO_PROPERTIES
     if decoder.version == V5:
         found, at = decode_properties(data, at, end, SUBSCRIBE)
-        if found.subscription_ids == [0]:
-            raise Violation(MALFORMED_PACKET, "MQTT-3.8.2.1.2", "Subscription Identifier 0")
     requests: list[SubscriptionRequest] = []
     reserved = 0xC0 if decoder.version == V5 else 0xFC  # [MQTT3-3.8.3-4]
     while at < end:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, V5, V31, V311, WILL
@@ -12,28 +14,33 @@ from mqtt_broker.codec.reasons import MALFORMED_PACKET, PROTOCOL_ERROR
 from mqtt_broker.codec.strings import decode_binary, decode_utf8
 from mqtt_broker.codec.topic_names import check_response_topic, decode_topic
 
+_LEVELS: Final = {b"MQTT": (V311, V5), b"MQIsdp": (V31,)}  # of each protocol name
 
-def decode_version(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The protocol's version, and the place behind it: the rest is read by its rules."""
+
+def decode_level(data: bytes, at: int, end: int) -> tuple[int, bool, int]:
+    """Read the protocol name and level: the level, whether it is spoken, the place behind it."""
     try:
         name, at = decode_binary(data, at, end)
     except Violation:
         name = b""
-    known = (V311, V5) if name == b"MQTT" else (V31,) if name == b"MQIsdp" else ()
-    if not known or at + 4 > end:  # [MQTT-3.1.2-1]
+    if name not in _LEVELS or at >= end:  # [MQTT-3.1.2-1]
         raise Violation(PROTOCOL_ERROR, "MQTT-3.1.2-1", "not MQTT", silent=True)
-    version = data[at]
-    if version not in known:
-        raise Violation(
-            reasons.UNSUPPORTED_PROTOCOL_VERSION,
-            "MQTT-3.1.2-2",
-            f"protocol {name.decode()} version {version}",
-        )
-    return version, at + 1
+    level = data[at]
+    return level, level in _LEVELS[name], at + 1
+
+
+def refused_form(level: int) -> int:
+    """Return the version in whose CONNACK a level that is not spoken is refused; 0: MQTT 5's.
+
+    A client of 3.x reads a CONNACK of four bytes. Bridges set bit 7 of their level.
+    """
+    return V311 if level & 0x7F in (V31, V311) else 0
 
 
 def decode_connect(version: int, data: bytes, at: int, end: int) -> Connect:
     """CONNECT from its flags on."""
+    if at + 3 > end:
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.4-1", "CONNECT: cut short", silent=True)
     flags = data[at]
     keep_alive = data[at + 1] << 8 | data[at + 2]
     at += 3
@@ -79,7 +86,7 @@ def decode_connect(version: int, data: bytes, at: int, end: int) -> Connect:
 
 
 def _connect_binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """A field of CONNECT's payload. One that is missing is answered by the close alone."""
+    """Read a field that says who comes. One that is missing is answered by the close alone."""
     try:
         return decode_binary(data, at, end)
     except Violation as violation:
@@ -97,12 +104,12 @@ def _decode_will(
         found, at = decode_properties(data, at, end, WILL)
         check_response_topic(found)
     section = data[start:at]
-    raw_topic, at = _connect_binary(data, at, end)
     try:
+        raw_topic, at = decode_binary(data, at, end)
         topic = decode_topic(raw_topic)
+        payload, at = decode_binary(data, at, end)
     except Violation as violation:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", violation.text, silent=True) from None
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", f"will: {violation.text}") from None
     if not topic:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "an empty will topic", silent=True)
-    payload, at = _connect_binary(data, at, end)
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "an empty will topic")
     return Will(topic, payload, qos, retain, found, section), at

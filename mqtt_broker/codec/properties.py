@@ -99,7 +99,7 @@ TABLE: Final[dict[int, Property]] = {
     0x03: _row("content-type", Kind.STRING, PUBLISH, WILL),  # [MQTT-3.3.2-19]
     0x08: _row("response-topic", Kind.STRING, PUBLISH, WILL),  # [MQTT-3.3.2-13]
     0x09: _row("correlation-data", Kind.BINARY, PUBLISH, WILL),
-    0x0B: _row("subscription-identifier", Kind.VARINT, PUBLISH, SUBSCRIBE),
+    0x0B: _row("subscription-identifier", Kind.VARINT, PUBLISH, SUBSCRIBE, low=1),
     0x11: _row("session-expiry-interval", Kind.FOUR, CONNECT, CONNACK, DISCONNECT),
     0x12: _row("assigned-client-identifier", Kind.STRING, CONNACK),
     0x13: _row("server-keep-alive", Kind.TWO, CONNACK),
@@ -187,6 +187,8 @@ def decode_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Prop
             # SUBSCRIBE and UNSUBSCRIBE name this malformed, as the brokers in use do.
             reason = MALFORMED_PACKET if packet in (SUBSCRIBE, UNSUBSCRIBE) else PROTOCOL_ERROR
             raise Violation(reason, "MQTT-2.2.2.2", f"{row.name} does not belong here")
+        if isinstance(value, int) and not row.low <= value <= row.high:
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.2.2.2", f"{row.name} may not be {value}")
         _put(found, key, value, packet, row)
     return found, at
 
@@ -229,10 +231,7 @@ def _decode_value(data: bytes, at: int, end: int, row: Property) -> tuple[Value,
     stop = at + kind.value
     if stop > end:
         raise Violation(MALFORMED_PACKET, "MQTT-2.2.2.2", f"{row.name} is cut short")
-    number = int.from_bytes(data[at:stop], "big")
-    if not row.low <= number <= row.high:
-        raise Violation(PROTOCOL_ERROR, "MQTT-2.2.2.2", f"{row.name} may not be {number}")
-    return number, stop
+    return int.from_bytes(data[at:stop], "big"), stop
 
 
 def without(section: bytes, dropped: frozenset[int]) -> bytes:

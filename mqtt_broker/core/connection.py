@@ -523,10 +523,11 @@ class Connection:
             if self.version == V5:  # 3.1.1 gets the close alone. [MQTT3-4.8.0-1]
                 self.broker.stats.packets_sent[DISCONNECT] += 1
                 self.send(encode_disconnect(V5, reason))  # no properties. [MQTT-3.14.2-2]
-        elif reason == reasons.UNSUPPORTED_PROTOCOL_VERSION:
-            # Whatever it speaks, MQTT 5's form is the one that names the reason. [MQTT-3.1.2-2]
-            self.send(encode_connack(V5, False, reason))
-        elif self.version == V5:
+        elif self.version == V5 or (
+            not self.version and reason == reasons.UNSUPPORTED_PROTOCOL_VERSION
+        ):
+            # To a level that is neither of 3.x nor 5, MQTT 5's form names the reason.
+            # [MQTT-3.1.2-2]
             self.send(encode_connack(V5, False, reason))
         elif self.version:
             code = reasons.connack_v3(reason)

@@ -256,7 +256,7 @@ def test_broker(kind: str, family: str) -> None:
         ("publish", "08 0000", PROTOCOL),
         ("publish", "08 0003 612f2b", PROTOCOL),
         ("publish", "23 0000", 0x94),
-        ("subscribe", "0b 00", MALFORMED),
+        ("subscribe", "0b 00", PROTOCOL),
         ("subscribe", "0b 8000", MALFORMED),
         ("subscribe", "0b 8080808001", MALFORMED),
         ("publish", "0b 8000", MALFORMED),
