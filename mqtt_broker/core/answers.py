@@ -1,9 +1,10 @@
-"""Acknowledgements that wait for the store."""
+"""Acknowledgements that wait for the store, and how many of one client's may."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import PUBREC, V5
@@ -14,6 +15,10 @@ from sessions.tickets import Hold
 
 if TYPE_CHECKING:
     from mqtt_broker.core.connection import Connection
+
+# Of one client; with so many, or so many bytes of them, it is not read from.
+ANSWERS_HELD_MAX: Final = 4_096
+ANSWERS_HELD_BYTES_MAX: Final = 1 << 20
 
 
 class Answer(Hold):
@@ -42,10 +47,15 @@ class Answer(Hold):
         if connection.version != V5:
             connection.end(now, reasons.UNSPECIFIED_ERROR, why="its message cannot be stored")
             return
+        before = len(self.data)
         self.data, freed = refused(self.data)
+        connection.held_bytes += len(self.data) - before
         for packet_id in freed:
             connection.session.receiver.refuse(packet_id)
         self.release(now)
+
+
+NOTHING_HELD: Final[deque[Answer]] = deque(maxlen=0)  # shared by the many that wait for nothing
 
 
 def refused(data: bytes) -> tuple[bytes, list[int]]:

@@ -287,7 +287,6 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     session.will = packet.will  # [MQTT-3.1.2-7]
     session.will_at = session.expires_at = 0.0
     session.receiver.limit = limits.receive_maximum if version == V5 else RECEIVE_MAXIMUM
-    session.receiver.on_reconnect()
     found = packet.properties
     alias_maximum = min(
         found.number(prop.TOPIC_ALIAS_MAXIMUM), broker.settings.topic_alias_outbound_max

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import CONNACK, DISCONNECT, PINGREQ, PINGRESP, V5
+from mqtt_broker.codec.constants import CONNACK, PINGREQ, PINGRESP, V5
 from mqtt_broker.codec.decode import Decoder
-from mqtt_broker.codec.encode import PINGRESP_BYTES, encode_connack, encode_disconnect
+from mqtt_broker.codec.encode import PINGRESP_BYTES, encode_connack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import (
     Ack,
@@ -29,9 +29,14 @@ from mqtt_broker.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from mqtt_broker.core import acknowledge, connect, publish, rates, subscribe
+from mqtt_broker.core import acknowledge, connect, disconnect, publish, rates, subscribe
 from mqtt_broker.core.access import Allow, Guard, Verdict
-from mqtt_broker.core.answers import Answer
+from mqtt_broker.core.answers import (
+    ANSWERS_HELD_BYTES_MAX,
+    ANSWERS_HELD_MAX,
+    NOTHING_HELD,
+    Answer,
+)
 from mqtt_broker.core.limits import Limits
 from mqtt_broker.core.rates import Allowance, Meter, Valve
 from mqtt_broker.core.states import ACTIVE, CLOSED, NEW, WAITING
@@ -46,10 +51,8 @@ if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
 
 
-ANSWERS_HELD_MAX: Final = 4_096  # of one client that wait for the store, until it is not read
 TOPICS_REMEMBERED_MAX: Final = 512  # of one client: those it may publish to, and did
 _TOPIC_CHARS_REMEMBERED_MAX: Final = 256
-NOTHING_HELD: Final[deque[Answer]] = deque(maxlen=0)  # shared by the many that wait for nothing
 
 
 class Link(Protocol):
@@ -91,6 +94,7 @@ class Connection:
         "guard",
         "has_published",
         "held",
+        "held_bytes",
         "is_held_back",
         "is_owed",
         "is_stuck",
@@ -150,6 +154,7 @@ class Connection:
         self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
         self.held: deque[Answer] = NOTHING_HELD  # answers that wait, in their order
+        self.held_bytes = 0
         self.is_held_back = False
         self.awaits_log = False  # held back, and only because the log cannot keep up
         self.is_owed = False  # so many answers wait that it is not read
@@ -298,7 +303,10 @@ class Connection:
             self.held = deque()
         answer = Answer(self, data)
         self.held.append(answer)
-        if len(self.held) >= ANSWERS_HELD_MAX and not self.is_owed:
+        self.held_bytes += len(data)
+        if not self.is_owed and (
+            len(self.held) >= ANSWERS_HELD_MAX or self.held_bytes >= ANSWERS_HELD_BYTES_MAX
+        ):
             self.is_owed = True
             self.link.pause_reading()
         return answer
@@ -341,10 +349,15 @@ class Connection:
         held = self.held
         while held and held[0].is_safe:
             answer = held.popleft()
+            self.held_bytes -= len(answer.data)
             self.outbox.put(answer.data)
             if answer.after is not None:
                 answer.after(now)
-        if self.is_owed and len(held) < ANSWERS_HELD_MAX // 2:
+        if (
+            self.is_owed
+            and len(held) < ANSWERS_HELD_MAX // 2
+            and self.held_bytes < ANSWERS_HELD_BYTES_MAX // 2
+        ):
             self.is_owed = False
             self.read_on()
 
@@ -453,26 +466,6 @@ class Connection:
         stats.packets_sent[PINGRESP] += 1
         self.send(PINGRESP_BYTES)  # [MQTT-3.12.4-1]
 
-    def on_disconnect(self, packet: Disconnect, now: float) -> None:
-        """The client goes. With 0x00 its will is not sent. [MQTT-3.14.4-3]"""
-        self.broker.stats.packets_received[DISCONNECT] += 1
-        if self._session is None:
-            self.end(now, say=False, why="disconnected")
-            return
-        session = self._session
-        if prop.SESSION_EXPIRY_INTERVAL in packet.properties:
-            interval = packet.properties.number(prop.SESSION_EXPIRY_INTERVAL)
-            connect = self.connect
-            assert connect is not None
-            if interval and not connect.properties.number(prop.SESSION_EXPIRY_INTERVAL):
-                raise Violation(
-                    reasons.PROTOCOL_ERROR, "MQTT-3.1.2-23", "Session Expiry raised from 0"
-                )
-            session.expiry_interval = min(interval, self.broker.settings.session_expiry_s_max)
-        if packet.reason == reasons.NORMAL_DISCONNECTION:
-            session.will = None  # [MQTT-3.1.2-10]
-        self.end(now, say=False, why="disconnected")
-
     # The end.
 
     def _on_violation(self, violation: Violation, now: float) -> None:
@@ -500,7 +493,7 @@ class Connection:
         self.watch_expiry(0.0)
         try:
             if say:
-                self._say_goodbye(state, reason)
+                disconnect.say_goodbye(self, state, reason)
             self.broker.write_out(self.outbox, now)
         finally:
             self.link.close()  # DISCONNECT was the last packet. [MQTT-3.14.4-1], [MQTT-3.14.4-2]
@@ -511,28 +504,9 @@ class Connection:
                 # day then leaves nothing for the garbage collector.
                 self.kept = []
                 self.proceed = None
+                for answer in self.held:  # the journal has them until the next commit
+                    answer.data = b""
                 self.held = NOTHING_HELD
-
-    def _say_goodbye(self, state: int, reason: int) -> None:
-        """A code that is the packet's to carry [MQTT-3.2.2-8], [MQTT-3.14.2-1], and no text.
-
-        We send no Reason String and no User Property of our own, here or elsewhere, whatever
-        Request Problem Information says. [MQTT-3.1.2-29]
-        """
-        if state == ACTIVE:  # CONNACK 0x00 was sent. [MQTT-3.14.0-1]
-            if self.version == V5:  # 3.1.1 gets the close alone. [MQTT3-4.8.0-1]
-                self.broker.stats.packets_sent[DISCONNECT] += 1
-                self.send(encode_disconnect(V5, reason))  # no properties. [MQTT-3.14.2-2]
-        elif self.version == V5 or (
-            not self.version and reason == reasons.UNSUPPORTED_PROTOCOL_VERSION
-        ):
-            # To a level that is neither of 3.x nor 5, MQTT 5's form names the reason.
-            # [MQTT-3.1.2-2]
-            self.send(encode_connack(V5, False, reason))
-        elif self.version:
-            code = reasons.connack_v3(reason)
-            if code is not None and reason != reasons.CLIENT_IDENTIFIER_NOT_VALID:
-                self.send(encode_connack(self.version, False, code))
 
     def refuse(
         self, now: float, reason: int, *, v3_code: int | None = None, counted_as: str = ""
@@ -586,7 +560,7 @@ _ACTS: Final[dict[type, Callable[[Connection, Any, float], None]]] = {
     Pingreq: Connection.on_pingreq,
     Subscribe: subscribe.on_subscribe,
     Unsubscribe: subscribe.on_unsubscribe,
-    Disconnect: Connection.on_disconnect,
+    Disconnect: disconnect.on_disconnect,
     Connect: connect.on_connect,
     Auth: connect.on_auth,
 }

@@ -376,13 +376,7 @@ def _take_qos2(
     answered: list[int] = []
     violation: Violation | None = None
     for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
-        fingerprint = hash(payload)
-        if packet_id in receiver.ids:  # [MQTT-4.3.3-10]
-            if receiver.is_stuck(packet_id, fingerprint):
-                violation = Violation(
-                    reasons.PROTOCOL_ERROR, "MQTT-2.2.1-4", f"packet id {packet_id} is in use"
-                )
-                break
+        if packet_id in receiver.ids:  # again, as often as it likes. [MQTT-4.3.3-10]
             if refusal:  # [MQTT-4.3.3-9]
                 receiver.refuse(packet_id)
         else:
@@ -392,7 +386,7 @@ def _take_qos2(
                 )
                 break
             if not refusal:
-                receiver.on_publish(packet_id, fingerprint)
+                receiver.on_publish(packet_id)
             fresh.append(payload)
             opened.append(packet_id)
         answered.append(packet_id)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 # A broker that lives has shown it since, even where the disk is slow: see `Snapshot.alive_at`.
 SIGN_OF_LIFE_S: Final = 60.0
-_FINGERPRINT_UNKNOWN: Final = -1  # whatever comes again under the id is taken for the same
 
 
 def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
@@ -267,7 +266,7 @@ def _restore_ids(
                 if type(packet_id) is not int or not 0 < packet_id <= PACKET_ID_MAX:
                     count(broker.healed, f"{what} packet id that cannot be")
                 elif what == "received":
-                    owner.receiver.ids[packet_id] = _FINGERPRINT_UNKNOWN
+                    owner.receiver.ids.add(packet_id)
                 elif packet_id in owner.window.unacked:
                     # Either the message or the end of it: a message twice is less than none.
                     count(broker.healed, "released packet id that a message is under way with")

@@ -85,8 +85,8 @@ def boundaries(kind: Kind) -> Iterator[tuple[bytes, int | bytes | None]]:
     """Bytes on the wire and the value that they are; None: none that can be read."""
     if kind is Kind.VARINT:
         yield from ((varint(number), number) for number in _VARINTS)
-        for raw in ("8000", "808000", "80808000", "8080808001", "ffffffff7f", "80", "ffffff"):
-            yield bytes.fromhex(raw), None
+        for digits in ("8000", "808000", "80808000", "8080808001", "ffffffff7f", "80", "ffffff"):
+            yield bytes.fromhex(digits), None
     elif kind is Kind.STRING:
         yield from ((text(raw), raw) for raw in _TEXTS)
         yield from ((text(raw), None) for raw in _NO_TEXTS)
