@@ -130,6 +130,8 @@ class Writer(Worker):
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was submitted is in the database."""
+        if self.has_ended:  # nobody would answer
+            return False
         reached = threading.Event()
         self._queue.put(reached)
         return reached.wait(max(0.0, timeout_s))

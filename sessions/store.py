@@ -311,6 +311,13 @@ class Store:
         for worker in (self._writer, self._folder, self._pager):
             worker.start()
 
+    def dead_threads(self) -> list[str]:
+        """The names of its threads that have ended before their time. From any thread."""
+        if self._is_closed:
+            return []
+        workers = (self._writer, self._folder, self._pager)
+        return [worker.name for worker in workers if worker.has_ended]
+
     def submit(self, number: int, blob: bytes, at: float) -> None:
         self._writer.submit(number, blob, at)
 

@@ -56,6 +56,11 @@ class Worker(ABC):
             self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was started and runs no more."""
+        return self._thread.ident is not None and not self._thread.is_alive()
+
     def abandon(self) -> None:
         """End as soon as the statement under way does."""
         self._abandoned.set()

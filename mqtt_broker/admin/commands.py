@@ -6,11 +6,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from mqtt_broker.admin.doors import BanFigures, GroupFigures, Refused, ReplayFigures, Snapshot
+from mqtt_broker.admin.doors import (
+    BanFigures,
+    GroupFigures,
+    Refused,
+    ReplayFigures,
+    Snapshot,
+    WatchFigures,
+)
 from mqtt_broker.admin.figures import ban_figures, snapshot_of, stream_figures
 from mqtt_broker.security.bans import Ban
 from mqtt_broker.server.app import Server
 from mqtt_broker.server.telemetry import Telemetry
+from mqtt_broker.server.watchdog import LOOP
 from mqtt_broker.streams.offsets import Offsets
 from mqtt_broker.streams.settings import Settings
 
@@ -23,6 +31,15 @@ STOPS = "the broker stops"
 class ServerCommands:
     def __init__(self, server: Server) -> None:
         self._server = server
+
+    def watch(self) -> WatchFigures | None:
+        watchdog = self._server.watchdog
+        if watchdog is None:
+            return None
+        found = watchdog.look()
+        return WatchFigures(
+            found.unanswered_s, found.loop_late_s, tuple(found.why.values()), LOOP in found.why
+        )
 
     def snapshot(self) -> Future[Snapshot]:
         return self._ask(self._snapshot)

@@ -115,7 +115,21 @@ class Snapshot:
     streams: Sequence[StreamFigures] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class WatchFigures:
+    """What the watchdog sees, whether the broker's loop answers or not."""
+
+    unanswered_s: float = 0.0  # how long the oldest acknowledgement has waited for the store
+    loop_late_s: float = 0.0
+    why: Sequence[str] = ()  # a sentence for each thing that is wrong
+    is_loop_late: bool = False  # beyond its limit: nothing that asks it will be answered
+
+
 class Commands(Protocol):
+    def watch(self) -> WatchFigures | None:
+        """At once, from any thread; None: nobody watches this broker."""
+        ...
+
     def snapshot(self) -> Future[Snapshot]: ...
 
     def stream_create(self, settings: Settings) -> Future[None]: ...

@@ -1,4 +1,8 @@
-"""`/healthz`: whether this broker may be given work. For load balancers and probes: no token."""
+"""`/healthz` and `/readyz`: whether this broker may be given work.
+
+For load balancers and probes: no token. The watchdog is asked first, which needs no answer of the
+broker's loop.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,13 @@ def routes(site: Site) -> list[web.RouteDef]:
             return json_answer({"status": "failing", "why": why}, 503)
         return json_answer({"status": "ok"})
 
-    return [web.get("/healthz", healthz)]
+    return [web.get("/healthz", healthz), web.get("/readyz", healthz)]
 
 
 async def _what_fails(site: Site) -> str:
+    watch = site.commands.watch()
+    if watch is not None and watch.why:
+        return "; ".join(watch.why)
     try:
         snapshot = await site.ask(site.commands.snapshot)
     except Problem as problem:

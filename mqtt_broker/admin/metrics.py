@@ -14,7 +14,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from mqtt_broker.admin.doors import ReplayFigures, Snapshot, StoreFigures, StreamFigures
+from mqtt_broker.admin.doors import (
+    ReplayFigures,
+    Snapshot,
+    StoreFigures,
+    StreamFigures,
+    WatchFigures,
+)
 from mqtt_broker.admin.pages import Site
 
 PREFIX: Final = "fleetmq_"
@@ -22,10 +28,13 @@ PREFIX: Final = "fleetmq_"
 
 def routes(site: Site) -> list[web.RouteDef]:
     async def metrics(request: web.Request) -> web.Response:
-        snapshot = await site.ask(site.commands.snapshot)
+        watch = site.commands.watch()
+        snapshot: Snapshot | None = None
+        if watch is None or not watch.is_loop_late:
+            snapshot = await site.ask(site.commands.snapshot)
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(snapshot))
+        registry.register(_Collected(snapshot, watch))
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
     return [web.get("/metrics", metrics)]
@@ -34,14 +43,19 @@ def routes(site: Site) -> list[web.RouteDef]:
 class _Collected(Collector):
     """One snapshot, for one scrape."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot | None, watch: WatchFigures | None) -> None:
         self._snapshot = snapshot
+        self._watch = watch
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        if self._watch is not None:
+            yield from _watch(self._watch)
         snapshot = self._snapshot
+        if snapshot is None:  # the loop does not answer
+            return
         yield from _broker(snapshot)
         yield from _access(snapshot.access)
         if snapshot.store is not None:
@@ -65,6 +79,16 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Me
     for key, value in values.items():
         family.add_metric([key], value)
     return family
+
+
+def _watch(watch: WatchFigures) -> Iterator[Metric]:
+    yield _gauge("healthy", "0 while the watchdog finds something wrong.", not watch.why)
+    yield _gauge(
+        "oldest_unanswered_seconds",
+        "How long the oldest acknowledgement has waited for the store.",
+        watch.unanswered_s,
+    )
+    yield _gauge("loop_late_seconds", "How late the event loop is.", watch.loop_late_s)
 
 
 def _broker(now: Snapshot) -> Iterator[Metric]:

@@ -35,7 +35,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OPEN_PATHS: Final = frozenset({"/healthz"})  # without a token
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})  # without a token
 _UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HEADERS: Final = {
     "Server": "FleetMQ",

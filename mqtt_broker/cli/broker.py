@@ -20,6 +20,7 @@ from mqtt_broker.server.listeners import check_files
 from mqtt_broker.server.loop import TurnLoop
 from mqtt_broker.server.memory import keep_large_buffers
 from mqtt_broker.server.notify import Notifier
+from mqtt_broker.server.watchdog import Watchdog
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +102,7 @@ async def _serve(config: Config) -> bool:
     loop = asyncio.get_running_loop()
     server = Server(config)
     endpoints = server.start()
+    watchdog = server.watchdog = Watchdog(server)
     front = Front(server, config)
     try:
         http = front.start()
@@ -123,10 +125,12 @@ async def _serve(config: Config) -> bool:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    notifier = Notifier(loop, os.environ)
+    watchdog.start()
+    notifier = Notifier(loop, os.environ, lambda: watchdog.needs_restart)
     notifier.ready(f"listens on {where}")
     await stop.wait()
     notifier.stopping()
+    watchdog.stop()
     print("FleetMQ stops", flush=True)
     is_stored = await server.stop()
     front.stop()

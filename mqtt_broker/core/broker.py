@@ -32,6 +32,7 @@ from mqtt_broker.core.stats import Stats
 from mqtt_broker.core.strangers import Strangers
 from mqtt_broker.core.taps import Taps
 from mqtt_broker.core.timers import Timers
+from mqtt_broker.core.unanswered import Unanswered
 from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
@@ -122,7 +123,9 @@ class Broker:
         self.store_figures: Callable[[], dict[str, int]] = dict
         self.log_figures: Callable[[], dict[str, int]] = dict  # of streams and who reads them
         self.healed: dict[str, int] = {}  # what the store had that could not be, and how often
+        self.watch_figures: Callable[[], dict[str, str]] = dict  # of the server's watchdog
         self.store_state = ""  # what is wrong with the store; empty: nothing
+        self.unanswered = Unanswered()  # acknowledgements that wait for it
 
         self.dirty: list[Outbox] = []  # outboxes with something to write this turn
         self.flushed_at = now  # the time of the turn that is being written

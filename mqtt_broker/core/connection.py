@@ -299,8 +299,10 @@ class Connection:
 
     def hold(self, data: bytes) -> Answer:
         """An answer that leaves when it is safe, and all before it are."""
-        if self.held is NOTHING_HELD:
-            self.held = deque()
+        if not self.held:
+            self.broker.unanswered.add(self)
+            if self.held is NOTHING_HELD:
+                self.held = deque()
         answer = Answer(self, data)
         self.held.append(answer)
         self.held_bytes += len(data)

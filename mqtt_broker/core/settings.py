@@ -105,6 +105,13 @@ class Settings:
 
     # Time.
     connect_timeout_s: float = _option(10.0, "time from accept to a whole CONNECT", 0.01)
+    unanswered_s_max: float = _option(
+        10.0, "how long an acknowledgement may wait for the store until the broker says it is "
+        "unhealthy; 0: any time"
+    )  # fmt: skip
+    loop_late_s_max: float = _option(
+        5.0, "how late the event loop may be until the broker says it is unhealthy; 0: any time"
+    )
     sys_interval_s: int = _option(10, "seconds between $SYS updates; 0 for none")
     retained_sweep_s: int = _option(60, "seconds between sweeps for expired retained messages", 1)
 

@@ -104,6 +104,7 @@ def _gauges(broker: Broker, now: float) -> dict[str, str]:
         numbers[f"store/journal/{name}"] = number
     numbers.update(broker.log_figures())
     values = {name: str(number) for name, number in numbers.items()}
+    values.update(broker.watch_figures())
     if broker.journal is not None:
         values["store/state"] = broker.store_state or STORE_OK
     values["version"] = f"fleetmq version {__version__}"

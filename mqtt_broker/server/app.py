@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mqtt_broker.server.durable import Durable
     from mqtt_broker.server.security import Guardian
     from mqtt_broker.server.telemetry import Telemetry
+    from mqtt_broker.server.watchdog import Watchdog
 
 _STOP_S: Final = 1.0  # how long clients have to read their last packet
 _SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
@@ -60,6 +61,7 @@ class Server:
         self.durable: Durable | None = None
         self.telemetry: Telemetry | None = None
         self.guardian: Guardian | None = None  # who asks clients who they are; None: nobody does
+        self.watchdog: Watchdog | None = None  # of the command; embedders need have none
         try:
             if config.needs_store:
                 # Not above: what keeps nothing starts without SQL, in a third of the time.

@@ -105,6 +105,10 @@ class Durable:
         self._heartbeat.start()
         self.after_turn()
 
+    def dead_threads(self) -> list[str]:
+        """The store's threads that have ended before their time. From any thread."""
+        return self._store.dead_threads()
+
     def abandon(self) -> None:
         """The broker does not start after all."""
         self._is_over = True

@@ -1,7 +1,8 @@
 """What systemd is told: that the broker is ready, that it lives, that it stops.
 
 The protocol is a datagram to the socket that `NOTIFY_SOCKET` names; without one, nothing is
-told. The watchdog is fed from the event loop, so a loop that hangs is found out.
+told. The watchdog is fed from the event loop, so a loop that hangs is found out, and only while
+the broker does not need a restart.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 READY = "READY=1"
 STOPPING = "STOPPING=1"
@@ -17,8 +18,14 @@ ALIVE = "WATCHDOG=1"
 
 
 class Notifier:
-    def __init__(self, loop: asyncio.AbstractEventLoop, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        environment: Mapping[str, str],
+        needs_restart: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._loop = loop
+        self._needs_restart = needs_restart
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._timer: asyncio.TimerHandle | None = None
         self._period_s = _period_s(environment)
@@ -47,7 +54,8 @@ class Notifier:
             return
 
     def _feed(self) -> None:
-        self.tell(ALIVE)
+        if not self._needs_restart():
+            self.tell(ALIVE)
         self._timer = self._loop.call_later(self._period_s, self._feed)
 
 

@@ -20,6 +20,7 @@ from mqtt_broker.admin.doors import (
     Snapshot,
     StoreFigures,
     StreamFigures,
+    WatchFigures,
 )
 from mqtt_broker.admin.figures import stream_figures
 from mqtt_broker.admin.limits import Limits
@@ -42,6 +43,7 @@ class LogBroker(Commands):
         self.root = root
         self.writing = Writing(root)
         self.base = BASE
+        self.watched: WatchFigures | None = WatchFigures()
         self.members: dict[str, dict[str, Sequence[int]]] = {}
         self.committed: dict[tuple[str, str], Offsets] = {}  # group, stream
         self.banned: dict[tuple[str, str], Ban] = {}
@@ -71,6 +73,9 @@ class LogBroker(Commands):
         self.do(work)
 
     # The doors.
+
+    def watch(self) -> WatchFigures | None:
+        return self.watched
 
     def snapshot(self) -> Future[Snapshot]:
         return self._thread.submit(self._snapshot)

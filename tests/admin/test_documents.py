@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 
 from mqtt_broker.admin.app import make_app
-from mqtt_broker.admin.doors import ReplayFigures, Snapshot, StoreFigures
+from mqtt_broker.admin.doors import ReplayFigures, Snapshot, StoreFigures, WatchFigures
 from mqtt_broker.admin.limits import Limits
 from mqtt_broker.admin.metrics import _Collected
 from mqtt_broker.admin.pages import Site
@@ -39,7 +39,7 @@ def test_every_metric() -> None:
     found = Snapshot("x", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures())
     kept = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type)
-        for family in _Collected(found).collect()
+        for family in _Collected(found, WatchFigures()).collect()
     }
     told = re.findall(r"^\| `(fleetmq_\w+)` \| (\w+) \|", document("docs/HTTP.md"), re.MULTILINE)
     assert set(told) == kept

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import random
 import re
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from mqtt_broker.admin.doors import GroupFigures, Snapshot, StoreFigures, StreamFigures
+from mqtt_broker.admin.doors import (
+    GroupFigures,
+    Snapshot,
+    StoreFigures,
+    StreamFigures,
+    WatchFigures,
+)
 from mqtt_broker.admin.figures import snapshot_of, stream_figures
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.settings import Settings as CoreSettings
 from mqtt_broker.streams.settings import Settings
 from tests.admin.brokers import BASE, LogBroker, Serving
 from tests.streams.logs import NAME
+
+
+class Hung(LogBroker):
+    """Its loop answers nothing."""
+
+    def snapshot(self) -> Future[Snapshot]:
+        return Future()
+
 
 NASTY = 'a"b\\c\nd ü'
 
@@ -47,6 +64,27 @@ def test_health(broker: LogBroker, http: Serving) -> None:
         assert (found.status, found.json()) == (503, {"status": "failing", "why": why})
     broker.base = replace(BASE, store=None)
     assert http.get("/healthz").status == 200
+    broker.watched = None  # nobody watches
+    assert (http.get("/healthz").status, http.get("/readyz").status) == (200, 200)
+
+
+def test_what_the_watchdog_sees_is_told_without_the_loop(root: Path) -> None:
+    """The broker's loop answers nothing, and health and metrics do."""
+    with closing(Hung(root)) as hung, Serving(hung, None, answer_s=0.05) as http:
+        hung.watched = WatchFigures(12.5, 61.0, ("one thing", "another"), is_loop_late=True)
+        for path in ("/healthz", "/readyz"):
+            found = http.get(path)
+            assert (found.status, found.json()["why"]) == (503, "one thing; another")
+        found = http.get("/metrics")
+        assert found.status == 200
+        assert samples(found.body.decode()) == {
+            ("fleetmq_healthy",): 0,
+            ("fleetmq_oldest_unanswered_seconds",): 12.5,
+            ("fleetmq_loop_late_seconds",): 61.0,
+        }
+        hung.watched = WatchFigures()  # it is not late yet: it is asked, and that takes too long
+        assert http.get("/healthz").status == 503
+        assert http.get("/metrics").status == 503
 
 
 def test_metrics_are_what_the_snapshot_says(broker: LogBroker, http: Serving) -> None:

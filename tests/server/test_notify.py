@@ -48,6 +48,24 @@ def test_a_name_that_is_no_file() -> None:
         assert sock.recv(4096) == b"READY=1\nSTATUS=x"
 
 
+def test_a_broker_that_needs_a_restart_gets_one(systemd: tuple[str, socket.socket]) -> None:
+    """It does not say that it lives; when the trouble is over it does."""
+    path, sock = systemd
+    troubles = [True]
+    environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "60000000"}
+    with closing(asyncio.new_event_loop()) as loop:
+        notifier = Notifier(loop, environment, lambda: bool(troubles))
+        notifier.ready("x")
+        troubles.clear()
+        notifier._feed()
+        notifier.stopping()
+    assert [sock.recv(4096) for _ in range(3)] == [
+        b"READY=1\nSTATUS=x",
+        b"WATCHDOG=1",
+        b"STOPPING=1",
+    ]
+
+
 @pytest.mark.parametrize(
     "environment",
     [
