@@ -21,12 +21,14 @@ from mqtt_broker.core.sys_topics import ROOT, _gauges
 from mqtt_broker.server.config import Config
 from mqtt_broker.server.watchdog import LOOP, THREADS, UNANSWERED, Watchdog
 from sessions.commits import Writer
-from sessions.journal import Journal
+from sessions.journal import Journal, Ticket
 from tests.admin.brokers import Reply, Serving
 from tests.core.peers import V5 as VERSION
 from tests.core.peers import publish, subscribe
 from tests.server.process import PATIENCE_S, Process
 from tests.server.running import Raw, Running
+
+HOLD_S: Final = 60.0  # at most; a test lets go of what it holds
 
 
 class Watching:
@@ -95,7 +97,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     commit = Writer._commit
 
     def wait(self: Writer) -> None:
-        assert may_commit.wait(PATIENCE_S)
+        assert may_commit.wait(HOLD_S)
         commit(self)
 
     monkeypatch.setattr(Writer, "_commit", wait)
@@ -162,6 +164,9 @@ def test_entries_that_the_journal_loses_are_noticed(
     flush = Journal.flush
 
     def lose(self: Journal, now: float) -> None:
+        if not any(isinstance(entry, Ticket) for entry in self._entries):
+            flush(self, now)
+            return
         self._entries = []
         monkeypatch.setattr(Journal, "flush", flush)
         is_lost.set()
@@ -184,7 +189,7 @@ def test_a_loop_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
 
     def hang() -> None:
         hangs.set()
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(HOLD_S)
 
     with watching(None) as watch:
         watch.pass_by(2)
@@ -201,7 +206,7 @@ def test_a_loop_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
         assert not watch.needs_restart()  # whoever is fed from the loop is not fed anyway
         go_on.set()
         watch.broker.ask(lambda: None)
-        watch.pass_by(1)
+        watch.pass_by(2)  # its answer may come behind the look of the first
         assert watch.health() == (200, "")
         assert watch.metric("fleetmq_loop_late_seconds") == 0
         assert watch.sys("loop/late") == "6.0 seconds"  # the latest since it was told last
