@@ -19,6 +19,7 @@ from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Publish, Suback
 from mqtt_broker.core import connection as connections
 from sessions import journal, packing, records, session, tickets
+from sessions.holds import Then
 from tests.core.peers import V5, V311, Peer, publish, subscribe
 from tests.core.stored import StoredWorld
 from tests.store.memory_store import MemoryStore
@@ -325,3 +326,22 @@ def test_a_large_group_is_committed_in_parts_and_as_one() -> None:
     assert sum(len(p.packet_ids) for p in publisher.take()) == 150
     world.restart()
     assert world.broker.budget.queued_messages == 150
+
+
+def test_one_that_fails_when_it_is_released_does_not_keep_the_others() -> None:
+    world = StoredWorld()
+    kept(world, "away", "a", 1).drop()
+    world.commit()
+    bugs: list[Exception] = []
+    world.journal.on_bug = bugs.append
+
+    def fail(now: float) -> None:
+        raise ZeroDivisionError
+
+    publisher = world.client("p")
+    for packet_id in (1, 2, 3):
+        world.journal.wait(Then(fail))
+        publisher.send(publish("a", b"x", qos=1, packet_id=packet_id))
+    world.commit()
+    assert [i for p in publisher.take() for i in p.packet_ids] == [1, 2, 3]
+    assert len(bugs) == 3

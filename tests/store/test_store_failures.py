@@ -6,11 +6,15 @@ does nothing; a commit either does nothing or is done without anybody learning o
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from sessions import workers
 from sessions.store import StoreError
-from tests.store.places import BYTES_MAX, Ledger, Place, Watch, check_same
+from tests.store.places import BYTES_MAX, PATIENCE_S, Ledger, Place, Watch, check_same, queued
 from tests.store.sabotage import sabotaged
 
 CALLS_MAX = 400
@@ -63,3 +67,34 @@ def check(place: Place, ledger: Ledger) -> None:
     store = place.open()
     check_same(store, ledger.tables(len(ledger.groups)))
     store.abandon()
+
+
+@pytest.mark.parametrize("what", ["committed", "folded", "page"])
+def test_what_could_not_be_told_is_told_again(place: Place, what: str) -> None:
+    """Memory was short, or the mistake is ours: nothing else may come that would make up for it."""
+    store = place.open()
+    told: dict[str, list[Any]] = {"committed": [], "folded": [], "page": [], "state": []}
+    news = threading.Condition()
+    failures = {what: 2}
+
+    def teller(name: str) -> Callable[[Any], None]:
+        def tell(value: Any) -> None:
+            if failures.get(name, 0):
+                failures[name] -= 1
+                raise MemoryError
+            with news:
+                told[name].append(value)
+                news.notify_all()
+
+        return tell
+
+    store.start(teller("committed"), teller("folded"), teller("state"))
+    store.submit(1, queued(1, 3), 1.0)
+    store.fold_soon()
+    with news:
+        assert news.wait_for(lambda: told["committed"] and told["folded"], PATIENCE_S), told
+    store.page(1, 0, 10, BYTES_MAX, teller("page"))
+    with news:
+        assert news.wait_for(lambda: len(told["page"]) > 0, PATIENCE_S)
+        assert news.wait_for(lambda: not told["state"] or not told["state"][-1], PATIENCE_S)
+    assert (told["committed"], told["folded"], len(told["page"][0])) == ([1], [1], 3)
