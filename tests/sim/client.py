@@ -242,7 +242,11 @@ class Client:
                 if packet_id in self.received:
                     continue
                 self.received.add(packet_id)
-            self.got[topic, payload, packet.qos] += 1
+            self.on_message(topic, payload, packet.qos)
+
+    def on_message(self, topic: str, payload: bytes, qos: int) -> None:
+        """The application gets it."""
+        self.got[topic, payload, qos] += 1
 
     def _on_ack(self, packet_type: int, packet_id: int, reason: int) -> None:
         assert reason in (0, 0x10), f"{self.name}: refused with 0x{reason:02X}"

@@ -1,130 +1,91 @@
 """The same world with a store beneath, in which the broker dies again and again.
 
 A crash takes everything that was not committed, and whatever the kernels had not sent; the
-clients live on and come back. The oracle is what they know themselves: what was acknowledged
-to its publisher has to reach every client whose subscription was acknowledged before it was
-first sent, at QoS 2 once; and no session that was acknowledged may be gone.
+clients live on and come back. Their sessions end and begin anew, their wills come, the process
+is stopped for a while and goes on or is killed, the store fails, and hours may pass before the
+broker is started again. What has to hold stands in `oracles.ORACLES`.
 
     python -m tests.sim.crash --seeds 1000 --start 0
+    python -m tests.sim.crash --seeds 1000 --without session-gone,group
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from mqtt_broker.codec.constants import PUBACK, PUBREC, V31, V311
-from mqtt_broker.codec.packets import (
-    Connack,
-    Packet,
-    Publish,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-)
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.packets import SubscriptionRequest
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.topics.names import matches, split_share
 from sessions.journal import Journal, Owner
-from tests.sim.client import Client, Sent
-from tests.sim.model import Model
-from tests.sim.world import World
+from tests.sim.client import Client
+from tests.sim.ledger import KINDS, WATCHER, Ledger
+from tests.sim.oracles import ORACLES, Abandoned, Broken, Oracles
+from tests.sim.promises import SLACK_S, Promises
+from tests.sim.wire import Wire
+from tests.sim.world import GROUPS, World
 from tests.store.memory_store import MemoryStore, Page
 
-if TYPE_CHECKING:
-    from tests.sim.wire import Wire
-
-FOREVER = 0xFFFF_FFFF
-
-
-class Ledger(Client):
-    """A client that writes down what it was promised."""
-
-    def __init__(self, world: World, name: str, version: int) -> None:
-        super().__init__(world, name, V311 if version == V31 else version)
-        self.expiry = FOREVER  # nobody's session ends, nothing is too large, nothing expires
-        self.is_persistent = True
-        self.clean = False
-        self.packet_bytes_max = 0
-        self.will_delay = None
-        self.sent_at: dict[bytes, tuple[float, str, int]] = {}  # first time, topic, QoS
-        self.acknowledged: dict[bytes, float] = {}
-        self.promised: dict[str, tuple[float, SubscriptionRequest]] = {}  # since SUBACK
-        self.has_session = False
-        self.order: dict[tuple[str, str, int], list[bytes]] = {}  # publisher, topic, QoS
-
-    def _on_packet(self, packet: Packet) -> None:
-        if isinstance(packet, Connack) and self.has_session:
-            assert packet.session_present, f"{self.name}: its session is gone"
-        if isinstance(packet, Suback):
-            request = self.asked[packet.packet_id]
-            assert isinstance(request, Subscribe)
-            for one in request.requests:
-                if one is self.wants.get(one.filter):  # else it has asked for another since
-                    self.promised[one.filter] = self.world.now, one
-                self.has_session = True
-        super()._on_packet(packet)
-
-    def _on_publish(self, packet: Publish) -> None:
-        before = dict(self.got)
-        super()._on_publish(packet)
-        for topic, payload, qos in self.got:
-            if (topic, payload, qos) not in before and topic[:2] in ("m/", "s/"):
-                name = payload.split()[0].decode()
-                self.order.setdefault((name, topic, qos), []).append(payload)
-
-    def _encode(self, packet_id: int, sent: Sent, *, dup: bool) -> bytes:
-        sent.expiry = -1
-        self.sent_at.setdefault(sent.payload, (self.world.now, sent.topic, sent.qos))
-        return super()._encode(packet_id, sent, dup=dup)
-
-    def _on_ack(self, packet_type: int, packet_id: int, reason: int) -> None:
-        if packet_type in (PUBACK, PUBREC) and packet_id in self.unacked:
-            self.acknowledged.setdefault(self.unacked[packet_id].payload, self.world.now)
-        super()._on_ack(packet_type, packet_id, reason)
-
-    def subscribe(self, text: str) -> None:
-        self.promised.pop(text, None)  # until the answer it may be so or so
-        super().subscribe(text)
-
-    def unsubscribe(self, text: str) -> None:
-        pass  # what it was promised stands
-
-
-class Nobody(Model):
-    """The oracles of a world without crashes stay silent."""
-
-    def on_heard(self, wire: Wire, data: bytes) -> None:
-        pass
-
-    def on_written(self, wire: Wire, data: bytes) -> None:
-        pass
-
-    def end(self, wire: Wire) -> None:
-        pass
+BEAT_S = 5.0
+WATCHED = ("will/#", "status/#")
 
 
 class CrashWorld(World):
     client_class = Ledger
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, without: Iterable[str] = ()) -> None:
+        self.oracles = Oracles(without)
+        self.theme = random.Random(f"{seed}/theme").choice(list(KINDS))
         super().__init__(seed)
-        self.model = Nobody(self)
+        self.model = self.promises = Promises(self)
+        self._add_watcher()
         self.wires: list[Wire] = []
         self.store = MemoryStore()
-        self.crashes = 0
+        self.crashes = self.pauses = 0
+        self.is_paused = False
+        self._held: list[Callable[[], None]] = []  # what a stopped process does when it goes on
+        self._callers: list[Callable[[], None]] = []  # who connects as soon as it serves
         self._lingers = False
         self._life = 0
         self.has_parts = seed % 3 == 0  # groups that are too large for one blob
-        self.commit_delay_s = self.rng.choice([0.0, 0.005, 0.2])
+        self.commit_delay_s = self.rng.choice([0.0, 0.005, 0.2, 1.0])
         self._live()
+
+    def _add_watcher(self) -> None:
+        """A client that is told of all wills, and has one session from first to last."""
+        watcher = Ledger(self, WATCHER, V5)
+        watcher.kind, watcher.will_delay, watcher.has_status = "keeper", None, False
+        watcher.wants = {text: SubscriptionRequest(text, 2, retain_handling=2) for text in WATCHED}
+        watcher.identifiers = dict.fromkeys(WATCHED, 0)
+        self.clients[WATCHER] = watcher
+
+    def _choose_subscriptions(self, client: Client) -> None:
+        is_about_groups = self.theme == "groups"
+        if self.rng.random() < (0.9 if is_about_groups else 0.3):
+            text = GROUPS[1] if is_about_groups else self.rng.choice(GROUPS)
+            level = 1 if is_about_groups else self.rng.choice([0, 1, 1, 2])
+            client.wants[text] = SubscriptionRequest(text, level)
+            client.identifiers[text] = 0
+        else:
+            super()._choose_subscriptions(client)
+
+    def choose_subscriptions(self, client: Client) -> None:
+        self._choose_subscriptions(client)
+
+    # Lives.
 
     def _live(self) -> None:
         """A broker that begins with what the store has."""
         self._life += 1
-        self._lingers = False
+        self._lingers = self.is_stopped = self.is_paused = False
         found = self.store.snapshot()
         self.journal = Journal(
             self._submit,
@@ -144,30 +105,57 @@ class CrashWorld(World):
         self.store.start(
             lambda number: self._told(life, self.broker.on_committed, number),
             lambda number: self._told(life, self.broker.on_folded, number),
-            lambda state: None,
+            self.broker.on_store_state,
         )
         restore(self.broker, found, self.now)
+        self.promises.on_restart(found.alive_at, self.broker)
         self.end_turn()
+        self._later(BEAT_S, self._beat)
+        self._serve_callers()
 
     def _told(self, life: int, act: Any, number: int) -> None:
         if life == self._life:
             act(number, self.now)
             self.end_turn()
 
+    def _beat(self) -> None:
+        self.store.beat(self.now)
+        self._later(BEAT_S, self._beat)
+
+    def when_it_serves(self, act: Callable[[], None]) -> None:
+        """Dial again and again until somebody listens."""
+        self._callers.append(act)
+
+    def _serve_callers(self) -> None:
+        callers, self._callers = self._callers, []
+        for act in callers:
+            self.after(self.rng.random(), act)
+
     # What the server does around the core.
 
     def end_turn(self) -> None:
+        if self.is_stopped:
+            return
         super().end_turn()
         if len(self.journal) and not self._lingers:
             self._lingers = True
             self._later(0.002, self._linger)
         while self.journal.wanted:
             self._ask(self.journal.wanted.pop())
+        self.promises.on_committed(self.journal.committed, self.journal.is_settled)
 
-    def _later(self, seconds: float, act: Any) -> None:
-        """Unless the broker dies before."""
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Unless the broker dies before; a stopped one does it when it goes on."""
         life = self._life
-        self.after(seconds, lambda: act() if life == self._life else None)
+
+        def call() -> None:
+            if life == self._life:
+                if self.is_paused:
+                    self._held.append(call)
+                else:
+                    act()
+
+        self.after(seconds, call)
 
     def _linger(self) -> None:
         self._lingers = False
@@ -196,9 +184,26 @@ class CrashWorld(World):
         self.wires.append(wire)
         return wire
 
+    def lose(self, wire: Wire) -> None:
+        if self.is_paused:
+            self._held.append(lambda: self.lose(wire))
+        else:
+            super().lose(wire)
+
+    def _turn(self) -> None:
+        if self.is_stopped:
+            self._turn_planned = False
+        else:
+            super()._turn()
+
+    # Faults.
+
     def crash(self) -> None:
         """Nothing of the process is left; what its kernel has still goes out."""
         self.crashes += 1
+        self.promises.on_killed()
+        self._life += 1
+        self.is_stopped, self.is_paused = True, False
         for wire in self.wires:
             if not wire.is_lost:
                 wire.is_closed = wire.is_lost = True
@@ -207,15 +212,71 @@ class CrashWorld(World):
                 wire._read_soon()
         self.wires.clear()
         self._ready.clear()
+        self._held.clear()
         self.store = self.store.crash()
-        self._live()
+        downtime_s = self.rng.choice([0.0, 0.0, 0.0, 0.3, 3.0, 30.0, 59.0, 90.0, 7_200.0])
+        if downtime_s:
+            self.after(downtime_s, self._live)
+        else:
+            self._live()
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after so long, unless somebody kills it meanwhile."""
+        self.pauses += 1
+        self.is_stopped = self.is_paused = True
+        life = self._life
+        self.after(seconds, lambda: self._go_on() if life == self._life else None)
+
+    def _go_on(self) -> None:
+        if not self.is_paused:
+            return
+        self.is_stopped = self.is_paused = False
+        self.promises.tick()
+        self.broker.tick(self.now)
+        self.end_turn()
+        held, self._held = self._held, []
+        for act in held:
+            act()
+        for wire in self.wires:
+            if wire.backlog and not wire.is_closed:
+                wire.send_on()
+            if wire.arrived:
+                self.ready(wire)
+        self._serve_callers()
+
+    def _fail_store(self) -> None:
+        self.store.fail("disk full")
+        self._later(self.rng.choice([0.1, 2.0, 20.0]), self._mend_store)
+
+    def _mend_store(self) -> None:
+        self.store.fail("")
+        self.store.commit()
+        self.store.fold()
+        self.store.answer()
 
     # The play.
 
     def _act(self, client: Client) -> None:
-        if self.rng.random() < 0.08:
+        chance = self.rng.random()
+        if self.is_stopped:
+            if self.is_paused and chance < 0.2:
+                self.crash()
+            elif chance > 0.5:
+                client.publish("m/a", self.rng.randrange(3))
+        elif self.theme == "groups" and chance > 0.5:
+            for _ in range(self.rng.choice([1, 4, 12])):
+                client.publish("s/a", 1)
+        elif self.theme == "sessions" and chance > 0.85:
+            self._return_and_crash(client)
+        elif chance < 0.08:
             self.crash()
-        elif self.rng.random() < 0.05:
+        elif chance < 0.12:
+            self._return_and_crash(client)
+        elif chance < 0.15:
+            self.pause(self.rng.choice([0.2, 4.0, 30.0, 100.0]))
+        elif chance < 0.19 and not self.store.state:
+            self._fail_store()
+        elif chance < 0.23:
             for session in self.broker.sessions:
                 session.evict(self.journal.folded, 0)
             for group in self.broker.groups.values():
@@ -223,13 +284,27 @@ class CrashWorld(World):
         else:
             super()._act(client)
 
+    def _return_and_crash(self, client: Client) -> None:
+        """Soon after it is told what session it has."""
+        client.vanish()
+        self.after(0.0, client._return)
+        self._later(self.rng.random() * self.rng.choice([0.05, 0.5]), self.crash)
+
     def play(self, actions: int = 150) -> None:
+        """One world from first to last; Abandoned when a rule that is left out ends it."""
         for client in self.clients.values():
             self.after(self.rng.random(), client._return)
         for _ in range(actions):
             self.run_until(self.now + self.rng.choice([0.0, 0.05, 0.3, 1.0]))
             self._act(self.rng.choice(list(self.clients.values())))
-        self._drain()
+        if self.is_stopped:
+            self.run_until(self.now + 8_000)
+        try:
+            self._drain()
+        except AssertionError as error:
+            if isinstance(error, Broken):
+                raise
+            self.oracles.check("rest", False, str(error))
         self.check()
 
     def check(self) -> None:
@@ -239,10 +314,16 @@ class CrashWorld(World):
                 at, topic, qos = publisher.sent_at[payload]
                 if payload:
                     self._check_message(ledgers, publisher, payload, at, topic, qos)
+                    self._check_groups(ledgers, payload, at, topic, qos)
         for client in ledgers:
+            self._check_once(client)
             for key, payloads in client.order.items():
                 if key[1].startswith("m/") and key[2]:
                     self._check_order(client, key, payloads)
+        self._check_wills()
+
+    def _check(self, oracle: str, holds: bool, text: str) -> None:
+        self.oracles.check(oracle, holds, text, is_final=True)
 
     def _check_order(
         self, client: Ledger, key: tuple[str, str, int], payloads: list[bytes]
@@ -254,10 +335,18 @@ class CrashWorld(World):
         begun = [since for text, (since, _) in client.promised.items() if matches(text, topic)]
         serials = [
             int(payload.split()[1])
-            for payload in payloads
+            for payload in dict.fromkeys(payloads)
             if publisher.sent_at[payload][0] > max(begun, default=self.now)
         ]
-        assert serials == sorted(serials), f"{client.name}: {key} out of order"
+        self._check("order", serials == sorted(serials), f"{client.name}: {key} out of order")
+
+    def _check_once(self, client: Ledger) -> None:
+        for (generation, payload), count in client.counts.items():
+            self._check(
+                "once",
+                count == 1 or not payload,
+                f"{client.name} got {payload!r} {count} times in session {generation}",
+            )
 
     def _check_message(
         self,
@@ -268,10 +357,7 @@ class CrashWorld(World):
         topic: str,
         qos: int,
     ) -> None:
-        promised = False  # to a group: any member may have got it
-        total = 0
         for client in ledgers:
-            counts = [client.got[topic, payload, level] for level in (0, 1, 2)]
             asked = [
                 wanted.qos
                 for text, (since, wanted) in client.promised.items()
@@ -280,43 +366,91 @@ class CrashWorld(World):
             ]
             best = min(qos, max(asked, default=0))
             if best:
-                assert sum(counts) > 0, f"{client.name} never got {payload!r} ({topic}, {best})"
-            if topic.startswith("m/"):
-                assert counts[2] <= 1, f"{client.name} got {payload!r} {counts[2]} times at QoS 2"
-            for text, (since, _) in client.promised.items():
-                shared = split_share(text)
-                if shared is not None and matches(shared[1], topic) and since < at:
-                    promised = True
-            total += sum(counts)
-        if promised and not self._may_be_dropped(ledgers):
-            assert total > 0, f"no member ever got {payload!r}"
+                count = sum(client.got[topic, payload, level] for level in (0, 1, 2))
+                text = f"{client.name} never got {payload!r} ({topic}, {best})"
+                self._check("delivered", count > 0, text)
 
-    def _may_be_dropped(self, ledgers: list[Ledger]) -> bool:
-        """A member at QoS 0 is given what nobody repeats."""
-        return any(
-            not wanted.qos
-            for client in ledgers
-            for text, wanted in client.wants.items()
-            if text.startswith("$share")
-        )
+    def _check_groups(
+        self, ledgers: list[Ledger], payload: bytes, at: float, topic: str, qos: int
+    ) -> None:
+        """While a group has a member whose session is stored, what it is dealt is kept."""
+        count = sum(client.got[topic, payload, level] for client in ledgers for level in (0, 1, 2))
+        for text in GROUPS:
+            shared = split_share(text)
+            assert shared is not None
+            if not matches(shared[1], topic):
+                continue
+            has_stored = any(
+                text in client.promised and client.promised[text][0] < at for client in ledgers
+            )
+            levels = [min(qos, level) for client in ledgers for name, level in client.shared_qos
+                      if name == text]  # fmt: skip
+            # QoS 0 is not repeated, and a QoS 2 exchange ends with its member. [MQTT-4.8.2-5]
+            ends = any((text, 2) in c.shared_qos and c.generation > 1 for c in ledgers)
+            if has_stored and min(levels) and (max(levels) < 2 or not ends):
+                self._check("group", count > 0, f"no member of {text} ever got {payload!r}")
+
+    def _check_wills(self) -> None:
+        watcher = self.clients[WATCHER]
+        assert isinstance(watcher, Ledger)
+        for known in self.promises.known.values():
+            for case in known.wills:
+                since = watcher.promised.get(f"{case.topic.split('/')[0]}/#", (math.inf,))[0]
+                if since >= case.heard_at:
+                    continue
+                name = case.payload.decode()
+                count = watcher.counts[watcher.generation, case.payload]
+                has_come = any(watcher.got[case.topic, case.payload, qos] for qos in (1, 2))
+                came_at = watcher.got_at.get(case.payload, math.inf)
+                if came_at < case.due_from - SLACK_S and case.due_from < math.inf:
+                    early_s = case.due_from - came_at
+                    self._check("will-early", False, f"{name} came {early_s:.1f} s too early")
+                    continue
+                is_due = case.fate == "sent" and case.is_recorded
+                self._check("will-comes", has_come or not is_due, f"{name} never came")
+                is_over = case.fate == "cancelled" and not case.group
+                self._check("will-cancelled", not (has_come and is_over), f"{name} came")
+                self._check("will-once", count <= 1, f"{name} came {count} times")
+
+
+def play(seed: int, without: Iterable[str] = ()) -> CrashWorld | None:
+    """The world, or None when a rule that is left out ended it."""
+    world = CrashWorld(seed, without)
+    try:
+        world.play()
+    except Abandoned:
+        return None
+    return world
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--without", default="", help=f"oracles, of {', '.join(ORACLES)}")
+    parser.add_argument("--all", action="store_true", help="go on, and count what each finds")
     args = parser.parse_args()
-    crashes = 0
+    without = [name for name in args.without.split(",") if name]
+    crashes = abandoned = 0
+    found: Counter[str] = Counter()
+    begun = time.monotonic()
     for seed in range(args.start, args.start + args.seeds):
         try:
-            world = CrashWorld(seed)
-            world.play()
-            crashes += world.crashes
-        except BaseException:
-            sys.stderr.write(f"seed {seed}:\n")
-            raise
-    sys.stdout.write(f"{args.seeds} seeds, {crashes} crashes, nothing lost\n")
-    return 0
+            world = play(seed, without)
+        except BaseException as error:
+            if not args.all or not isinstance(error, Exception):
+                sys.stderr.write(f"seed {seed}:\n")
+                raise
+            name = error.oracle if isinstance(error, Broken) else type(error).__name__
+            if not found[name]:
+                sys.stdout.write(f"seed {seed}, {time.monotonic() - begun:.1f} s: {error}\n")
+            found[name] += 1
+            continue
+        abandoned += world is None
+        crashes += world.crashes if world is not None else 0
+    said = ", ".join(f"{name} {count}" for name, count in found.items()) or "nothing lost"
+    sys.stdout.write(f"{args.seeds} seeds ({abandoned} abandoned), {crashes} crashes: {said}\n")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

@@ -138,14 +138,19 @@ class Wire:
             count = self.rng.randint(1, count)
         data = bytes(self.kernel[:count])
         del self.kernel[:count]
+        if not self.world.is_stopped:
+            self.send_on()
+        if data:
+            self.client.on_bytes(self, data)
+        self._read_on()
+
+    def send_on(self) -> None:
+        """The client's kernel may have room again."""
         had_backlog = bool(self.backlog)
         self._fill_quietly()
         if had_backlog and not self.is_closed:
             self.connection.on_written(len(self.backlog), self.world.now)
             self.world.turn_soon()
-        if data:
-            self.client.on_bytes(self, data)
-        self._read_on()
 
     def _read_on(self) -> None:
         if self.is_cut:

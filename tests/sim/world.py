@@ -7,6 +7,7 @@ and of the broker's own deadlines. The same seed plays the same events again.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from typing import Final
@@ -37,6 +38,7 @@ class World:
         self.now = START
         self.ids_max = self.rng.choice([200, 65_535])
         self.is_draining = False
+        self.is_stopped = False  # the broker's process does nothing; time goes on
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._ready: list[Wire] = []
@@ -91,7 +93,7 @@ class World:
     def run_until(self, end: float) -> None:
         for _ in range(EVENTS_MAX):
             planned = self._events[0][0] if self._events else end + 1
-            due = self.broker.timers.next()
+            due = math.inf if self.is_stopped else self.broker.timers.next()
             if min(planned, due) > end:
                 self.now = max(self.now, end)
                 return

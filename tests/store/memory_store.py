@@ -382,6 +382,11 @@ class MemoryStore:
             count -= 1
         return count
 
+    def beat(self, at: float) -> None:
+        """The broker is alive: what the real store writes every few seconds."""
+        if not self.state:
+            self._tables.alive_at = max(self._tables.alive_at, at)
+
     def fold(self) -> None:
         if self.state or not self._journal:
             return
