@@ -3,12 +3,13 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-compiled check bench bench-spark torture \
-	spark-kill spark-zip load fuzz clean
+	powerloss sabotage spark-kill spark-zip load fuzz clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
+RUNS ?= 10
 SPARK_KILLS ?= 12
 LOAD_SECONDS ?= 60
 SEED ?= 1
@@ -84,6 +85,12 @@ torture: setup  ## kill the broker KILLS times under load (200), PostgreSQL a qu
 		--database sqlite --command $(BIN)/fleetmq
 	@$(BIN)/python -m tests.fault.torture --kills $$((($(KILLS) + 3) / 4)) --seed $(SEED) \
 		--database postgresql --command $(BIN)/fleetmq
+
+powerloss: $(VENV)/.ready  ## cut the power at 400 moments of each of RUNS runs of the broker (10), and count
+	@$(BIN)/python -m tests.powerloss.run --seeds $(RUNS) --start $(SEED) --without directory,session-gone
+
+sabotage: $(VENV)/.ready  ## put known defects back, one after the other, and see that the searches find each
+	@$(BIN)/python -m tests.sabotage --seeds 10
 
 spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their commits, and executors, and count
 	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS)

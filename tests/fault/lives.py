@@ -29,6 +29,7 @@ from tests.server.process import ROOT, environment
 
 PATIENCE_S: Final = 30.0
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
+_SABOTAGED: Final = f"from tests.sabotage import put_in; put_in({{!r}}); {_MAIN}"
 _COMPLAINT: Final = re.compile(r" (ERROR|CRITICAL) |^Traceback")
 _GREETING: Final = re.compile(rb"listens on .*\n")
 # Below what the system hands out by itself: a client that dials a port of that range while
@@ -62,11 +63,13 @@ class Lives:
         database_url: str = "",
         command: str = "",
         env: Mapping[str, str] | None = None,
+        sabotage: str = "",
     ) -> None:
         self.data = directory / "data"
         self.log_path = directory / "broker.log"
         self.port = free_port()
-        program = [command] if command else [sys.executable, "-c", _MAIN]
+        main = _SABOTAGED.format(sabotage) if sabotage else _MAIN
+        program = [command] if command else [sys.executable, "-c", main]
         self.command = [*program, "broker", "--port", str(self.port), "--durability", durability]
         self.command += ["--data-dir", str(self.data)]
         if database_url:

@@ -87,8 +87,12 @@ class Talker:
             found[prop.SESSION_EXPIRY_INTERVAL] = expiry
         if receive_maximum < 65_535:
             found[prop.RECEIVE_MAXIMUM] = receive_maximum
-        self.send(encode_from_client(V5, Connect(V5, client_id, clean, 0, found, will)))
-        answer = self._expect(Connack)
+        try:
+            self.send(encode_from_client(V5, Connect(V5, client_id, clean, 0, found, will)))
+            answer = self._expect(Connack)
+        except BaseException:
+            self._sock.close()
+            raise
         assert answer.reason == 0, answer
         self.present = answer.session_present
 

@@ -67,6 +67,7 @@ class Options:
     deaths: str = "any"  # or orderly: SIGTERM alone
     faults: bool = False  # the store fails now and then as well
     keep: bool = False
+    sabotage: str = ""  # a defect that is put into the broker, see tests/sabotage.py
 
     @property
     def has_log(self) -> bool:
@@ -81,6 +82,7 @@ class Options:
             "--rate", f"{self.rate:g}", "--seconds-per-life", f"{self.life_s:g}",
         ]  # fmt: skip
         words += ["--deaths", self.deaths] + ["--faults"] * self.faults
+        words += ["--sabotage", self.sabotage] if self.sabotage else []
         return shlex.join(words + (["--command", self.command] if self.command else []))
 
 
@@ -181,6 +183,7 @@ class Torture:
                     database_url=url,
                     command=self.options.command,
                     env=_SETTINGS,
+                    sabotage=self.options.sabotage,
                 )
             )
             self._server = server
@@ -431,6 +434,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--deaths", choices=("any", "orderly"), default=default.deaths)
     parser.add_argument("--faults", action="store_true", help="fail the store now and then, too")
     parser.add_argument("--keep", action="store_true", help="keep the ledgers in any case")
+    parser.add_argument("--sabotage", default="", help="put a defect into the broker")
     options = Options(**vars(parser.parse_args(arguments)))
     signal.signal(signal.SIGTERM, _stop)
     try:

@@ -1,0 +1,308 @@
+"""Defects put back, each by name, and whether the general tests find them.
+
+    python -m tests.sabotage --seeds 10                    # every defect, by every finder it has
+    python -m tests.sabotage --only synchronous-off --seconds 60
+
+An entry is a function that changes the program in this process (`put_in`), and the finders that
+have to notice: `crash` (tests.sim.crash), `powerloss` (tests.powerloss.run), `torture`
+(tests.fault.torture), `fuzz` (tests.fuzz.broker). Each search begins at a seed of its own and
+ends at the first finding; a defect that one of them does not find is a hole in the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+Change = Callable[[], None]
+ROOT: Final = Path(__file__).parents[1]
+FOUND: Final = 3  # the exit code of a search that found something
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    name: str
+    put_in: Change
+    finders: tuple[str, ...]
+
+
+SABOTAGES: Final[dict[str, Sabotage]] = {}
+
+
+def sabotage(*finders: str) -> Callable[[Change], Change]:
+    """Register a defect under its function's name; its docstring says what it is."""
+
+    def register(change: Change) -> Change:
+        name = change.__name__.replace("_", "-")
+        SABOTAGES[name] = Sabotage(name, change, finders)
+        return change
+
+    return register
+
+
+def put_in(name: str) -> None:
+    """Put the defect into this process; an empty name: none."""
+    if name:
+        SABOTAGES[name].put_in()
+
+
+# Of the core and the journal.
+
+
+@sabotage("crash", "powerloss", "torture")
+def acknowledged_before_the_commit() -> None:
+    """Acknowledgements leave when a group is packed, and not when it is on disk."""
+    from sessions.journal import Journal
+
+    flush = Journal.flush
+
+    def flush_and_tell(self: Journal, now: float) -> None:
+        flush(self, now)
+        self.on_committed(self.number, now)
+
+    _set(Journal, "flush", flush_and_tell)
+
+
+@sabotage("crash")
+def inbound_id_forgotten() -> None:
+    """The packet id of an inbound QoS 2 message is not recorded with it."""
+    from sessions.journal import Ticket
+
+    write = Ticket.write
+
+    def write_without(self: Ticket, out: list[bytes]) -> None:
+        self.inbound_ids = []
+        write(self, out)
+
+    _set(Ticket, "write", write_without)
+
+
+@sabotage("crash")
+def outbound_id_unrecorded() -> None:
+    """An outbound QoS 2 PUBLISH leaves before its packet id is on disk."""
+    from sessions.journal import Ticket
+
+    def release(self: Ticket, parked: Any) -> None:
+        parked.release(self.born_at)
+
+    _set(Ticket, "park", release)
+
+
+@sabotage("crash")
+def session_end_unrecorded() -> None:
+    """A session that ends stays in the store."""
+    from sessions.journal import Journal
+
+    def forget(self: Journal, sid: int, items: list[Any], now: float) -> None:
+        for _, _, n, ticket in items:
+            if n and ticket is not None:
+                ticket.on_taken(now)
+
+    _set(Journal, "on_end", forget)
+
+
+@sabotage("crash")
+def will_sent_again() -> None:
+    """A will that was sent stays recorded, and is sent again after a crash."""
+    from mqtt_broker.core import wills
+    from sessions.session import Session
+
+    send = wills.send
+
+    def send_unrecorded(broker: Any, session: Session, now: float) -> None:
+        sid, session.sid = session.sid, 0
+        send(broker, session, now)
+        session.sid = sid
+
+    _set(wills, "send", send_unrecorded)
+
+
+@sabotage("crash")
+def suback_at_once() -> None:
+    """SUBACK does not wait until the subscription is on disk."""
+    from sessions.journal import Journal
+
+    def release(self: Journal, hold: Any) -> None:
+        hold.is_safe = True
+        hold.release(0.0)
+
+    _set(Journal, "wait", release)
+
+
+# Of what reaches the disk.
+
+
+@sabotage("powerloss")
+def synchronous_off() -> None:
+    """SQLite does not sync."""
+
+    class Hasty(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            return super().execute(
+                statement.replace("synchronous = FULL", "synchronous = OFF"), *values
+            )
+
+    connect = sqlite3.connect
+
+    def connect_hastily(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        return connect(*arguments, factory=Hasty, **options)
+
+    _set(sqlite3, "connect", connect_hastily)
+
+
+@sabotage("powerloss")
+def directories_unsynced() -> None:
+    """The names of new files in the store and the log are not synced."""
+    from mqtt_broker.streams.disk import Disk
+    from sessions import files
+
+    sync = files.sync
+
+    def sync_files(path: Path) -> None:
+        if not path.is_dir():
+            sync(path)
+
+    _set(files, "sync", sync_files)
+    _set(Disk, "sync_directory", lambda self, path: None)
+
+
+@sabotage("powerloss")
+def log_unsynced() -> None:
+    """What is written to the log is not synced."""
+    from mqtt_broker.streams.disk import Disk
+
+    _set(Disk, "sync", lambda self, file: None)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
+# Who finds them.
+
+
+def _search_crash(name: str, seed: int, seconds: float) -> str:
+    from tests.sim.crash import play
+    from tests.sim.oracles import NOT_YET
+
+    put_in(name)
+    deadline = time.monotonic() + seconds
+    world = seed * 1_000_000
+    while time.monotonic() < deadline:
+        try:
+            play(world, NOT_YET)
+        except Exception as error:
+            return f"seed {world}: {error!r}"
+        world += 1
+    return ""
+
+
+def _search_powerloss(name: str, seed: int, seconds: float) -> str:
+    from tests.powerloss.reboot import NOT_YET
+    from tests.powerloss.run import search
+
+    deadline = time.monotonic() + seconds
+    run = seed * 1_000
+    while time.monotonic() < deadline:
+        outcome = search(run, states=300, sabotage=name, without=NOT_YET)
+        if outcome.lost:
+            return f"seed {run}: {next(iter(outcome.first.values()))}"
+        run += 1
+    return ""
+
+
+def _search_torture(name: str, seed: int, seconds: float) -> str:
+    from tests.fault.torture import Options, torture
+
+    kills = max(5, int(seconds / 2))
+    options = Options(kills=kills, rate=800.0, life_s=0.5, clients=3, seed=seed, sabotage=name)
+    out = io.StringIO()
+    with tempfile.TemporaryDirectory() as where:
+        verdict = torture(options, out, Path(where))
+    return "" if verdict.is_clean else ", ".join(verdict.counts)
+
+
+def _search_fuzz(name: str, seed: int, seconds: float) -> str:
+    broker = importlib.import_module("tests.fuzz.broker")
+    put_in(name)
+    return str(broker.search(seed, seconds))
+
+
+FINDERS: Final[dict[str, Callable[[str, int, float], str]]] = {
+    "crash": _search_crash,
+    "powerloss": _search_powerloss,
+    "torture": _search_torture,
+    "fuzz": _search_fuzz,
+}
+
+
+# The runner: a process for each search, since a defect stays in the one it was put into.
+
+
+def search(name: str, finder: str, seed: int, seconds: float) -> tuple[str, float]:
+    """What the finder says (empty: nothing found), and after how many seconds."""
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "tests.sabotage", "--one", name, finder, str(seed)]
+    done = subprocess.run(
+        [*command, "--seconds", str(seconds)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    took_s = time.monotonic() - begun
+    if done.returncode == FOUND:
+        return done.stdout.strip(), took_s
+    if done.returncode:
+        raise RuntimeError(f"{finder} of {name} with seed {seed}: {done.stderr[-2000:]}")
+    return "", took_s
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sabotage", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--start", type=int, default=0, help="the first seed; 0: fresh ones")
+    parser.add_argument("--seconds", type=float, default=120.0, help="that one search may take")
+    parser.add_argument("--only", default="", help=f"of {', '.join(SABOTAGES)}")
+    parser.add_argument("--finder", default="", help=f"one of {', '.join(FINDERS)}")
+    parser.add_argument("--one", nargs=3, metavar=("NAME", "FINDER", "SEED"))
+    args = parser.parse_args(arguments)
+    if args.one:
+        name, finder, seed = args.one
+        said = FINDERS[finder](name, int(seed), args.seconds)
+        sys.stdout.write(said + "\n")
+        return FOUND if said else 0
+    missed = 0
+    wanted = args.only.split(",") if args.only else list(SABOTAGES)
+    for name in wanted:
+        for finder in SABOTAGES[name].finders:
+            if args.finder in ("", finder):
+                missed += _judge(name, finder, args.seeds, args.start, args.seconds)
+    return int(missed > 0)
+
+
+def _judge(name: str, finder: str, seeds: int, start: int, seconds: float) -> int:
+    """How many of the seeds did not find it."""
+    start = start or random.SystemRandom().randrange(1_000, 1_000_000)
+    found = [search(name, finder, seed, seconds) for seed in range(start, start + seeds)]
+    times = [took_s for said, took_s in found if said]
+    slowest = max(times, default=0.0)
+    sys.stdout.write(
+        f"{name}: {finder} found it with {len(times)} of {seeds} seeds from {start} on, "
+        f"within {slowest:.0f} s\n"
+    )
+    for said in [said for said, _ in found if said][:1]:
+        sys.stdout.write(f"  {said[:200]}\n")
+    sys.stdout.flush()
+    return seeds - len(times)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
