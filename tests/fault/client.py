@@ -23,8 +23,8 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Connack, Connect, Disconnect, Packet, Will
 from mqtt_broker.codec.properties import Properties
 from tests.fault.ledger import Ledger
+from tests.fault.plan import DAY_S
 
-DAY_S: Final = 86_400
 _BACKOFF_S: Final = (0.02, 0.2)
 _SHUTTING_DOWN: Final = 0x8B
 _RETRY: Final = frozenset({0x88, 0x89, _SHUTTING_DOWN})  # unavailable, busy: it says come again

@@ -5,6 +5,7 @@
 of publishers     S stream seq             sent for the first time
                   A stream seq             acknowledged (PUBACK, PUBREC)
                   X stream seq reason      refused
+                  N stream seq             given up, with the session it was sent in
 of subscribers    G client stream seq qos  delivered: a new message for the application
                   Q client filter          SUBSCRIBE is on its way
                   K client filter          SUBACK came
@@ -16,6 +17,10 @@ of the mourner    W episode                its connection is cut: the will is du
                   T episode                it tries to connect with the next will
                   P episode                the broker keeps that will: a PUBREC says so
 of the watcher    D episode                a will arrived
+of the beacon     B episode                the broker keeps its will: a PUBACK says so
+                  O episode                it leaves in order, and its will with it
+of the watcher    I episode                the beacon said that it is online
+                  J episode                the beacon's will arrived
 of any client     L client                 its session was lost
                   E client text            the broker did what it may not
 """

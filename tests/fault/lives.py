@@ -156,6 +156,13 @@ class Lives:
             self._process.kill()
             self._over()
 
+    def pause(self) -> None:
+        """SIGSTOP: it does nothing until `go_on`, and does not notice."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def terminate(self, seconds: float = PATIENCE_S) -> int:
         """SIGTERM, and its exit code; TimeoutExpired when it does not end."""
         self.process.send_signal(signal.SIGTERM)

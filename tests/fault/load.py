@@ -21,7 +21,7 @@ from tests.fault.client import Client, Loop
 from tests.fault.ledger import Ledger
 from tests.fault.publisher import Publisher, Sending
 from tests.fault.taker import Subscriber
-from tests.fault.witnesses import Mourner, Reader, Watcher
+from tests.fault.witnesses import Beacon, Mourner, Reader, Watcher
 
 _SAY_EVERY_S: Final = 0.25
 
@@ -30,7 +30,9 @@ class Part:
     def __init__(self, loop: Loop, made: plan.Plan, part: int, parts: int) -> None:
         self.loop = loop
         publishers: list[Client] = [Publisher(loop, made, n) for n in range(made.publishers)]
-        witnesses: list[Client] = [Reader(loop, made), Mourner(loop, made), Watcher(loop, made)]
+        witnesses: list[Client] = [
+            Reader(loop, made), Mourner(loop, made), Watcher(loop, made), Beacon(loop, made)
+        ]  # fmt: skip
         takers: list[Client] = [Subscriber(loop, made, taker) for taker in made.takers]
         self.clients = [*publishers, *witnesses, *takers][part::parts]
         for client in self.clients:
@@ -57,6 +59,8 @@ class Part:
                 client.gather()
             elif word == "gather" and isinstance(client, Mourner):
                 client.stay()
+            elif word == "gather" and isinstance(client, Beacon):
+                client.stay_away()
 
     def _say(self) -> None:
         takers = [client for client in self.clients if isinstance(client, Subscriber)]

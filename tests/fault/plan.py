@@ -13,6 +13,9 @@ from typing import Final
 
 WILL_TOPIC: Final = "will/mourner"
 WILL_DELAY_S: Final = 3
+STATUS_TOPIC: Final = "status/beacon"
+DAY_S: Final = 86_400
+BRIEF_S: Final = 8  # the expiry of a session that no crash may end early
 _HEAD: Final = struct.Struct(">HII")
 
 
@@ -38,6 +41,8 @@ class Taker:
     is_cutting: bool = False  # drops its connection in the middle of handshakes
     is_churning: bool = False  # unsubscribes and subscribes
     is_renewing: bool = False  # begins a new session now and then, by Clean Start
+    is_fleeting: bool = False  # its session ends with its connection
+    expiry_s: int = DAY_S
     log: str = ""  # the stream of the telemetry log it reads them from
 
     def asked(self, number: int) -> str:
@@ -51,6 +56,7 @@ class Plan:
     seed: int
     publishers: int
     rate: float  # messages a second, of all publishers
+    toggler: int  # the publisher that begins new sessions, and uses their packet ids again
     streams: tuple[Stream, ...] = field(default=())
     takers: tuple[Taker, ...] = field(default=())
 
@@ -73,7 +79,7 @@ def make(seed: int, publishers: int, rate: float, *, has_log: bool = False) -> P
             stream(p, f"state/p{p}/{qos}", qos, retain=True)
     stream(publishers, "mark/mourner", 2)
     takers = _takers(publishers) + (_LOG_TAKERS if has_log else [])
-    return Plan(seed, publishers, rate, tuple(streams), tuple(takers))
+    return Plan(seed, publishers, rate, publishers - 1, tuple(streams), tuple(takers))
 
 
 def _takers(publishers: int) -> list[Taker]:
@@ -92,6 +98,15 @@ def _takers(publishers: int) -> list[Taker]:
         Taker("clerk-0", ("load/+/b",), 1, share="desk", ack_pause_s=0.03, comes_and_goes=True),
         Taker("clerk-1", ("load/+/b",), 1, share="desk", ack_pause_s=0.01, comes_and_goes=True),
     ]
+    takers += [
+        Taker("brief", ("load/p1/a",), 2, expiry_s=BRIEF_S),
+        Taker("host", ("load/p0/+",), 1, share="mixed", comes_and_goes=True),
+        *(
+            Taker(f"guest-{n}", ("load/p0/+",), 1, share="mixed", is_fleeting=True,
+                  receive_maximum=2 + 20 * n, ack_pause_s=0.02, expiry_s=0, comes_and_goes=n > 0)
+            for n in range(2)
+        ),
+    ]  # fmt: skip
     for p in range(publishers):
         takers += [
             Taker(f"away-{p}", (f"load/p{p}/a",), 2 - p % 2, comes_and_goes=True),

@@ -17,6 +17,7 @@ _TICK_S: Final = 0.01
 _RECEIVE_MAXIMUM: Final = 65_535
 _BURST_MAX: Final = 24
 _CUT_EVERY_S: Final = (0.5, 5.0)
+_TOGGLE_EVERY_S: Final = (0.05, 0.6)
 _CUT_IN_BURST_S: Final = 0.005
 
 
@@ -88,10 +89,14 @@ class Sending(Client):
         self._window = min(told.number(prop.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM), 1000)
         if not present:
             self.released.clear()
+            self.on_new_session()
         for packet_id in self.released:
             self.send(encode_ack(PUBREL, packet_id))
         for packet_id, message in self.unacked.items():
             self._write(packet_id, message, dup=present)
+
+    def on_new_session(self) -> None:
+        """What was under way in the old one may be sent again as something new."""
 
     def on_packet(self, packet: Packet) -> None:
         if not isinstance(packet, Ack):
@@ -146,7 +151,8 @@ class Publisher(Sending):
     def __init__(self, loop: Loop, made: Plan, number: int) -> None:
         super().__init__(loop, f"p{number}", made.rng(f"p{number}"))
         self._begin()
-        self.takes_lowest_id = number % 2 == 0
+        self._is_toggler = number == made.toggler
+        self.takes_lowest_id = number % 2 == 0 or self._is_toggler
         streams = [stream for stream in made.streams if stream.publisher == number]
         self._load = [stream for stream in streams if not stream.retain]
         self._states = [stream for stream in streams if stream.retain]
@@ -187,8 +193,21 @@ class Publisher(Sending):
         if not self.unacked and self.rng.random() < 0.9:
             self.loop.after(_CUT_IN_BURST_S, self._cut_now_and_then)
             return
+        if self._is_toggler and self.rng.random() < 0.7:
+            self.clean_start = True
+            self.is_promised = False
         self.cut()
-        self.loop.after(self.rng.uniform(*_CUT_EVERY_S), self._cut_now_and_then)
+        every_s = _TOGGLE_EVERY_S if self._is_toggler else _CUT_EVERY_S
+        self.loop.after(self.rng.uniform(*every_s), self._cut_now_and_then)
+
+    def on_new_session(self) -> None:
+        """By Clean Start: nothing of the old session is sent again, it could come twice."""
+        if self.clean_start:
+            for message in self.unacked.values():
+                self.note("N", message.stream.index, message.seq)
+            self.unacked.clear()
+            self.clean_start = False
+            self._last_id = 0
 
     def finish(self) -> None:
         self.is_finishing = True

@@ -36,6 +36,8 @@ class Subscriber(Client):
             loop, taker.name, made.rng(taker.name), receive_maximum=taker.receive_maximum
         )
         self.taker = taker
+        self.expiry_s = taker.expiry_s
+        self.clean_start = taker.is_fleeting
         self.got = 0
         self.is_gathering = False
         self._qos = {stream.index: min(stream.qos, taker.qos) for stream in made.streams}
@@ -65,7 +67,7 @@ class Subscriber(Client):
     def _go(self) -> None:
         if self.is_gathering:
             return
-        if not self.is_promised:
+        if not self.is_settled:
             self.loop.after(self.rng.uniform(*_ONLINE_S), self._go)
             return
         self.leave(self.rng.choice(("disconnect", "close", "reset", "torn")))
@@ -137,8 +139,9 @@ class Subscriber(Client):
                 self.complain(f"UNSUBACK {packet.reasons}")
             self.note("V", self.name, number)
         self._granted[number] = self._wanted[number]
-        self.is_promised = True
-        self.clean_start = False
+        if not self.taker.is_fleeting:
+            self.is_promised = True
+            self.clean_start = False
         if self.taker.is_late and self.is_settled and not self.is_gathering:
             self.leave("disconnect")
 

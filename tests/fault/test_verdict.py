@@ -19,7 +19,7 @@ class Story:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.plan = plan.make(1, 3, 100.0)
+        self.plan = plan.make(1, 4, 100.0)
         self.lines: list[str] = []
         self.streams = {(s.topic, s.qos): s.index for s in self.plan.streams}
         for taker in self.plan.takers:
@@ -47,7 +47,7 @@ class Story:
 
     def verdict(self) -> Verdict:
         self.path.write_text("".join(self.lines))
-        return Judge(self.plan).read([self.path])
+        return Judge(self.plan, frozenset()).read([self.path])
 
 
 @pytest.fixture
@@ -245,3 +245,46 @@ def test_a_payload_says_when_it_was_changed() -> None:
     for wrong in (payload[:-1], payload + b"x", payload[:-1] + b"x", b"", payload[:4]):
         with pytest.raises(ValueError):
             plan.read(wrong)
+
+
+def test_a_message_that_a_fleeting_member_took_with_it(story: Story) -> None:
+    story.message("load/p0/a", 1, 1, skip="host")
+    assert story.verdict().counts == {"lost from a group with fleeting members": 1}
+    story.add("G", "guest-1", story.streams["load/p0/a", 1], 1, 1)
+    assert story.verdict().is_clean
+
+
+def test_a_group_of_fleeting_members_alone_is_owed_nothing(story: Story) -> None:
+    story.add("U", "host", 0)
+    story.message("load/p0/a", 1, 1, skip="host")
+    assert story.verdict().is_clean
+
+
+def test_the_id_of_a_session_that_ended_swallows_a_message(story: Story) -> None:
+    story.message("load/p3/a", 2, 1, skip="all")
+    assert story.verdict().counts == {"lost after Clean Start": 1}
+
+
+def test_what_was_given_up_with_its_session_need_not_be_acknowledged(story: Story) -> None:
+    stream = story.streams["load/p3/a", 2]
+    story.add("S", stream, 1)
+    assert story.verdict().counts == {"never acknowledged": 1}
+    story.add("N", stream, 1)
+    assert story.verdict().is_clean
+
+
+def test_short_session_lost(story: Story) -> None:
+    story.add("L", "brief")
+    assert story.verdict().counts == {"short sessions lost": 1}
+
+
+def test_fleeting_wills(story: Story) -> None:
+    for episode in (1, 2):
+        story.add("B", episode)
+        story.add("I", episode)
+    story.add("O", 2)
+    assert story.verdict().counts == {"fleeting wills lost": 1}
+    story.add("J", 1)
+    assert story.verdict().counts == {"fleeting wills late": 1}
+    story.add("J", 1)
+    assert story.verdict().counts == {"wills repeated": 1, "fleeting wills late": 1}

@@ -36,7 +36,7 @@ from tests.fault.lives import Ended, Lives
 from tests.fault.log_witness import CONFIG, LogRow, LogWitness, judge_log
 from tests.fault.postgres import PostgreSQL, Unavailable
 from tests.fault.tether import tied
-from tests.fault.verdict import Judge, Verdict, explain, table
+from tests.fault.verdict import NOT_YET, Judge, Verdict, explain, table
 from tests.server.process import ROOT
 
 PARTS: Final = 3
@@ -67,6 +67,7 @@ class Options:
     deaths: str = "any"  # or orderly: SIGTERM alone
     faults: bool = False  # the store fails now and then as well
     keep: bool = False
+    without: str = ",".join(sorted(NOT_YET))  # kinds of findings that are not looked for
     sabotage: str = ""  # a defect that is put into the broker, see tests/sabotage.py
 
     @property
@@ -82,6 +83,7 @@ class Options:
             "--rate", f"{self.rate:g}", "--seconds-per-life", f"{self.life_s:g}",
         ]  # fmt: skip
         words += ["--deaths", self.deaths] + ["--faults"] * self.faults
+        words += ["--without", self.without] if self.without != Options().without else []
         words += ["--sabotage", self.sabotage] if self.sabotage else []
         return shlex.join(words + (["--command", self.command] if self.command else []))
 
@@ -199,7 +201,7 @@ class Torture:
             broker.kill()
             complaints = broker.complaints(store_may_fail=self.options.faults)
             self._troubles += [f"in its log: {line}" for line in complaints[:20]]
-            judge = Judge(self._plan)
+            judge = Judge(self._plan, frozenset(self.options.without.split(",")))
             verdict = judge.read(load.ledger for load in self._loads)
             if has_log:
                 witness.stop()
@@ -263,6 +265,8 @@ class Torture:
             self._wait(self.options.life_s * rng.uniform(0.2, 1.8))
         if self.options.faults and rng.random() < 0.6:
             self._fail_store(broker)
+        if rng.random() < 0.2 and not is_orderly and self._is_killed_while_stopped(broker):
+            return
         if chance > 0.92 or is_orderly:
             self._terminate(broker)
         elif chance > 0.88:  # killed while it ends in order
@@ -273,6 +277,17 @@ class Torture:
             self._kill_slow(broker)
         else:
             self._kill(broker, "SIGKILL")
+
+    def _is_killed_while_stopped(self, broker: Lives) -> bool:
+        """SIGSTOP for a moment, and then SIGCONT or SIGKILL."""
+        broker.pause()
+        self._wait(self._rng.uniform(0.0, 0.6))
+        if self._rng.random() < 0.5:
+            self._kill(broker, "SIGKILL while stopped")
+            return True
+        broker.go_on()
+        self._wait(self._rng.uniform(0.0, 0.02))
+        return False
 
     def _kill_slow(self, broker: Lives) -> None:
         """No commit for a moment; killed in the middle of it, or just when all comes at once.
@@ -434,6 +449,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--deaths", choices=("any", "orderly"), default=default.deaths)
     parser.add_argument("--faults", action="store_true", help="fail the store now and then, too")
     parser.add_argument("--keep", action="store_true", help="keep the ledgers in any case")
+    parser.add_argument("--without", default=default.without, help="kinds of findings")
     parser.add_argument("--sabotage", default="", help="put a defect into the broker")
     options = Options(**vars(parser.parse_args(arguments)))
     signal.signal(signal.SIGTERM, _stop)

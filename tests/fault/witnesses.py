@@ -1,4 +1,4 @@
-"""Three special clients: one reads what is retained, one has wills, one watches for them."""
+"""Special clients: one reads what is retained, two have wills, one watches for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBREC, PUBREL, V5
-from mqtt_broker.codec.encode import PINGREQ_BYTES, encode_ack, encode_from_client
+from mqtt_broker.codec.encode import PINGREQ_BYTES, encode_ack, encode_from_client, encode_publish
 from mqtt_broker.codec.packets import (
     Ack,
     Packet,
@@ -21,7 +21,7 @@ from mqtt_broker.codec.packets import (
 from mqtt_broker.codec.properties import Properties
 from tests.fault import plan
 from tests.fault.client import Client, Loop
-from tests.fault.plan import WILL_DELAY_S, WILL_TOPIC, Plan
+from tests.fault.plan import STATUS_TOPIC, WILL_DELAY_S, WILL_TOPIC, Plan
 from tests.fault.publisher import Sending
 
 _READ_EVERY_S: Final = 0.4
@@ -108,6 +108,59 @@ class Mourner(Sending):
         self.is_staying = True
 
 
+class Beacon(Client):
+    """Says that it is online, by a retained message, and has a will that says that it is not.
+
+    Its session ends with its connection, so a broker that dies has to know the will by itself.
+    Each connection is an episode. It leaves in order now and then, else it stays.
+    """
+
+    clean_start = True
+
+    def __init__(self, loop: Loop, made: Plan) -> None:
+        super().__init__(loop, "beacon", made.rng("beacon"))
+        self.expiry_s = 0
+        self.is_staying = False
+        self._episode = 0
+
+    def will(self) -> Will:
+        self._episode += 1
+        return Will(STATUS_TOPIC, b"offline %d" % self._episode, 2, True, Properties())
+
+    def on_connected(self, present: bool, told: Properties) -> None:
+        payload = b"online %d" % self._episode
+        self.send(encode_publish(V5, STATUS_TOPIC, payload, qos=2, retain=True, packet_id=1))
+
+    def on_packet(self, packet: Packet) -> None:
+        if not isinstance(packet, Ack):
+            self.complain(f"{type(packet).__name__} to the beacon")
+        elif packet.packet_type == PUBREC:
+            self.note("B", self._episode)
+            self.send(encode_ack(PUBREL, 1))
+            self.loop.after(self.rng.uniform(0.3, 3.0), self._go)
+
+    def _go(self) -> None:
+        if not self.is_online or self.is_staying:
+            return
+        if self.rng.random() < 0.5:
+            self.note("O", self._episode)
+            self.leave("disconnect")
+        else:
+            self.leave(self.rng.choice(("close", "reset")))
+        self.loop.after(self.rng.uniform(0.0, 0.3), self._come_back)
+
+    def _come_back(self) -> None:
+        if not self.is_staying:
+            self.come()
+
+    def stay_away(self) -> None:
+        """The end: go in order, and do not come again."""
+        self.is_staying = True
+        if self.is_online:
+            self.note("O", self._episode)
+        self.leave("disconnect")
+
+
 class Watcher(Client):
     """Always there, and notes the wills that arrive."""
 
@@ -121,8 +174,11 @@ class Watcher(Client):
             self._open.clear()
             self.is_settled = False
         if not self.is_settled:
-            request = SubscriptionRequest(WILL_TOPIC, 2)
-            self.send(encode_from_client(V5, Subscribe(1, [request])))
+            requests = [
+                SubscriptionRequest(topic, 2, retain_handling=2)
+                for topic in (WILL_TOPIC, STATUS_TOPIC)
+            ]
+            self.send(encode_from_client(V5, Subscribe(1, requests)))
 
     def on_packet(self, packet: Packet) -> None:
         if isinstance(packet, Suback):
@@ -131,9 +187,13 @@ class Watcher(Client):
             for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
                 if packet_id not in self._open:
                     self._open[packet_id] = payload
-                    self.note("D", payload.decode())
+                    self._note(payload.decode())
                 self.send(encode_ack(PUBREC, packet_id))
         elif isinstance(packet, Ack) and packet.packet_type == PUBREL:
             for packet_id in packet.packet_ids:
                 self._open.pop(packet_id, None)
                 self.send(encode_ack(7, packet_id))
+
+    def _note(self, text: str) -> None:
+        word, _, episode = text.rpartition(" ")
+        self.note({"": "D", "online": "I", "offline": "J"}[word], episode)
