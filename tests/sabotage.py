@@ -79,13 +79,13 @@ def inbound_id_forgotten() -> None:
     """The packet id of an inbound QoS 2 message is not recorded with it."""
     from sessions.journal import Ticket
 
-    write = Ticket.write
+    pack = Ticket.pack
 
-    def write_without(self: Ticket, out: list[bytes]) -> None:
+    def pack_without(self: Ticket) -> list[bytes]:
         self.inbound_ids = []
-        write(self, out)
+        return pack(self)
 
-    _set(Ticket, "write", write_without)
+    _set(Ticket, "pack", pack_without)
 
 
 @sabotage("crash")
