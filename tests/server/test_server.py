@@ -70,7 +70,7 @@ def test_who_says_nothing_is_closed_in_time(loop: str) -> None:
 
 def test_a_long_length_with_nothing_behind_it_costs_nothing() -> None:
     with Running(packet_bytes_max=268_435_460) as broker, broker.client("c") as client:
-        client.send(PING, b"\x30\xff\xff\xff\x7f\x00\x01a", bytes(1000))
+        client.send(PING, b"\x30\xfa\xff\xbf\x7f\x00\x01a", bytes(1000))
         assert client.packet() == PONG
         link = next(iter(broker.server.broker.links))
         broker.wait_until(lambda: link.decoder.buffered_bytes == 1008)
