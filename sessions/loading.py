@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Table, inspect
 
 from sessions import schema
 from sessions.engines import StoreError, execute, insert
@@ -123,6 +123,8 @@ def mend_digests(connection: Connection) -> list[str]:
     """
     said = []
     for table, text, column in _DIGESTED:
+        if not inspect(connection).has_table(table.name):  # an older schema has not all of them
+            continue
         keys = [name.name for name in table.primary_key.columns]
         names = (*keys, text)
         rows = execute(connection, f"SELECT {', '.join(names)} FROM {table.name}").all()
