@@ -17,7 +17,7 @@ _TICK_S: Final = 0.01
 _RECEIVE_MAXIMUM: Final = 65_535
 _BURST_MAX: Final = 24
 _CUT_EVERY_S: Final = (0.5, 5.0)
-_TOGGLE_EVERY_S: Final = (0.05, 0.6)
+_TOGGLE_EVERY_S: Final = (0.02, 0.2)
 _CUT_IN_BURST_S: Final = 0.005
 
 
@@ -135,7 +135,10 @@ class Sending(Client):
             elif packet_id not in self.released:
                 self.complain(f"PUBREC for {packet_id}, which is not a QoS 2 message under way")
                 continue
-            self.send(encode_ack(PUBREL, packet_id))
+            self.release(packet_id)
+
+    def release(self, packet_id: int) -> None:
+        self.send(encode_ack(PUBREL, packet_id))
 
     def _on_taken(self, message: Sent, reason: int) -> None:
         if reason >= 0x80:
@@ -199,6 +202,19 @@ class Publisher(Sending):
         self.cut()
         every_s = _TOGGLE_EVERY_S if self._is_toggler else _CUT_EVERY_S
         self.loop.after(self.rng.uniform(*every_s), self._cut_now_and_then)
+
+    def release(self, packet_id: int) -> None:
+        """The toggler takes its time, so that its sessions end with ids that are open."""
+        if not self._is_toggler:
+            super().release(packet_id)
+            return
+        connection = self.connection
+
+        def later() -> None:
+            if self.is_online and self.connection == connection and packet_id in self.released:
+                self.send(encode_ack(PUBREL, packet_id))
+
+        self.loop.after(self.rng.uniform(0.0, 0.4), later)
 
     def on_new_session(self) -> None:
         """By Clean Start: nothing of the old session is sent again, it could come twice."""

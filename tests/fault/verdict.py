@@ -181,9 +181,7 @@ class Judge:
         elif kind in "QKUV":
             self._subscribed(at, kind, fields[0], int(fields[1]))
         elif kind == "Z":
-            for spans in self._spans[fields[0]].values():
-                spans[-1].leaving = min(spans[-1].leaving, at)
-                spans[-1].is_discarded = True
+            self._discard(fields[0], at)
         elif kind == "R":
             stream, value = int(fields[0]), int(fields[1])
             self._seen[stream] = max(value, self._seen.get(stream, 0))
@@ -201,11 +199,19 @@ class Judge:
             is_short = taker is not None and taker.expiry_s < DAY_S
             kind = "short sessions lost" if is_short else "sessions lost"
             self.verdict.find(kind, f"{fields[0]} lost its session", at)
+            if is_short:
+                self._discard(fields[0], at)
         elif kind == "X":
             text = f"{self._named(int(fields[0]))}, with {fields[2]}"
             self.verdict.find("refused", text, at, int(fields[1]))
         else:
             self.verdict.find("protocol errors", f"{fields[0]}: {' '.join(fields[1:])}", at)
+
+    def _discard(self, name: str, at: float) -> None:
+        """Its session is over, and what waited in it."""
+        for spans in self._spans[name].values():
+            spans[-1].leaving = min(spans[-1].leaving, at)
+            spans[-1].is_discarded = True
 
     def _subscribed(self, at: float, kind: str, name: str, number: int) -> None:
         """A repeated request changes nothing: the first counts, until its answer came."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FOREVER = 0xFFFF_FFFF
 UNAVAILABLE = (3, 0x88)  # to 3.1.1 and to 5: what CONNACK says could not be stored in time
 WATCHER = "watcher"
+UNAVAILABLE = (0x88, 3)
 # What a world is about says which clients it has.
 KINDS = {
     "all": ("keeper", "keeper", "fleeting", "changing", "changing"),
@@ -138,6 +139,8 @@ class Ledger(Client):
     # What arrives.
 
     def _on_packet(self, packet: Packet) -> None:
+        if isinstance(packet, Connack) and packet.reason in UNAVAILABLE:
+            return  # the store is away, and the broker will close
         if isinstance(packet, Suback):
             request = self.asked[packet.packet_id]
             assert isinstance(request, Subscribe)

@@ -72,7 +72,6 @@ class WillCase:
     group: int = 0
     due_from: float = math.inf
     due_to: float = math.inf
-    before: str = ""  # the fate until its client came back
 
 
 @dataclass(eq=False)
@@ -84,6 +83,7 @@ class Door:
     expects: tuple[bool, bool]  # Session Present: has to be, may be
     expiry: float
     will: WillCase | None
+    before: list[Row]  # what was possible until it came: still so while it is not answered
     is_told: bool = False  # CONNACK was written
     is_over: bool = False
     asked: dict[int, list[str]] = field(default_factory=dict)
@@ -169,15 +169,19 @@ class Promises(Model):
         if not must:  # the promises of the old session end here, those of the new begin
             known.promised.clear()
             known.open_ids.clear()
+            # And a crash may come between the two.
+            known.stored.append(Row(self._serial, False, group=self._group))
         if packet.version == V5:
             expiry = float(packet.properties.number(prop.SESSION_EXPIRY_INTERVAL))
         else:
             expiry = 0.0 if packet.clean_start else FOREVER
         self._serial += 1
-        door = Door(self._serial, name, (must, may), _seconds(expiry), None)
+        door = Door(self._serial, name, (must, may), _seconds(expiry), None, known.possible)
         for case in known.wills:
             if case.fate == "due":
-                case.before, case.fate = "due", "deciding"
+                case.fate = "deciding"
+                if not must:  # the session may end here, and then it comes at once
+                    case.due_from = min(case.due_from, now)
         if packet.will is not None:
             door.will = WillCase(
                 name,
@@ -245,6 +249,8 @@ class Promises(Model):
 
     def _on_told(self, door: Door, known: Known, packet: Connack) -> None:
         """CONNACK: what it says is true from now on."""
+        if packet.reason:
+            return  # refused: it may have done anything until then
         must, may = door.expects
         present = packet.session_present
         name = door.client_id
@@ -272,7 +278,6 @@ class Promises(Model):
         case.group = self._group
         if not present or now > case.due_to + SLACK_S:
             case.fate = "sent"
-            case.due_from = min(case.due_from, now)
         elif now < case.due_from - SLACK_S:
             case.fate = "cancelled"
         else:
@@ -295,7 +300,12 @@ class Promises(Model):
         is_there = door.expiry > 0
         known.put(Row(door.serial, is_there, door.expiry, now + door.expiry, False, self._group))
         case = door.will
-        if case is not None and case.fate == "armed":
+        if not door.is_told:
+            known.possible = [*door.before, *known.possible]
+            for other in known.wills:
+                if other.fate == "deciding" or other is case:
+                    other.fate, other.due_from = "unsure", math.inf
+        elif case is not None and case.fate == "armed":
             case.fate = "due"
             case.group = self._group
             case.due_from = case.due_to = now + min(case.delay, door.expiry)
@@ -317,7 +327,7 @@ class Promises(Model):
         for known in self.known.values():
             stored = known.stored
             if is_settled:
-                known.stored = known.possible[:]
+                known.stored = [replace(row, group=0) for row in known.possible]
             else:
                 newest = max((row.group for row in stored if row.group <= number), default=0)
                 if newest:
