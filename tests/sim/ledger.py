@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 FOREVER = 0xFFFF_FFFF
 UNAVAILABLE = (3, 0x88)  # to 3.1.1 and to 5: what CONNACK says could not be stored in time
 WATCHER = "watcher"
-UNAVAILABLE = (0x88, 3)
 # What a world is about says which clients it has.
 KINDS = {
     "all": ("keeper", "keeper", "fleeting", "changing", "changing"),
@@ -150,9 +149,6 @@ class Ledger(Client):
         super()._on_packet(packet)
 
     def _on_connack(self, packet: Connack) -> None:
-        if packet.reason:  # the store was away for so long; it closes, and the client comes back
-            assert packet.reason in UNAVAILABLE, packet
-            return
         assert not (packet.session_present and self.clean), "Session Present after Clean Start"
         self._is_sure = True
         if not packet.session_present:

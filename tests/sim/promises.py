@@ -230,8 +230,7 @@ class Promises(Model):
             assert door is not None, f"{packet} to nobody"
             known = self.known[door.client_id]
             if isinstance(packet, Connack):
-                if not packet.reason:  # a refusal says nothing about the session
-                    self._on_told(door, known, packet)
+                self._on_told(door, known, packet)
             elif isinstance(packet, Suback) and not door.is_over:
                 known.promised.update(door.asked.pop(packet.packet_id, ()))
                 self._is_there(known)
