@@ -194,14 +194,13 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 def _search_crash(name: str, seed: int, seconds: float) -> str:
     from tests.sim.crash import play
-    from tests.sim.oracles import NOT_YET
 
     put_in(name)
     deadline = time.monotonic() + seconds
     world = seed * 1_000_000
     while time.monotonic() < deadline:
         try:
-            play(world, NOT_YET)
+            play(world)
         except Exception as error:
             return f"seed {world}: {error!r}"
         world += 1
@@ -209,13 +208,12 @@ def _search_crash(name: str, seed: int, seconds: float) -> str:
 
 
 def _search_powerloss(name: str, seed: int, seconds: float) -> str:
-    from tests.powerloss.reboot import NOT_YET
     from tests.powerloss.run import search
 
     deadline = time.monotonic() + seconds
     run = seed * 1_000
     while time.monotonic() < deadline:
-        outcome = search(run, states=300, sabotage=name, without=NOT_YET)
+        outcome = search(run, states=300, sabotage=name)
         if outcome.lost:
             return f"seed {run}: {next(iter(outcome.first.values()))}"
         run += 1

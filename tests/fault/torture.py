@@ -36,7 +36,7 @@ from tests.fault.lives import Ended, Lives
 from tests.fault.log_witness import CONFIG, LogRow, LogWitness, judge_log
 from tests.fault.postgres import PostgreSQL, Unavailable
 from tests.fault.tether import tied
-from tests.fault.verdict import NOT_YET, Judge, Verdict, explain, table
+from tests.fault.verdict import Judge, Verdict, explain, table
 from tests.server.process import ROOT
 
 PARTS: Final = 3
@@ -67,7 +67,7 @@ class Options:
     deaths: str = "any"  # or orderly: SIGTERM alone
     faults: bool = False  # the store fails now and then as well
     keep: bool = False
-    without: str = ",".join(sorted(NOT_YET))  # kinds of findings that are not looked for
+    without: str = ""  # kinds of findings that are not looked for
     sabotage: str = ""  # a defect that is put into the broker, see tests/sabotage.py
 
     @property

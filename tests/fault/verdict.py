@@ -23,16 +23,6 @@ from tests.fault.plan import DAY_S, WILL_DELAY_S, Plan, Stream, Taker, matches
 
 WILL_SLACK_S: Final = 2.0
 _EXAMPLES_MAX: Final = 8
-# What the broker does not hold to yet; each kind of finding is of one rule.
-NOT_YET: Final = frozenset(
-    {
-        "lost after Clean Start",
-        "lost from a group with fleeting members",
-        "fleeting wills lost",
-        "fleeting wills late",
-        "short sessions lost",
-    }
-)
 
 
 @dataclass(slots=True)
@@ -124,7 +114,7 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)
     readings: int = 0
     wills: int = 0
-    without: frozenset[str] = NOT_YET  # kinds that are not looked for
+    without: frozenset[str] = frozenset()  # kinds that are not looked for
 
     @property
     def counts(self) -> dict[str, int]:
@@ -143,7 +133,7 @@ class Verdict:
 
 
 class Judge:
-    def __init__(self, made: Plan, without: frozenset[str] = NOT_YET) -> None:
+    def __init__(self, made: Plan, without: frozenset[str] = frozenset()) -> None:
         self.plan = made
         self.verdict = Verdict(without=without)
         self.flows = [Flow(stream) for stream in made.streams]

@@ -37,8 +37,6 @@ ORACLES: Final = {
     "retained": "the retained message that was acknowledged last, or a newer one",
     "log": "acknowledged messages are in the log, at QoS 2 once",
 }
-# What the broker does not hold to yet.
-NOT_YET: Final = frozenset({"directory", "session-gone"})
 
 
 class Lost(AssertionError):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.powerloss.disks import MODES, Disk
-from tests.powerloss.reboot import NOT_YET
 from tests.powerloss.run import Outcome, search
 from tests.powerloss.traces import Call, why_not
 
@@ -25,7 +24,7 @@ def found(outcome: Outcome) -> str:
 
 @TRACED
 def test_what_was_acknowledged_outlives_the_power() -> None:
-    outcome = search(1, states=80, steps=20, without=NOT_YET)
+    outcome = search(1, states=80, steps=20)
     assert not outcome.lost, found(outcome)
     assert outcome.states == 80 and outcome.acknowledged > 20
 
@@ -37,7 +36,7 @@ def test_what_was_acknowledged_outlives_the_power() -> None:
 )
 def test_what_is_not_synced_is_found_lost(sabotage: str) -> None:
     outcomes = [
-        search(seed, states=100, steps=20, sabotage=sabotage, without=NOT_YET)
+        search(seed, states=100, steps=20, sabotage=sabotage)
         for seed in range(1, 4 if sabotage in FORGOTTEN[1:] else 2)
     ]
     assert any(outcome.lost for outcome in outcomes)
@@ -47,7 +46,7 @@ def test_what_is_not_synced_is_found_lost(sabotage: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_more_runs(seed: int) -> None:
-    outcome = search(seed, states=400, without=NOT_YET)
+    outcome = search(seed, states=400)
     assert not outcome.lost, found(outcome)
 
 

@@ -26,19 +26,6 @@ ORACLES: Final[dict[str, str]] = {
     "will-first": "a will that is due at a start is published before any client comes back",
     "rest": "the simulation comes to rest, and every exchange to its end",
 }
-# What the broker does not hold to yet; `python -m tests.sim.crash` finds each.
-NOT_YET: Final = frozenset(
-    {
-        "group",
-        "session-gone",
-        "session-kept",
-        "state-gone",
-        "will-cancelled",
-        "will-comes",
-        "will-early",
-        "will-first",
-    }
-)
 
 
 class Broken(AssertionError):

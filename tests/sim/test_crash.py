@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.crash import play
-from tests.sim.oracles import NOT_YET, ORACLES, Abandoned, Oracles
+from tests.sim.oracles import ORACLES, Abandoned, Oracles
 
 
 @pytest.mark.parametrize("start", range(0, 40, 10))
 def test_seeds(start: int) -> None:
-    worlds = [play(seed, NOT_YET) for seed in range(start, start + 10)]
+    worlds = [play(seed) for seed in range(start, start + 10)]
     assert sum(world.crashes for world in worlds if world is not None)
 
 
@@ -19,7 +19,7 @@ def test_seeds(start: int) -> None:
 def test_many_seeds(start: int) -> None:
     for seed in range(start, start + 100):
         try:
-            play(seed, NOT_YET)
+            play(seed)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
