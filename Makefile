@@ -108,11 +108,12 @@ bench-spark: setup  ## measure the Spark job and the source, beside from_json
 load: setup  ## load a broker with Locust's users for LOAD_SECONDS seconds (60); a failed request fails it
 	@$(BIN)/python tests/bench/load.py --command $(BIN)/fleetmq --seconds $(LOAD_SECONDS)
 
-# What a target finds stays here as crash-*; what it learned is kept in build/fuzz for the next time.
+# Targets begin with the inputs that tests/fuzz keeps, and with what they learned the last time, which
+# stays in build/fuzz. What a target finds stays here as crash-*.
 fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60)
 	@set -e; shopt -s nullglob; targets=(tests/fuzz/fuzz_*.py); \
 	[ $${#targets[@]} -gt 0 ] || { echo "fuzz: no tests/fuzz/fuzz_*.py" >&2; exit 1; }; \
-	mkdir -p build/fuzz; \
+	mkdir -p build/fuzz; $(BIN)/python -m tests.fuzz.seeds build/fuzz; \
 	for target in "$${targets[@]}"; do \
 		echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
 		learned=build/fuzz/$$(basename "$$target" .py); mkdir -p "$$learned"; \

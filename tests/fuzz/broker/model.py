@@ -1,0 +1,416 @@
+"""The judge: from what clients send and what the clock does, who is owed what.
+
+`hear` is told every packet that the broker has taken, and `judge.Judge` every packet that it
+wrote. The state here is what the broker's has to be; what a crash may have forgotten of it is
+kept beside it (`Fact`) until everything is known to be on disk (`settle`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.fuzz.broker import wire
+from tests.fuzz.broker.facts import Broken, Door, Fact, Ignored, Message, Owed, State, Subscription
+from tests.fuzz.broker.wire import Packet
+
+NEVER = 0xFFFF_FFFF
+FOREVER = float("inf")
+OURS = (b"$SYS", b"$share", b"$stream", b"$dlq")
+TINY = 400  # a Maximum Packet Size below this makes answers and messages vanish
+
+
+class Model:
+    def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
+        self.ignored = ignored
+        self.now = 0.0
+        self.stamp = 0
+        self.is_stopping = False
+        self.clients: dict[bytes, Fact[State | None]] = {}
+        self.retained: dict[bytes, Fact[Message | None]] = {}
+        self.groups: dict[bytes, list[Owed]] = {}
+        self.first_numbers: dict[tuple[bytes, bytes, bytes], int] = {}  # before any repetition
+
+    def check(self, is_right: bool, oracle: str, text: str) -> None:
+        if not is_right:
+            raise Ignored if oracle in self.ignored else Broken(oracle, text)
+
+    def tick_stamp(self) -> int:
+        self.stamp += 1
+        return self.stamp
+
+    @property
+    def states(self) -> Iterator[State]:
+        for fact in self.clients.values():
+            if fact.now is not None:
+                yield fact.now
+
+    def state(self, client: bytes) -> State | None:
+        fact = self.clients.get(client)
+        return None if fact is None else fact.now
+
+    # What clients do, and the broker took.
+
+    def hear(self, door: Door, packet: Packet) -> None:
+        door.last_heard = self.now
+        if packet.kind == wire.CONNECT:
+            self._on_connect(door, packet)
+            return
+        state = door.state
+        if state is None or not door.is_open:
+            return
+        if packet.kind == wire.PUBLISH:
+            self._on_publish(door, state, packet)
+        elif packet.kind in (wire.PUBACK, wire.PUBREC):
+            self._on_taken(door, state, packet)
+        elif packet.kind == wire.PUBCOMP:
+            door.unacked.discard(packet.id)
+            state.outstanding.pop(packet.id, None)
+        elif packet.kind == wire.PUBREL:
+            message = state.open.pop(packet.id, None)
+            if message is not None:
+                state.freed[packet.id] = message
+            self._expect(door, wire.PUBCOMP, packet.id, message)
+        elif packet.kind == wire.SUBSCRIBE:
+            self._on_subscribe(door, state, packet)
+        elif packet.kind == wire.UNSUBSCRIBE:
+            stamp = self.tick_stamp()
+            for text in packet.filters:
+                if state.subscription(text) is not None:
+                    state.subs[text].put(stamp, None)
+                    state.left[text] = stamp
+            self._expect(door, wire.UNSUBACK, packet.id, packet)
+            packet.size = stamp
+            self.check_groups()
+        elif packet.kind == wire.PINGREQ:
+            self._expect(door, wire.PINGRESP, 0, None)
+        elif packet.kind == wire.DISCONNECT:
+            self._on_disconnect(door, state, packet)
+
+    def _expect(self, door: Door, kind: int, key: int, what: Message | Packet | None) -> None:
+        door.pending.setdefault((kind, key), []).append(what)
+
+    def _on_connect(self, door: Door, packet: Packet) -> None:
+        door.connect = packet
+        door.version = packet.version
+        door.client = packet.client
+        maximum = packet.number(wire.PACKET_MAXIMUM)
+        if 0 < maximum < TINY:
+            door.may_close |= {0x95, 0}
+            door.tainted = True
+        stamp = self.tick_stamp()
+        fact = self.clients.setdefault(packet.client, Fact(None))
+        state = fact.now
+        if state is not None and state.door is not None:
+            self.close(state.door)
+            state = fact.now
+        if state is not None and packet.clean:
+            self.end(state)
+            if state.stored:
+                door.ended_stamp = self.stamp
+            state = None
+        door.expects_present = state is not None and packet.version > wire.V31
+        if state is None:
+            stamp = self.tick_stamp()
+            state = State(packet.client, self.now, stamp)
+            fact.put(stamp, state)
+        if packet.version == wire.V5:
+            state.expiry = packet.number(wire.SESSION_EXPIRY)
+        else:
+            state.expiry = 0 if packet.clean else NEVER
+        state.version = packet.version
+        state.stored = state.stored or state.expiry > 0
+        state.tainted = state.tainted or door.tainted
+        state.door, door.state = door, state
+        state.ends = state.will_due = FOREVER
+        state.will, state.will_stamp = packet.will, stamp
+        state.wills.append(packet.will)
+        state.lives.append((None, state.expiry))
+
+    def _on_disconnect(self, door: Door, state: State, packet: Packet) -> None:
+        if wire.has(packet.props, wire.SESSION_EXPIRY):
+            state.expiry = packet.number(wire.SESSION_EXPIRY)
+        if not packet.reason:
+            state.will = None
+            state.wills.append(None)
+        self.close(door)
+
+    def _on_publish(self, door: Door, state: State, packet: Packet) -> None:
+        topic = packet.topic
+        alias = packet.number(wire.ALIAS)
+        if alias:
+            topic = topic or door.aliases_in[alias]
+            door.aliases_in[alias] = topic
+        if packet.qos == 2 and packet.id in state.open:
+            self._expect(door, wire.PUBREC, packet.id, state.open[packet.id])
+            return
+        message = self._message(
+            topic, packet.payload, packet.qos, packet.retain, packet.props, state.client
+        )
+        key = state.client, topic, packet.payload
+        if packet.dup:
+            message.serial = self.first_numbers.get(key, message.serial)
+        self.first_numbers[key] = message.serial
+        if packet.qos:
+            kind = wire.PUBACK if packet.qos == 1 else wire.PUBREC
+            self._expect(door, kind, packet.id, message)
+        if self.refusal(packet, topic):
+            message.promised = True  # nothing: no one gets it
+            message.qos = -1
+            return
+        if packet.qos == 2:
+            state.open[packet.id] = message
+        self.route(message)
+
+    def refusal(self, packet: Packet, topic: bytes) -> int:
+        is_state = topic.startswith(b"$SYS/broker/connection/") and topic.endswith(b"/state")
+        if topic.split(b"/", 1)[0] in OURS and not is_state:
+            return 0x87
+        if packet.number(wire.FORMAT) == 1 and not is_utf8(packet.payload):
+            return 0x99
+        return 0
+
+    def _message(
+        self, topic: bytes, payload: bytes, qos: int, retain: bool, props: wire.Properties,
+        publisher: bytes,
+    ) -> Message:  # fmt: skip
+        expires = FOREVER
+        if wire.has(props, wire.EXPIRY):
+            expires = self.now + wire.number(props, wire.EXPIRY)
+        stamp = self.tick_stamp()
+        return Message(
+            topic, payload, qos, retain, props, publisher, self.now, stamp, expires, stamp
+        )
+
+    def _on_taken(self, door: Door, state: State, packet: Packet) -> None:
+        """The client owns it now: PUBACK, PUBREC."""
+        if packet.kind == wire.PUBACK or packet.reason >= 0x80:
+            door.unacked.discard(packet.id)
+        owed = state.outstanding.pop(packet.id, None)
+        if owed is not None:
+            owed.taken += 1
+            owed.taken_at = self.tick_stamp()
+            owed.holders.clear()
+
+    def _on_subscribe(self, door: Door, state: State, packet: Packet) -> None:
+        stamp = packet.size = self.tick_stamp()
+        identifier = packet.number(wire.SUB_ID)
+        for one in packet.asked:
+            if one.filter.startswith(b"$stream/"):
+                packet.codes.append(0x8F)
+                continue
+            packet.codes.append(one.qos)
+            fact = state.subs.setdefault(one.filter, Fact(None))
+            # With handling 1 a subscription that is there already brings nothing.
+            one.handling = 2 if one.handling == 1 and fact.now is not None else one.handling
+            fact.put(stamp, Subscription(one, identifier))
+            if wire.split_share(one.filter) is not None:
+                self.groups.setdefault(one.filter, [])
+                asked = one.qos, identifier, one.as_published
+                state.groups.setdefault(one.filter, set()).add(asked)
+                if not one.qos or state.tainted:
+                    for owed in self.groups[one.filter]:
+                        owed.must = False
+        self._expect(door, wire.SUBACK, packet.id, packet)
+
+    # Routing.
+
+    def route(self, message: Message) -> None:
+        if message.retain:
+            fact = self.retained.setdefault(message.topic, Fact(None))
+            fact.put(message.number, message if message.payload else None)
+        members: dict[bytes, list[State]] = {}
+        for state in list(self.states):
+            met: list[Subscription] = []
+            for text, subscription in state.subs.items():
+                if subscription.now is None:
+                    continue
+                shared = wire.split_share(text)
+                if shared is not None:
+                    if wire.is_met(shared[1], message.topic):
+                        members.setdefault(text, []).append(state)
+                elif wire.is_met(text, message.topic) and not (
+                    subscription.now.asked.no_local and state.client == message.publisher
+                ):
+                    met.append(subscription.now)
+            if met:
+                self._owe(state, message, met)
+        for text, found in members.items():
+            others = [one for other, them in members.items() if other != text for one in them]
+            self._owe_group(text, message, found, others)
+
+    def _owe(self, state: State, message: Message, met: list[Subscription]) -> None:
+        qos = min(message.qos, max(one.asked.qos for one in met))
+        if not qos and state.door is None:
+            return
+        state.owed.append(
+            Owed(
+                message,
+                qos,
+                message.retain and any(one.asked.as_published for one in met),
+                frozenset(one.identifier for one in met if one.identifier),
+                must=not state.tainted and self._fits(state, message),
+            )
+        )
+
+    def _owe_group(
+        self, text: bytes, message: Message, members: list[State], others: list[State]
+    ) -> None:
+        least = min(self._sub(one, text).asked.qos for one in members)
+        must = min(least, message.qos) > 0 and not any(one.tainted for one in members)
+        must = must and all(self._fits(one, message) for one in members)
+        # Which group a copy is from does not show on a client that is in two of them.
+        is_mixed = any(one in others for one in members)
+        must = must and not is_mixed
+        owed = Owed(message, message.qos, False, frozenset(), must, "group", is_mixed=is_mixed)
+        owed.keepers = [one for one in members if one.stored]
+        self.groups.setdefault(text, []).append(owed)
+
+    def _sub(self, state: State, text: bytes) -> Subscription:
+        found = state.subscription(text)
+        assert found is not None
+        return found
+
+    def _fits(self, state: State, message: Message) -> bool:
+        """Whether it cannot be too large for its receiver. Later connections may take less."""
+        connect = state.door.connect if state.door is not None else None
+        maximum = connect.number(wire.PACKET_MAXIMUM) if connect is not None else 0
+        return not maximum or self.size_of(message) < maximum
+
+    def size_of(self, message: Message) -> int:
+        return len(message.topic) + len(message.payload) + len(wire.packed(message.props)) + 60
+
+    # The end of connections and of sessions.
+
+    def close(self, door: Door) -> None:
+        if not door.is_open:
+            return
+        door.is_open = False
+        state = door.state
+        if state is None or state.door is not door:
+            return
+        state.door = None
+        self.tick_stamp()
+        state.lives.append((self.now, state.expiry))
+        for owed in state.owed:
+            owed.must = owed.must and owed.qos > 0
+        self._let_go(state)
+        for text, waiting in self.groups.items():
+            for owed in waiting:
+                owed.holders.discard(door)
+                if owed.message.qos == 2 and not owed.taken and text in state.groups:
+                    owed.must = False  # an exchange of QoS 2, begun or not, ends with its member
+        if state.will is not None:
+            delay = wire.number(state.will.props, wire.WILL_DELAY)
+            wait = delay if state.expiry == NEVER else min(delay, state.expiry)
+            state.will_due = self.now + wait
+            if not wait:
+                self.send_will(state)
+        if not state.expiry:
+            self.end(state)
+        else:
+            state.ends = FOREVER if state.expiry == NEVER else self.now + state.expiry
+
+    def _let_go(self, state: State) -> None:
+        """What it had of groups is another's now; a copy of its own may look like that one."""
+        held = {key: owed for key, owed in state.outstanding.items() if owed and owed.qos < 2}
+        moved = {
+            (owed.message.topic, owed.message.payload)
+            for owed in held.values()
+            if owed.kind == "group"
+        }
+        for packet_id, owed in held.items():
+            if (owed.message.topic, owed.message.payload) in moved:
+                del state.outstanding[packet_id]
+
+    def send_will(self, state: State) -> None:
+        will = state.will
+        assert will is not None
+        state.will, state.will_due = None, FOREVER
+        message = self._message(
+            will.topic, will.payload, will.qos, will.retain, will.props, state.client
+        )
+        message.is_will = True
+        state.wills.append(None)
+        self.route(message)
+
+    def end(self, state: State) -> None:
+        if state.will is not None and state.will_due < FOREVER:
+            self.send_will(state)
+        self.clients[state.client].put(self.tick_stamp(), None)
+        self.check_groups()
+
+    def check_groups(self) -> None:
+        """What waits for a group without members is nobody's."""
+        for text, waiting in self.groups.items():
+            if waiting and not any(state.subscription(text) for state in self.states):
+                for owed in waiting:
+                    owed.must = False
+
+    def tick(self) -> None:
+        """The broker's deadlines up to now have passed, and so have these."""
+        while True:
+            due: list[tuple[float, int, State]] = []
+            for state in self.states:
+                if state.will_due <= self.now:
+                    due.append((state.will_due, 0, state))
+                if state.ends <= self.now:
+                    due.append((state.ends, 1, state))
+            if not due:
+                return
+            _, kind, state = min(due, key=lambda one: one[:2])
+            if kind:
+                self.end(state)
+            else:
+                self.send_will(state)
+
+    def stop(self) -> None:
+        """Everybody is told to go, in any order: who sees whose will is anybody's guess."""
+        mark = self.stamp
+        self.is_stopping = True
+        for state in list(self.states):
+            if state.door is not None and state.will is not None:
+                delay = wire.number(state.will.props, wire.WILL_DELAY)
+                if not delay or not state.expiry:
+                    self.send_will(state)
+        for state in self.states:
+            for owed in state.owed:
+                if owed.message.number > mark:
+                    owed.must = False
+        for waiting in self.groups.values():
+            for owed in waiting:
+                if owed.message.number > mark:
+                    owed.must = False
+
+    # The disk.
+
+    def settle(self) -> None:
+        """Everything that happened is on disk."""
+        for fact in self.clients.values():
+            fact.settle()
+        for kept in self.retained.values():
+            kept.settle()
+        for state in self.states:
+            for sub in state.subs.values():
+                sub.settle()
+            state.subs = {text: sub for text, sub in state.subs.items() if sub.now is not None}
+            state.freed.clear()
+            state.wills[:] = [state.will]
+            state.lives = state.lives[-1:]
+            self._settle_owed(state.owed)
+            for message in state.open.values():
+                message.promised = True
+        for waiting in self.groups.values():
+            self._settle_owed(waiting)
+
+    def _settle_owed(self, found: list[Owed]) -> None:
+        found[:] = [owed for owed in found if owed.again or not owed.taken]
+        for owed in found:
+            owed.message.promised = True
+
+
+def is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,565 @@
+"""A whole broker with a store, its clients, the clock, and crashes: one script, one play.
+
+    play(script)            raises what the script brought out
+    World(first).step(one)  a step at a time
+
+The first step is the setting: what the broker's limits are, who is there, how soon the store
+commits. Each other step does one thing: a client's packet, mutated bytes, time, the store, a
+crash. After each the broker is at rest and the model is asked.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from typing import Any, Final, Protocol
+
+from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.restore import items_of, restore
+from mqtt_broker.core.settings import Settings
+from mqtt_broker.topics.shared import STRATEGIES
+from sessions.journal import Journal, Owner
+from tests.fuzz.broker import mutation, values, wire
+from tests.fuzz.broker.actor import Actor
+from tests.fuzz.broker.decisions import Decisions, Script
+from tests.fuzz.broker.disk import MemoryDisk, SqliteDisk
+from tests.fuzz.broker.facts import Broken, Door, Ignored
+from tests.fuzz.broker.judge import SHUTTING_DOWN, Judge
+from tests.fuzz.broker.restart import Restart
+
+START: Final = 1_000_000.0
+TICK_S: Final = 0.001  # between steps, so that no two sessions are of one moment
+ROUNDS_MAX: Final = 2_000
+DEADLINES_MAX: Final = 400
+BEAT_S: Final = 5.0  # how old the last sign of life may be at a crash
+NARROW_MAX: Final = 0x7FFF_FFFF
+
+
+class Disk(Protocol):
+    def snapshot(self) -> Any: ...
+    def start(self, on_committed: Any, on_folded: Any) -> None: ...
+    def commit(self, groups: list[tuple[int, bytes, float]]) -> None: ...
+    def fold(self) -> None: ...
+    def page(self, owner: Owner, messages_max: int, on_page: Any) -> None: ...
+    def crash(self, alive_at: float) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Link:
+    """A socket that takes everything at once."""
+
+    def __init__(self, world: World, actor: Actor, number: int) -> None:
+        self.peer = f"192.0.2.1:{number}"
+        self.actor = actor
+        self.door = Door(number, last_heard=world.now)
+        self.opened_stamp = world.model.stamp
+        self.unread = bytearray()
+        self.is_closed = False  # by the broker
+        self.is_lost = False  # and it has been told so
+        self.is_paused = False
+        self.connection = world.broker.accept(self, world.now)
+
+    def write(self, data: bytes) -> int:
+        if not self.is_closed:
+            self.unread += data
+        return 0
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+
+class Links(dict[Any, None]):
+    """A set that keeps its order: the same script is the same play."""
+
+    def add(self, link: Any) -> None:
+        self[link] = None
+
+    def discard(self, link: Any) -> None:
+        self.pop(link, None)
+
+
+class World:
+    def __init__(
+        self, first: bytes, *, ignored: frozenset[str] = frozenset(), on_disk: bool = False
+    ) -> None:
+        c = Decisions(first)
+        self.ignored = ignored
+        self.now = START
+        self.model = Judge(ignored)
+        self.model.now = self.now
+        self.disk: Disk = SqliteDisk() if on_disk else MemoryDisk()
+        self.links: list[Link] = []
+        self.submitted: deque[tuple[int, bytes, float]] = deque()
+        self.is_failing = False
+        self.trace: list[str] = []
+        self.serial = 0  # of mutated publications
+        self._links = 0
+        self._beat = START
+        self.commits_at_once = c.below(4) != 3
+        self.settings = Settings(
+            sys_interval_s=0,
+            packet_bytes_max=400_000,
+            receive_maximum=c.pick((20, 5, 65_535)),
+            inflight_max=c.pick((65_535, 1, 4)),
+            topic_alias_maximum=c.pick((10, 0, 65_535)),
+            shared_strategy=c.pick(tuple(STRATEGIES)),
+            retained_sweep_s=c.pick((1 << 34, 7)),
+            client_events=c.chance(0.1),
+        )
+        versions = [c.pick((5, 5, 5, 4, 3)) for _ in range(4)]
+        ids = [b"c%d" % number for number in range(4)]
+        ids[3] = c.pick((b"c3", "é漢😀".encode(), b"i" * 65_535, b"x/+#"))
+        self.subject = values.Subject(c)
+        # Each play does more of some things, and nothing of others.
+        self.kinds = [
+            (kind, weight * c.pick((1, 1, 3) if kind in _ALWAYS else (1, 0, 0, 3)))
+            for kind, weight in _KINDS
+        ]
+        self._live()
+        count = c.pick((4, 3, 3, 2))
+        self.actors = [Actor(self, ids[n], versions[n]) for n in range(count)]
+        for actor in self.actors:
+            actor.is_reading = c.below(2) == 0
+            actor.life = c.pick(("any", "any", "fleeting", "stored"))
+            actor.resubscribes = bool(c.below(2)) or actor.life == "fleeting"
+
+    def wide(self, number: int) -> int:
+        """As it is, unless numbers above 2^31 are switched off."""
+        return number if "wide" not in self.ignored else min(number, NARROW_MAX)
+
+    def say(self, text: str) -> None:
+        self.trace.append(f"{self.now - START:.3f} {text}")
+
+    # The broker's life.
+
+    def _live(self) -> None:
+        found = self.disk.snapshot()
+        self.journal = Journal(
+            lambda number, blob: self.submitted.append((number, blob, self.now)),
+            number=found.last_number,
+            last_mid=found.last_mid,
+            last_sid=found.last_sid,
+        )
+        self.broker = Broker(
+            self.settings, now=self.now, rng=random.Random(1), journal=self.journal
+        )
+        self.broker.links = Links()  # type: ignore[assignment]
+        self.disk.start(
+            lambda number: self.broker.on_committed(number, self.now),
+            lambda number: self.broker.on_folded(number, self.now),
+        )
+        restore(self.broker, found, self.now)
+
+    def crash(self, downtime_s: float) -> None:
+        """kill -9, and a new process later."""
+        self.say(f"kill -9, {downtime_s} s")
+        alive_at = min(self._beat, self.now)
+        restart = Restart(self.model, alive_at)
+        self.model.now = self.now
+        for link in self.links:
+            link.is_lost = True
+            link.actor.lost()
+        self.links.clear()
+        self.submitted.clear()
+        self.disk = self.disk.crash(alive_at)
+        self.now = self.model.now = self.now + downtime_s
+        restart = Restart(self.model, alive_at)
+        restart.forget()
+        self._live()
+        self._beat = self.now
+        self.broker.flush(self.now)
+        restart.adopt(self.broker)
+
+    def stop(self, downtime_s: float) -> None:
+        """SIGTERM: everybody is told, everything is stored."""
+        self.say(f"SIGTERM, {downtime_s} s")
+        self.is_failing = False
+        self.commit()
+        for link in self.links:
+            link.door.may_close |= {SHUTTING_DOWN, 0x88}
+        self.model.stop()
+        self.broker.stop(self.now)
+        for link in list(self.links):  # it is not known who was told first
+            self._read(link)
+        self.rest()
+        Restart(self.model, self.now).adopt_retained(self.broker)
+        self.commit()
+        self.model.check(self.journal.is_settled, "liveness", "the journal is not settled")
+        self.crash(downtime_s)
+
+    # Links.
+
+    def open(self, actor: Actor) -> Link:
+        self._links += 1
+        link = Link(self, actor, self._links)
+        self.links.append(link)
+        return link
+
+    def send(self, link: Link, data: bytes) -> None:
+        """Valid packets in one read."""
+        packets, rest = wire.cut(data)
+        assert not rest
+        if link.is_closed or link.is_lost:
+            return
+        self.say(f"{link.door.number} > {data[:200].hex()}{'...' if len(data) > 200 else ''}")
+        version = link.door.version
+        parsed = []
+        for raw in packets:
+            parsed.append(wire.read(version, raw, from_server=False))
+            version = parsed[-1].version or version
+        is_new = parsed[0].kind == wire.CONNECT
+        if is_new:
+            self._expect_connect(link, parsed[0])
+        link.connection.receive(data, self.now)
+        for packet in parsed:
+            if not (is_new and link.is_closed):
+                self.model.hear(link.door, packet)
+        self._note_closed()
+
+    def send_piece(self, link: Link, raw: bytes) -> None:
+        """What may be no packet at all. Whole packets one by one: each is judged alone."""
+        door = link.door
+        door.tainted = True
+        if door.state is not None:
+            self.taint(door)
+        self.say(f"{door.number} > {raw[:200].hex()}{'...' if len(raw) > 200 else ''} (mutated)")
+        packets, rest = wire.cut(raw)
+        for one in (*packets, rest):
+            if one and not (link.is_closed or link.is_lost):
+                self._send_doubtful(link, one, is_whole=one is not rest)
+                self.rest()
+        if rest and not link.is_lost:  # whatever follows would be read as the rest of it
+            self.lose(link)
+
+    def taint(self, door: Door) -> None:
+        state = door.state
+        assert state is not None
+        state.tainted = True
+        for owed in state.owed:
+            owed.must = False
+        for text, waiting in self.model.groups.items():
+            if state.subscription(text) is not None:
+                for owed in waiting:
+                    owed.must = False
+
+    def _send_doubtful(self, link: Link, raw: bytes, *, is_whole: bool) -> None:
+        door = link.door
+        verdict = mutation.judge(door, raw, self.settings, is_whole=is_whole)
+        self._doubt(link, verdict)
+        if verdict.packet is not None and verdict.packet.kind == wire.CONNECT:
+            door.version = verdict.packet.version
+            self._expect_connect(link, verdict.packet)
+            door.refusals |= {0x85, 0x87, 0x90, 0x99, 0x9B}
+        link.connection.receive(raw, self.now)
+        refused = link.is_closed
+        if verdict.must_close:
+            self.model.check(
+                link.is_closed, "close", f"{raw[:40].hex()}: {verdict.why}, and it stays connected"
+            )
+        elif link.is_closed and not verdict.may_close and verdict.packet is not None:
+            kind = verdict.packet.kind
+            right = kind in (wire.DISCONNECT, wire.CONNECT)
+            self.model.check(right, "close", f"{raw[:60].hex()} is right, and ends it")
+        if verdict.packet is None:
+            return
+        if not refused or verdict.packet.kind == wire.DISCONNECT:
+            self.model.hear(door, verdict.packet)
+            if door.state is not None:
+                self.taint(door)
+        self._note_closed()
+
+    def _doubt(self, link: Link, verdict: mutation.Verdict) -> None:
+        link.door.refusals = verdict.reasons
+        if not link.door.version:
+            link.door.refusals |= {0x84, 1, 2, 5}
+
+    def _expect_connect(self, link: Link, packet: wire.Packet) -> None:
+        door = link.door
+        if wire.has(packet.props, wire.METHOD):
+            door.refusals = frozenset({0x8C})
+
+    def lose(self, link: Link) -> None:
+        """The network is gone."""
+        if link.is_lost:
+            return
+        self.say(f"{link.door.number} is lost")
+        link.is_lost = link.is_closed = True
+        self.model.close(link.door)
+        link.connection.lost(self.now)
+        if link.actor.link is link:
+            link.actor.lost()
+        self.links.remove(link)
+
+    def _note_closed(self) -> None:
+        """Links that the broker has closed: the model's connections end before it reads on."""
+        for link in self.links:
+            door = link.door
+            if not link.is_closed or not door.is_open:
+                continue
+            if door.has_connack and not door.tainted:
+                keeps = door.connect.keep_alive if door.connect is not None else 0
+                is_silent = keeps and self.now >= door.last_heard + keeps * 1.5 - 0.01
+                right = bool(is_silent or door.may_close or door.refusals)
+                self.model.check(right, "close", f"connection {door.number} is closed for nothing")
+            door.is_ended = True
+            self.model.close(door)
+
+    def rest(self) -> None:
+        """Let the broker write and the clients answer, until nobody has anything to say."""
+        for _ in range(ROUNDS_MAX):
+            self.broker.flush(self.now)
+            self._note_closed()
+            is_quiet = True
+            for link in list(self.links):
+                if link.unread:
+                    is_quiet = False
+                    self._read(link)
+                if link.is_closed and not link.is_lost:
+                    is_quiet = False
+                    self._on_closed(link)
+            for actor in self.actors:
+                if actor.late and actor.is_reading and actor.link is not None:
+                    is_quiet = False
+                    actor.catch_up()
+            if is_quiet:
+                self.model.check_live()
+                return
+        raise Broken("liveness", "the broker and its clients never come to rest")
+
+    def _read(self, link: Link) -> None:
+        data = bytes(link.unread)
+        link.unread.clear()
+        packets, rest = wire.cut(data)
+        if rest:
+            raise Broken("answer", f"the broker wrote {rest[:40].hex()}, which is no packet")
+        for raw in packets:
+            if raw == b"\x20\x03\x00\x84\x00" or raw == b"\x20\x02\x00\x01":
+                continue  # a protocol that nobody speaks is refused in a form of its own
+            packet = self.model.told(link.door, raw)
+            shown = f"{raw[:60].hex()}{'...' if len(raw) > 60 else ''}"
+            self.say(f"{link.door.number} < {shown}")
+            if link.actor.link is link:
+                link.actor.told(packet)
+
+    def _on_closed(self, link: Link) -> None:
+        """The broker closed it: whether it may have, was asked of what it said."""
+        door = link.door
+        link.is_lost = True
+        self.say(f"{door.number} is closed")
+        if door.is_ended and door.has_connack and not door.said_goodbye and not door.tainted:
+            right = door.version < wire.V5 or 0 in door.may_close
+            self.model.check(right, "close", f"connection {door.number} is closed without a word")
+        link.connection.lost(self.now)
+        if link.actor.link is link:
+            link.actor.lost()
+        self.links.remove(link)
+
+    # Time and the store.
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        for _ in range(DEADLINES_MAX):
+            deadline = self.broker.timers.next()
+            if deadline > end:
+                break
+            self._at(max(self.now, deadline))
+        self._at(end)
+
+    def _at(self, now: float) -> None:
+        self.now = self.model.now = now
+        if now - self._beat >= BEAT_S:
+            self._beat = now
+        self.broker.tick(now)
+        self.model.tick()
+        self.rest()
+
+    def pack(self) -> None:
+        self.journal.flush(self.now)
+
+    def commit(self, count: int = 1 << 30) -> None:
+        """Everything that was recorded, or the next groups that were packed."""
+        if count == 1 << 30:
+            self.pack()
+        if self.is_failing:
+            return
+        groups = [self.submitted.popleft() for _ in range(min(count, len(self.submitted)))]
+        if groups:
+            self.disk.commit(groups)
+            self._beat = self.now
+        self.rest()
+        if not self.submitted and self.journal.is_settled:
+            self.model.settle()
+
+    def fold(self) -> None:
+        if not self.is_failing:
+            self.disk.fold()
+
+    def page(self) -> None:
+        for _ in range(ROUNDS_MAX):
+            if not self.journal.wanted or self.is_failing:
+                return
+            owner = self.journal.wanted.pop()
+            self.disk.page(owner, 3, lambda page, o=owner: self._on_page(o, page))
+            self.rest()
+
+    def _on_page(self, owner: Owner, page: Any) -> None:
+        owner.on_page(items_of(self.broker, page), self.now)
+
+    def evict(self) -> None:
+        """Memory is short: what the tables have of queues is left to them."""
+        for session in self.broker.sessions:
+            session.evict(self.journal.folded, 0)
+        for group in self.broker.groups.values():
+            group.evict(self.journal.folded, 0)
+
+    def fail(self, is_failing: bool) -> None:
+        self.say("the store fails" if is_failing else "the store works again")
+        self.is_failing = is_failing
+        self.broker.on_store_state("disk full" if is_failing else "")
+
+    # Steps.
+
+    def step(self, data: bytes) -> None:
+        c = Decisions(data)
+        self._at(self.now + TICK_S)
+        kind = c.weigh(self.kinds)
+        actor = c.pick(self.actors)
+        if kind in ("publish", "subscribe", "unsubscribe") and actor.link is None:
+            actor.connect(c)
+            self.rest()
+        if kind in ("connect", "publish", "subscribe", "unsubscribe", "disconnect", "toggle"):
+            self.say(f"{kind} {actor.client[:8]!r}")
+            getattr(actor, kind)(c)
+        elif kind == "lose":
+            if actor.link is not None:
+                self.lose(actor.link)
+        elif kind == "mutate":
+            mutation.attack(self, actor, c)
+        elif kind == "wait":
+            seconds = values.seconds(c)
+            self.say(f"wait {seconds}")
+            self.wait(seconds)
+        elif kind == "crash":
+            self.crash(values.seconds(c))
+        elif kind == "stop":
+            self.stop(values.seconds(c))
+        else:
+            self._store_step(kind, c)
+        self.rest()
+        if self.commits_at_once and c.chance(0.5):
+            self.commit()
+        self.page()
+
+    def _store_step(self, kind: str, c: Decisions) -> None:
+        self.say(kind)
+        if kind == "pack":
+            self.pack()
+        elif kind == "commit":
+            self.commit()
+        elif kind == "commit one":
+            self.commit(1)
+        elif kind == "fold":
+            self.commit()
+            self.fold()
+            self.evict()
+        else:
+            self.fail(not self.is_failing)
+
+    # The end.
+
+    def finish(self) -> None:
+        """The store works, everybody comes and reads: nobody may be left waiting."""
+        self.say("finish")
+        if self.is_failing:
+            self.fail(False)
+        for actor in self.actors:
+            actor.is_reading = True
+            actor.catch_up()
+        self._come_to_rest()
+        for link in list(self.links):
+            self.model.check_answered(link.door)
+        for actor in self.actors:
+            self._return(actor)
+            self._come_to_rest()
+        self._come_to_rest()
+        for link in list(self.links):
+            self.model.check_answered(link.door)
+        for actor in self.actors:
+            right = actor.is_in and not (actor.unacked or actor.released or actor.asked)
+            tainted = actor.link is not None and actor.link.door.tainted
+            self.model.check(right or tainted, "liveness", f"{actor.client[:20]!r} is not answered")
+        self.model.check_kept()
+        self.model.check(self.journal.is_settled, "liveness", "the journal is not settled")
+        self.crash(0.0)  # on disk there is now what there is in memory
+        self.rest()
+
+    def _return(self, actor: Actor) -> None:
+        """With nothing that stands in the way of what it is owed."""
+        packet = wire.Packet(wire.CONNECT, version=actor.version, client=actor.client)
+        if actor.version == wire.V5:
+            packet.props = [(wire.SESSION_EXPIRY, 0xFFFF_FFFF)]
+        self._at(self.now + TICK_S)
+        actor.open(wire.connect(packet))
+        self.rest()
+
+    def _come_to_rest(self) -> None:
+        for _ in range(40):
+            self.rest()
+            self.commit()
+            self.fold()
+            self.page()
+            if self.journal.is_settled and not self.journal.wanted:
+                return
+        raise Broken("liveness", "the journal never settles")
+
+    def close(self) -> None:
+        self.disk.close()
+
+
+_KINDS: Final = (
+    ("publish", 40),
+    ("connect", 12),
+    ("subscribe", 30),
+    ("commit", 10),
+    ("crash", 6),
+    ("wait", 8),
+    ("lose", 6),
+    ("disconnect", 4),
+    ("toggle", 5),
+    ("unsubscribe", 3),
+    ("mutate", 6),
+    ("pack", 3),
+    ("commit one", 3),
+    ("fold", 3),
+    ("fail", 2),
+    ("stop", 2),
+)
+_ALWAYS: Final = {"publish", "connect", "subscribe"}
+
+
+def play(script: Script, *, ignored: frozenset[str] = frozenset(), on_disk: bool = False) -> World:
+    world = World(script[0] if script else b"", ignored=ignored, on_disk=on_disk)
+    try:
+        for step in script[1:]:
+            world.step(step)
+        world.finish()
+    except Ignored:
+        pass
+    except struct.error:
+        if "wide" not in ignored:
+            raise
+    except Exception as error:
+        error.add_note("\n".join(world.trace[-60:]))
+        raise
+    finally:
+        world.close()
+    return world

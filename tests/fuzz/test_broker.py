@@ -1,0 +1,91 @@
+"""The whole broker with a store, fuzzed from seeds: see `python -m tests.fuzz.broker`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.fuzz import seeds
+from tests.fuzz.broker import decisions, replay, wire
+from tests.fuzz.broker.decisions import Script
+from tests.fuzz.broker.facts import KNOWN
+from tests.fuzz.broker.world import play
+
+
+def kept() -> list[object]:
+    """Scripts that reach far, or found something once: oracles to leave out, script, why."""
+    found: list[object] = []
+    for oracle, text, why in seeds.lines("broker_scripts.txt"):
+        found.append(pytest.param(oracle, replay.read(text), id=why))
+    return found
+
+
+@pytest.mark.parametrize(("oracle", "script"), kept())
+def test_kept_scripts(oracle: str, script: Script) -> None:
+    if oracle in KNOWN:
+        pytest.skip(f"a known fault: {oracle}")
+    play(script, ignored=KNOWN)
+
+
+@pytest.mark.parametrize("start", range(0, 80, 20))
+def test_seeds(start: int) -> None:
+    for seed in range(start, start + 20):
+        try:
+            play(replay.script_of(seed), ignored=KNOWN)
+        except Exception as error:
+            raise AssertionError(f"python -m tests.fuzz.broker --start {seed} --seeds 1") from error
+
+
+def test_a_real_store() -> None:
+    for seed in (3, 7):
+        play(replay.script_of(seed), ignored=KNOWN, on_disk=True)
+
+
+@pytest.mark.slow
+def test_many_seeds() -> None:
+    for seed in range(10_000, 13_000):
+        play(replay.script_of(seed), ignored=KNOWN)
+
+
+@pytest.mark.slow
+def test_many_seeds_on_disk() -> None:
+    for seed in range(20_000, 20_100):
+        play(replay.script_of(seed), ignored=KNOWN, on_disk=True)
+
+
+def test_a_script_is_the_same_again() -> None:
+    """The same decisions are the same bytes on every connection."""
+    script = replay.script_of(1)
+    data = decisions.encode(script)
+    assert decisions.decode(data) == script and replay.read(replay.shown(script)) == script
+    assert play(script, ignored=KNOWN).trace == play(script, ignored=KNOWN).trace
+
+
+def test_shrinking_keeps_what_fails() -> None:
+    script = decisions.draw(random.Random(1), 30)
+    wanted = script[17]
+
+    def fails(candidate: Script) -> bool:
+        return any(step[:1] == wanted[:1] for step in candidate[1:])
+
+    small = decisions.shrink(script, fails)
+    assert len(small) == 2 and small[1] == wanted[:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "expected"),
+    [
+        (b"a/#", b"a", True),
+        (b"a/#", b"a/b/c", True),
+        (b"#", b"$x", False),
+        (b"+/b", b"$x/b", False),
+        (b"$x/#", b"$x/b", True),
+        (b"a/+", b"a/", True),
+        (b"a/+", b"a", False),
+        (b"+", b"", True),
+        (b"a.c", b"abc", False),
+    ],
+)
+def test_the_judge_matches_topics(text: bytes, topic: bytes, expected: bool) -> None:
+    assert wire.is_met(text, topic) == expected
