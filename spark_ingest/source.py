@@ -46,10 +46,10 @@ from mqtt_broker.streams.remote import RemoteSource, open_source
 from spark_ingest.columns import Rows, spark_schema, value_shape
 from spark_ingest.decoding import AUTO, JSON, NONE, Decoder
 from spark_ingest.options import ALL, OptionError, Options
-from spark_ingest.planning import Range, share_rows, split
+from spark_ingest.planning import Range, split
 from spark_ingest.reading import LogSource, Task
 from spark_ingest.schemas import OBJECT, SchemaError, Shape
-from spark_ingest.weighing import share_bytes
+from spark_ingest.weighing import Limits
 
 FORMAT: Final = "fleetmq"
 # A broker that restarts just when a query starts, or beside it, is no reason to fail; a wrong
@@ -221,6 +221,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError("endingOffsets", "it is for batches: a stream has no end")
         self._reading = _Reading(options, schema)
         self._options = options
+        self._limits = Limits(options.bytes_max)
         self._last: Offsets | None = None  # with AvailableNow: no further than this
 
     def initialOffset(self) -> dict[str, Any]:
@@ -250,10 +251,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = tuple(map(max, begin.ends, ends))
         starts = tuple(map(min, self._reading.kept(begin).ends, ends))
         # What the engine gives is one of our limits or none; both are kept where both are set.
-        if isinstance(limit, ReadMaxRows):
-            ends = share_rows(starts, ends, limit.max_rows)
-        if isinstance(limit, ReadMaxRows | ReadMaxBytes) and self._options.bytes_max:
-            ends = share_bytes(source, starts, ends, self._options.bytes_max)
+        if isinstance(limit, ReadMaxRows | ReadMaxBytes):
+            rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+            ends = self._limits.reach(source, starts, ends, rows_max)
         return _as_dict(Offsets(source.epoch, ends))
 
     def reportLatestOffset(self) -> dict[str, Any]:
