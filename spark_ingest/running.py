@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_ingest import session
 from spark_ingest.jobs.job import EACH_BATCH, UPDATE, Context, Job
 from spark_ingest.jobs.lateness import OBSERVED
+from spark_ingest.losses import LossError, Losses, dropped_rows
 from spark_ingest.sinks.sink import Batch, Sink
 
 LOOK_EVERY_S: Final = 0.2
@@ -52,6 +53,7 @@ class Progress:
     rejects: int = 0
     late: int = 0  # corrected a window
     left_out: int = 0  # too late, or of the future
+    dropped: int = 0  # by Spark, at least, and accepted
     results: int = 0
     seconds: float = 0.0  # of the last batch
     rows_last: int = 0
@@ -73,6 +75,7 @@ class Plan:
     checkpoint: str = ""
     trigger: str = "1 second"
     once: bool = False
+    accepts_loss: bool = False  # go on when Spark has dropped rows that are not late
 
 
 def log_rows(
@@ -109,9 +112,12 @@ def _observed(rows: DataFrame) -> DataFrame:
 class _Writer:
     """What Spark calls with each micro-batch."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(self, spark: SparkSession, plan: Plan, progress: Progress, losses: Losses) -> None:
+        self._spark = spark  # the one that Spark gives with a batch knows no queries
         self._plan = plan
         self._progress = progress
+        self._losses = losses
+        self._counted = -1  # the batch of which it is known what it dropped
         self.error: Exception | None = None  # Spark wraps it; this one has the clear line
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -121,16 +127,36 @@ class _Writer:
             assert query, "Spark does not say which query this is"
             if plan.job.mode(plan.settings) == EACH_BATCH:
                 frame = plan.job.build(frame, plan.settings, plan.context)
-            write(plan, frame, query, number, self._progress)
+
+            def check() -> None:
+                self.count_dropped(number, dropped_rows(self._spark, query))
+
+            write(plan, frame, query, number, self._progress, check)
         except Exception as error:
             self.error = error
             raise
 
+    def count_dropped(self, number: int, rows: int) -> None:
+        """Once a batch. LossError, unless losses are accepted."""
+        if rows and number > self._counted:
+            self._counted = number
+            self._losses.add(number, rows, is_accepted=self._plan.accepts_loss)
+            self._progress.dropped += rows
 
-def write(plan: Plan, frame: DataFrame, query: str, number: int, progress: Progress) -> None:
-    batch = Batch(query, number, plan.job.name, frame, plan.job.outputs)
+
+def write(
+    plan: Plan,
+    frame: DataFrame,
+    query: str,
+    number: int,
+    progress: Progress,
+    check: Callable[[], None],
+) -> None:
+    """`check` raises when the results that were computed may not be written, or not be kept."""
+    batch = Batch(query, number, plan.job.name, frame, plan.job.outputs, check)
     for sink in plan.sinks:
         sink.write(batch)
+    check()  # of what executors wrote: nobody computed it before
     if batch.is_collected:
         for name, table in batch.tables.items():
             progress.results += table.num_rows
@@ -149,7 +175,7 @@ def batch(spark: SparkSession, plan: Plan) -> Progress:
     )
     frame = plan.job.build(rows, plan.settings, plan.context)
     try:
-        write(plan, frame, str(uuid.uuid4()), 0, progress)
+        write(plan, frame, str(uuid.uuid4()), 0, progress, lambda: None)
     except PySparkException as error:
         raise RunError(explain(error)) from error
     progress.batch = 0
@@ -166,10 +192,15 @@ def stream(
     is_stopped: Callable[[], bool],
     on_progress: Callable[[Progress], None],
 ) -> Progress:
-    """Until `is_stopped`, or with `once` until the log is drained. RunError."""
+    """Until `is_stopped`, or with `once` until the log is read. RunError."""
     session.prepare(spark)
     progress = Progress()
-    writer = _Writer(plan, progress)
+    losses = Losses(spark, plan.checkpoint)
+    try:
+        losses.check(is_accepted=plan.accepts_loss)
+    except LossError as error:
+        raise RunError(str(error)) from None
+    writer = _Writer(spark, plan, progress, losses)
     rows = _observed(plan.read(spark))
     mode = plan.job.mode(plan.settings)
     if mode != EACH_BATCH:
@@ -183,7 +214,7 @@ def stream(
     stream = stream.trigger(availableNow=True) if plan.once else stream.trigger(
         processingTime=plan.trigger
     )  # fmt: skip
-    watch = _Watch(progress, on_progress)
+    watch = _Watch(progress, on_progress, writer)
     try:
         query = stream.start()
         try:
@@ -195,6 +226,8 @@ def stream(
             watch.look(query)
         finally:
             query.stop()
+    except LossError as error:
+        raise RunError(str(error)) from None
     except PySparkException as error:
         if writer.error is not None:
             raise RunError(explain(writer.error)) from writer.error
@@ -218,9 +251,12 @@ def _stop(query: StreamingQuery) -> None:
 class _Watch:
     """Reads what Spark says of each batch; fails when it dropped what the job would have taken."""
 
-    def __init__(self, progress: Progress, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, progress: Progress, on_progress: Callable[[Progress], None], writer: _Writer
+    ) -> None:
         self._progress = progress
         self._on_progress = on_progress
+        self._writer = writer
         self._seen = -1
 
     def look(self, query: StreamingQuery) -> None:
@@ -228,13 +264,8 @@ class _Watch:
             if said.batchId <= self._seen:
                 continue
             self._seen = said.batchId
-            for operator in said.stateOperators:
-                if operator.numRowsDroppedByWatermark:
-                    raise RunError(
-                        "Spark dropped rows that are not late: a partition was read further"
-                        " behind another than --skew says. Begin with a new --checkpoint and"
-                        " a larger --skew; the results so far are short of those rows"
-                    )
+            dropped = sum(one.numRowsDroppedByWatermark for one in said.stateOperators)
+            self._writer.count_dropped(said.batchId, dropped)
             self._add(said)
             self._on_progress(self._progress)
 

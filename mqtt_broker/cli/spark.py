@@ -113,6 +113,10 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--checkpoint", metavar="DIR", help=f"({CHECKPOINTS}/...)")
     how.add_argument("--once", action="store_true", help="drain what is there, and stop")
+    how.add_argument(
+        "--accept-loss", action="store_true",
+        help="go on from a checkpoint with which Spark has dropped rows that were not late",
+    )  # fmt: skip
     how.add_argument("--trigger", default="1s", metavar="T", help="between micro-batches (1s)")
     how.add_argument("--master", default="local[*]", metavar="URL", help="(local[*])")
     how.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark's own")
@@ -181,7 +185,11 @@ def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
     except ValueError as error:
         raise UsageError(f"--trigger: {error}") from None
     if args.end is not None:
-        for flag, value in (("--once", args.once), ("--checkpoint", args.checkpoint)):
+        for flag, value in (
+            ("--once", args.once),
+            ("--checkpoint", args.checkpoint),
+            ("--accept-loss", args.accept_loss),
+        ):
             if value:
                 raise UsageError(f"{flag}: a batch (--to) has none")
     context = Context(registry=_registry(args, job.registry))
@@ -194,6 +202,7 @@ def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
         checkpoint=args.checkpoint or _checkpoint(args),
         trigger=trigger,
         once=args.once,
+        accepts_loss=args.accept_loss,
     )
 
 
@@ -354,4 +363,5 @@ def _line(progress: Progress) -> str:
     return (
         f"batch {progress.batch}, {progress.rows:,} rows, {progress.rows_per_s:,.0f} rows/s{lag},"
         f" late {progress.late:,}, left out {progress.left_out:,}, rejects {progress.rejects:,}"
+        + (f", dropped {progress.dropped:,}" if progress.dropped else "")
     )

@@ -13,7 +13,7 @@ query, number and rows. `write` has to make one of it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final, Protocol
 
@@ -32,13 +32,20 @@ class Batch:
     """The results of one micro-batch, or of a whole range of the log."""
 
     def __init__(
-        self, query: str, number: int, job: str, frame: DataFrame, outputs: tuple[Output, ...]
+        self,
+        query: str,
+        number: int,
+        job: str,
+        frame: DataFrame,
+        outputs: tuple[Output, ...],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.query = query  # the checkpoint's id: another checkpoint counts batches from 0 again
         self.number = number
         self.job = job
         self.frame = frame
         self.outputs = outputs
+        self._check = check  # raises when what was computed may not be written
 
     @cached_property
     def tables(self) -> Mapping[str, pa.Table]:
@@ -51,6 +58,7 @@ class Batch:
                 for name in self.fields(output)
             ]
         everything = self.frame.select(*columns).toArrow()
+        self._check()
         found = {}
         for output in self.outputs:
             names = self.fields(output)

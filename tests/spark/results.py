@@ -26,6 +26,7 @@ def run(
     checkpoint: Path | None = None,
     context: Context | None = None,
     max_rows: int = 0,
+    accepts_loss: bool = False,
     **settings: Any,
 ) -> running.Progress:
     """A job over what is in the log: with a checkpoint as a stream, else as a batch."""
@@ -44,6 +45,7 @@ def run(
         running.log_rows(source, one, parsed, is_stream=checkpoint is not None),
         checkpoint=str(checkpoint),
         once=True,
+        accepts_loss=accepts_loss,
     )
     try:
         if checkpoint is None:

@@ -1,0 +1,117 @@
+"""Rows that Spark dropped although they were not late, and the checkpoint that remembers it.
+
+    losses = Losses(spark, checkpoint)
+    losses.check(is_accepted=False)        RunError, when rows were dropped and nobody said so be it
+    losses.add(batch, rows, is_accepted)   on disk when it returns
+
+Spark drops what is older than its watermark and goes on, so a run that ended with an error would
+end well when it is started again, with results that are short of these rows. A file in the
+checkpoint says what happened until somebody accepts it.
+
+Spark counts after it has grouped the rows of a task, so there were at least so many.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+NAME: Final = "fleetmq_losses.json"
+_DROPPED: Final = "numRowsDroppedByWatermark"
+
+
+class LossError(Exception):
+    """Results would be short of rows: one line that names the checkpoint and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    rows: int  # at least
+    batch: int  # the last one that dropped any
+    is_accepted: bool
+
+
+def explain(checkpoint: str, loss: Loss) -> str:
+    return (
+        f"checkpoint {checkpoint}: Spark dropped at least {loss.rows:,} rows that are not late,"
+        f" the last in batch {loss.batch}: they came further behind others than --skew says."
+        " Begin with a new --checkpoint and a larger --skew, or go on without these rows with"
+        " --accept-loss"
+    )
+
+
+class Losses:
+    """The file is where the checkpoint is, on whatever file system that may be."""
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        jvm: Any = spark.sparkContext._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path(checkpoint, NAME)
+        self._unfinished = jvm.org.apache.hadoop.fs.Path(checkpoint, f"{NAME}.new")
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        self._files = self._path.getFileSystem(configuration)
+        self._read_fully = jvm.org.apache.commons.io.IOUtils.toByteArray
+
+    def read(self) -> Loss | None:
+        for path in (self._path, self._unfinished):  # the second: killed in between
+            if self._files.exists(path):
+                found = self._loaded(path)
+                if found is not None:
+                    return found
+        return None
+
+    def _loaded(self, path: Any) -> Loss | None:
+        stream = self._files.open(path)
+        try:
+            return Loss(**json.loads(bytes(self._read_fully(stream))))
+        except ValueError:  # killed before it was whole
+            return None
+        finally:
+            stream.close()
+
+    def check(self, *, is_accepted: bool) -> None:
+        """Whether a run may go on from here. LossError."""
+        loss = self.read()
+        if loss is None or loss.is_accepted:
+            return
+        if not is_accepted:
+            raise LossError(explain(self._checkpoint, loss))
+        self._write(Loss(loss.rows, loss.batch, is_accepted=True))
+
+    def add(self, batch: int, rows: int, *, is_accepted: bool) -> None:
+        """A batch has dropped rows. LossError, unless that is accepted."""
+        before = self.read()
+        known = 0 if before is None or batch <= before.batch else before.rows
+        loss = Loss(known + rows, batch, is_accepted)
+        self._write(loss)
+        if not is_accepted:
+            raise LossError(explain(self._checkpoint, loss))
+
+    def _write(self, loss: Loss) -> None:
+        stream = self._files.create(self._unfinished, True)
+        try:
+            stream.write(bytearray(json.dumps(asdict(loss)).encode()))
+            stream.hsync()
+        finally:
+            stream.close()
+        self._files.delete(self._path, False)
+        self._files.rename(self._unfinished, self._path)
+
+
+def dropped_rows(spark: SparkSession, query: str) -> int:
+    """What the batch that a query computes has dropped so far, by Spark's own counters."""
+    found = spark.streams.get(query)
+    execution: Any = found._jsq.streamingQuery().lastExecution()
+    waiting = [execution.executedPlan()]
+    rows = 0
+    while waiting:
+        plan = waiting.pop()
+        counter = plan.metrics().get(_DROPPED)
+        if counter.isDefined():
+            rows += counter.get().value()
+        children = plan.children()
+        waiting += [children.apply(number) for number in range(children.size())]
+    return rows
