@@ -41,6 +41,8 @@ _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
 _EXACT_MAX: Final = 2**53  # a float beyond may stand for several integers
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d(?:\.(\d{1,30}))?)?)([Zz]|[+-]\d\d(?::?\d\d)?)?",
     re.ASCII,
@@ -78,7 +80,7 @@ def conformer(shape: Shape) -> Conformer:
 def time_us(text: str) -> int | None:
     """Microseconds of an RFC 3339 time, UTC where it names no zone; None: it is none.
 
-    Digits behind the microsecond are cut off.
+    Digits behind the microsecond are cut off. In UTC it lies in the years 1 to 9999.
     """
     found = _TIME.fullmatch(text)
     if found is None:
@@ -86,9 +88,10 @@ def time_us(text: str) -> int | None:
     day, clock, fraction, zone = found.groups()
     try:
         moment = datetime.fromisoformat(f"{day}T{clock.partition('.')[0]}{(zone or 'Z').upper()}")
-        return (moment - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
+        at_us = (moment - _EPOCH) // _MICROSECOND + int(((fraction or "") + "000000")[:6])
     except (ValueError, OverflowError):
         return None
+    return at_us if _FIRST_US <= at_us <= _LAST_US else None
 
 
 def _maker(shape: Shape) -> Conformer:
@@ -224,7 +227,10 @@ def _time(shape: Shape) -> Conformer:
     def conform(value: Any) -> int:
         if isinstance(value, datetime):  # CBOR has times of its own
             moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-            return (moment - _EPOCH) // _MICROSECOND
+            at_us = (moment - _EPOCH) // _MICROSECOND
+            if not _FIRST_US <= at_us <= _LAST_US:
+                raise Unfit("a time outside the years 1 to 9999")
+            return at_us
         if type(value) is not str:
             raise _wrong(value, TIME)
         found = time_us(value)

@@ -46,6 +46,7 @@ _NO_NUMBER: Final = re.compile(rb"[:,\[\s-](?:NaN|Inf)")
 _ROW: Final = re.compile(r" in row (\d+)$")  # a hint, no more
 _WRAPPED: Final = "v"
 _YEAR_1_US: Final = -62_135_596_800_000_000
+_YEAR_10000_US: Final = 253_402_300_800_000_000
 Array = Any  # pyarrow has no types of its own that mypy knows
 
 
@@ -224,7 +225,10 @@ def _times(texts: Array) -> tuple[Array, Array | None]:
         values = [time_us(text) if text is not None else None for text in texts.to_pylist()]
         found = pa.array(values, TIMESTAMP)
         return found, _some(pc.and_(found.is_null(), texts.is_valid()))
-    return found, _some(pc.less(found.cast(pa.int64()), _YEAR_1_US))
+    micros = found.cast(pa.int64())
+    return found, _some(
+        pc.or_(pc.less(micros, _YEAR_1_US), pc.greater_equal(micros, _YEAR_10000_US))
+    )
 
 
 def _all(mask: Array) -> bool:

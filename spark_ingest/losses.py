@@ -104,6 +104,7 @@ class Losses:
 def dropped_rows(spark: SparkSession, query: str) -> int:
     """What the batch that a query computes has dropped so far, by Spark's own counters."""
     found = spark.streams.get(query)
+    assert found is not None, f"Spark knows no query {query}"
     execution: Any = found._jsq.streamingQuery().lastExecution()
     waiting = [execution.executedPlan()]
     rows = 0

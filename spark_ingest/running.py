@@ -53,6 +53,7 @@ class Progress:
     rejects: int = 0
     late: int = 0  # corrected a window
     left_out: int = 0  # too late, or of the future
+    dead_letters: int = 0  # results that a sink could not take
     dropped: int = 0  # by Spark, at least, and accepted
     results: int = 0
     seconds: float = 0.0  # of the last batch
@@ -156,6 +157,7 @@ def write(
     batch = Batch(query, number, plan.job.name, frame, plan.job.outputs, check)
     for sink in plan.sinks:
         sink.write(batch)
+    progress.dead_letters += batch.dead_letters
     check()  # of what executors wrote: nobody computed it before
     if batch.is_collected:
         for name, table in batch.tables.items():

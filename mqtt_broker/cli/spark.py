@@ -363,5 +363,6 @@ def _line(progress: Progress) -> str:
     return (
         f"batch {progress.batch}, {progress.rows:,} rows, {progress.rows_per_s:,.0f} rows/s{lag},"
         f" late {progress.late:,}, left out {progress.left_out:,}, rejects {progress.rejects:,}"
+        + (f", dead letters {progress.dead_letters:,}" if progress.dead_letters else "")
         + (f", dropped {progress.dropped:,}" if progress.dropped else "")
     )

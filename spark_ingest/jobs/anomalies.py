@@ -19,14 +19,15 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_ingest.jobs.columns import REJECTS
 from spark_ingest.jobs.job import APPEND, Context, Job, Output, duration, number, option, whole
 from spark_ingest.jobs.keyed import Watched, run
 from spark_ingest.jobs.statistics import Limits, Statistics
 
 ALERTS = Output("alerts", ("device", "metric", "kind", "began_at"))
 _RESULT = (
-    "device string, metric string, kind string, began_us long, ended_us long,"
-    " value double, usual double, score double"
+    *("device string", "metric string", "kind string", "began_us long", "ended_us long"),
+    *("value double", "usual double", "score double"),
 )
 
 
@@ -52,7 +53,9 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
         "usual",
         "score",
     )
-    return found.select(alert.alias("alerts"))
+    return found.select(
+        F.when(F.col("reject").isNull(), alert).alias("alerts"), F.col("reject").alias("rejects")
+    )
 
 
-JOB = Job("anomalies", Settings, (ALERTS,), build, lambda options: APPEND)
+JOB = Job("anomalies", Settings, (ALERTS, REJECTS), build, lambda options: APPEND)

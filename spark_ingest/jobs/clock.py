@@ -23,7 +23,16 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import REJECTS, Telemetry, of_topics, reject, text_of, time_of
+from spark_ingest.jobs.columns import (
+    REJECTS,
+    TIME_US_MAX,
+    Telemetry,
+    of_topics,
+    reject,
+    screened,
+    text_of,
+    time_of,
+)
 from spark_ingest.jobs.job import (
     UPDATE,
     Context,
@@ -48,6 +57,7 @@ class Settings(Telemetry):
 
 
 def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+    rows = screened(rows, options)
     at = time_of(rows, options.time)
     told = of_topics(rows, options.topics).select(
         text_of(rows, options.device, "--device").alias("device"),
@@ -79,6 +89,8 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
         )
     )
     corrected = F.unix_micros("last_event") - F.round(F.col("clock_ahead_s") * 1e6).cast("bigint")
+    # Of a clock that says the year 9999 and another that says 1970, it is no time at all.
+    corrected = F.when((corrected >= 0) & (corrected < TIME_US_MAX), corrected)
     result = F.struct(
         "device",
         (F.col("end") - F.expr(f"INTERVAL {options.size_us} MICROSECONDS")).alias("window_start"),

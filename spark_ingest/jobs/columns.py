@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    IntegralType,
     MapType,
     NumericType,
     StringType,
@@ -29,6 +30,12 @@ from pyspark.sql.types import (
 from spark_ingest.jobs.job import OptionError, Output, names, option
 
 REJECTED_PAYLOAD_BYTES_MAX: Final = 1_024  # how much of what could not be read is kept
+# Of a text that results are known by. Two of them, and the rest of a key, fit into a row of a
+# PostgreSQL index (2,704 bytes).
+KEY_BYTES_MAX: Final = 1_000
+TIME_US_MAX: Final = 253_402_300_800_000_000  # the year 10000
+_NUL: Final = "\0"
+_NUL_SHOWN: Final = "\\x00"
 # Numbers that are no measurement.
 NO_METRICS: Final = "seq,ts"
 
@@ -140,15 +147,69 @@ def time_of(rows: DataFrame, where: str, flag: str = "--time") -> Column:
         return F.coalesce(column, F.col("received"))
     if not isinstance(found, NumericType):
         raise OptionError(flag, f"{rest!r} is a {found.simpleString()}, neither time nor number")
-    # Seconds, milliseconds, microseconds or nanoseconds: the size says which, from 1973 on.
-    size = F.abs(column)
-    seconds = (
-        F.when(size < 1e11, column * 1_000_000)
-        .when(size < 1e14, column * 1_000)
-        .when(size < 1e17, column)
-        .otherwise(column / 1_000)
+    return F.coalesce(F.timestamp_micros(_micros(column, found)), F.col("received"))
+
+
+def _micros(column: Column, kind: DataType) -> Column:
+    """Microseconds of a number since 1970; null where it is no time before the year 10000.
+
+    Seconds, milliseconds, microseconds or nanoseconds: the size says which, from 1973 on.
+    """
+    number = column.cast("bigint" if isinstance(kind, IntegralType) else "double")
+    size = column.cast("double")
+    micros = (
+        F.when(size < 1e11, F.try_multiply(number, F.lit(1_000_000)))
+        .when(size < 1e14, F.try_multiply(number, F.lit(1_000)))
+        .when(size < 1e17, number)
+        .otherwise(number / 1_000)
+        .try_cast("bigint")
     )
-    return F.coalesce(F.timestamp_micros(seconds.cast("bigint")), F.col("received"))
+    return F.when((micros >= 0) & (micros < TIME_US_MAX), micros)
+
+
+# What a job cannot take.
+
+
+def screened(rows: DataFrame, options: Telemetry) -> DataFrame:
+    """Rows with a reason, too, where a job could not take them, or no sink what it says of them.
+
+    A rule of each row alone, whatever the sinks: the same log gives the same results.
+    """
+    checks = [F.col("reject_reason")]
+    for flag, where in (("--device", options.device), ("--site", getattr(options, "site", "none"))):
+        if where != "none":
+            checks.append(_key_trouble(text_of(rows, where, flag), flag.removeprefix("--")))
+    checks.append(time_trouble(rows, options.time))
+    return rows.withColumn("reject_reason", F.coalesce(*checks))
+
+
+def _key_trouble(text: Column, name: str) -> Column:
+    return F.when(
+        F.octet_length(text) > KEY_BYTES_MAX, F.lit(f"{name}: longer than {KEY_BYTES_MAX:,} bytes")
+    ).when(F.contains(text, F.lit(_NUL)), F.lit(f"{name}: has U+0000"))
+
+
+def time_trouble(rows: DataFrame, where: str, flag: str = "--time") -> Column:
+    """Why a row has no time where the job looks for it; null where it has one, or says none."""
+    kind, _, rest = where.partition(":")
+    if kind == "value":
+        column, found = value_column(rows, rest, flag)
+        if isinstance(found, NumericType):
+            is_none = column.isNotNull() & _micros(column, found).isNull()
+            return F.when(is_none, F.lit(f"{rest}: no time from 1970 to 9999"))
+    return F.lit(None).cast("string")
+
+
+def known_by(device: Column) -> Column:
+    """A device as results may say it, also when its name is too long or has U+0000 in it."""
+    shown = F.substring(_printable(device), 1, 100)
+    short = F.concat(shown, F.lit("#"), F.substring(F.sha2(device, 256), 1, 16))
+    return F.when(_key_trouble(device, "device").isNull(), device).otherwise(short)
+
+
+def _printable(text: Column) -> Column:
+    """Without what not every database has in a text."""
+    return F.replace(text, F.lit(_NUL), F.lit(_NUL_SHOWN))
 
 
 def metric_columns(rows: DataFrame, options: Telemetry) -> dict[str, Column]:
@@ -213,9 +274,20 @@ def reject(rows: DataFrame) -> Column:
             F.col("partition").alias("stream_partition"),
             F.col("offset").alias("stream_offset"),
             F.col("received"),
-            F.col("client_id"),
-            F.col("topic"),
-            F.col("reject_reason").alias("reason"),
-            F.substring(F.col("payload"), 1, REJECTED_PAYLOAD_BYTES_MAX).alias("payload"),
+            _printable(F.col("client_id")).alias("client_id"),
+            _printable(F.col("topic")).alias("topic"),
+            _printable(F.col("reject_reason")).alias("reason"),
+            F.substring(_said(rows), 1, REJECTED_PAYLOAD_BYTES_MAX).alias("payload"),
         ),
     )
+
+
+def _said(rows: DataFrame) -> Column:
+    """The payload; of one that could be read, and so was not kept, its fields as JSON."""
+    payload = F.col("payload") if "payload" in rows.columns else F.lit(None).cast(BinaryType())
+    if "value" not in rows.columns:
+        return payload
+    value = F.col("value")
+    is_whole = isinstance(_schema(rows), StructType | ArrayType)
+    text = F.to_json(value) if is_whole else value.cast(StringType())
+    return F.coalesce(payload, text.cast(BinaryType()))

@@ -21,7 +21,17 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import of_topics, place, text_of, time_of, topic_filter
+from spark_ingest.jobs.columns import (
+    REJECTS,
+    matches,
+    of_topics,
+    place,
+    reject,
+    text_of,
+    time_of,
+    time_trouble,
+    topic_filter,
+)
 from spark_ingest.jobs.job import (
     APPEND,
     Context,
@@ -67,6 +77,7 @@ class Settings:
 def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     if options.requests == options.answers:
         raise OptionError("--answers", "it is the same as --requests")
+    rows = rows.withColumn("reject_reason", time_trouble(rows, options.time))
     requests = _side(rows, "request", options.requests, options.key, options)
     answers = _side(rows, "answer", options.answers, options.answer_key or options.key, options)
     until = F.col("request_at") + F.expr(f"INTERVAL {options.within_us} MICROSECONDS")
@@ -91,13 +102,28 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
         *["answer_topic", "answer_client", "answer_at"],
         (took / F.lit(1_000_000)).alias("took_s"),
     )
-    return joined.select(result.alias("correlated"))
+    found = joined.select(result.alias("correlated"))
+    rejects = _rejects(rows, options)
+    if not options.time.startswith("value"):  # then there are none, and nothing is read for them
+        return found.withColumn("rejects", F.lit(None).cast(rejects.schema["rejects"].dataType))
+    return found.unionByName(rejects, allowMissingColumns=True)
+
+
+def _rejects(rows: DataFrame, options: Settings) -> DataFrame:
+    """Requests and answers that have no time."""
+    sides = [matches(F.col("topic"), topics) for topics in (options.requests, options.answers)]
+    is_meant = F.lit(False)
+    for side in sides:
+        is_meant = is_meant | (F.lit(True) if side is None else side)
+    return rows.where(is_meant & F.col("reject_reason").isNotNull()).select(
+        reject(rows).alias("rejects")
+    )
 
 
 def _side(rows: DataFrame, name: str, topics: str, key: str, options: Settings) -> DataFrame:
     at = f"{name}_at"
     return (
-        of_topics(rows, topics)
+        of_topics(rows.where(F.col("reject_reason").isNull()), topics)
         .select(
             F.col("partition").alias(f"{name}_partition"),
             F.col("offset").alias(f"{name}_offset"),
@@ -121,7 +147,7 @@ def _key_column(rows: DataFrame, key: str) -> Column:
 JOB = Job(
     "correlate",
     Settings,
-    (CORRELATED,),
+    (CORRELATED, REJECTS),
     build,
     lambda options: APPEND,
     unread=("payload", "qos", "retain"),

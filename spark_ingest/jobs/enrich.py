@@ -22,6 +22,7 @@ from spark_ingest.jobs.columns import (
     flat_columns,
     of_topics,
     reject,
+    screened,
     text_of,
     time_of,
 )
@@ -37,6 +38,7 @@ class Settings(Telemetry):
 
 
 def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+    rows = screened(rows, options)
     told = of_topics(rows, options.topics).select(
         F.col("partition").alias("stream_partition"),
         F.col("offset").alias("stream_offset"),

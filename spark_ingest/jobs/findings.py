@@ -31,6 +31,8 @@ STUCK: Final = "stuck"
 SILENT: Final = "silent"
 REJECTED: Final = "rejected"
 GAPS_MAX: Final = 100
+# More numbers may be missing than a column has room for: from one end of 64 bits to the other.
+_LONG_MAX: Final = (1 << 63) - 1
 TOTALS: Final = (
     "messages", "rejected", "duplicates", "missing", "reordered", "restarts", "stuck", "silences",
 )  # fmt: skip
@@ -111,7 +113,9 @@ class Findings:
             return True, [self._finding(RESTART, reading.received_us, number=number)]
         self._totals["duplicates"] += 1
         return False, [
-            self._finding(DUPLICATE, reading.received_us, number=reading.offset, value=number)
+            self._finding(
+                DUPLICATE, reading.received_us, number=reading.offset, value=float(number)
+            )
         ]
 
     def _fill(self, at: int, number: int, now_us: int) -> list[Finding]:
@@ -181,7 +185,7 @@ class Findings:
             **self._finding("", 0),
             "first_us": self._first_us,
             "heard_us": self._silence.heard_us,
-            **self._totals,
+            **{name: min(total, _LONG_MAX) for name, total in self._totals.items()},
         }
 
     def _finding(
@@ -202,7 +206,7 @@ class Findings:
             "began_us": began_us,
             "number": number,
             "ended_us": ended_us,
-            "count": count,
+            "count": None if count is None else min(count, _LONG_MAX),
             "value": value,
             "first_us": None,
             "heard_us": None,

@@ -17,10 +17,10 @@ The watermark is by the broker's clock. A row that Spark finds too old for it ma
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -28,8 +28,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from spark_ingest.jobs.columns import (
     Telemetry,
+    known_by,
     metric_columns,
     of_topics,
+    reject,
+    screened,
     text_of,
     time_of,
     value_column,
@@ -38,6 +41,10 @@ from spark_ingest.jobs.job import duration, option
 from spark_ingest.jobs.lateness import interval_text
 
 Finding = Mapping[str, Any]
+_REJECT: Final = (
+    "struct<stream_partition: int, stream_offset: bigint, received: timestamp, client_id: string,"
+    " topic: string, reason: string, payload: binary>"
+)
 SPARK_EPOCH_US = 1_000_000
 
 
@@ -87,13 +94,22 @@ class Watched(Telemetry):
 
 
 def run(
-    rows: DataFrame, options: Watched, make: Maker, result: str, *, sequence: str | None = None
+    rows: DataFrame,
+    options: Watched,
+    make: Maker,
+    result: Sequence[str],
+    *,
+    sequence: str | None = None,
 ) -> DataFrame:
-    """Findings, as rows of the DDL `result`."""
+    """Findings, as rows of the columns `result` (`name type`), and what was rejected beside them.
+
+    A row has either a finding or `reject`.
+    """
     metrics = metric_columns(rows, options)
     nothing = F.lit(None)
+    rows = screened(rows, options)
     told = of_topics(rows, options.topics).select(
-        text_of(rows, options.device, "--device").alias("device"),
+        known_by(text_of(rows, options.device, "--device")).alias("device"),
         "partition",
         "offset",
         "received",
@@ -102,12 +118,16 @@ def run(
         F.col("reject_reason").isNotNull().alias("is_rejected"),
         (_sequence(rows, sequence) if sequence else nothing.cast("bigint")).alias("sequence"),
         F.array(*metrics.values()).cast("array<double>").alias("values"),
+        reject(rows).alias("reject"),
     )
     return (
         told.withWatermark("received", interval_text(options.skew_us))
         .groupBy("device")
         .transformWithState(
-            _Processor(make, tuple(metrics)), result, outputMode="append", timeMode="eventTime"
+            _Processor(make, tuple(metrics), tuple(name for name, _ in map(str.split, result))),
+            ", ".join([*result, f"reject {_REJECT}"]),
+            outputMode="append",
+            timeMode="eventTime",
         )
     )
 
@@ -117,9 +137,10 @@ def _sequence(rows: DataFrame, path: str) -> Any:
 
 
 class _Processor(StatefulProcessor):
-    def __init__(self, make: Maker, metrics: tuple[str, ...]) -> None:
+    def __init__(self, make: Maker, metrics: tuple[str, ...], names: tuple[str, ...]) -> None:
         self._make = make
         self._metrics = metrics
+        self._names = names  # of a finding
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -128,11 +149,14 @@ class _Processor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         machine = self._machine(key[0])
         found: list[Finding] = []
-        for reading in sorted(map(self._reading, rows), key=lambda one: one[:2]):
+        told = list(rows)
+        for reading in sorted(map(self._reading, told), key=lambda one: one[:2]):
             found += machine.read(Reading(*reading))
         found += machine.summary()
         self._keep(machine)
         yield from map(_row, found)
+        nothing = dict.fromkeys(self._names)
+        yield from (Row(**nothing, reject=one["reject"]) for one in told if one["is_rejected"])
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
@@ -184,7 +208,7 @@ def _timer_ms(due_us: int) -> int:
 
 
 def _row(finding: Finding) -> Row:
-    return Row(**finding)
+    return Row(**finding, reject=None)
 
 
 def time(us: int) -> datetime:

@@ -15,7 +15,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_ingest.jobs.columns import REJECTS, Telemetry, of_topics, reject, text_of, time_of
+from spark_ingest.jobs.columns import (
+    REJECTS,
+    Telemetry,
+    of_topics,
+    reject,
+    screened,
+    text_of,
+    time_of,
+)
 from spark_ingest.jobs.enrich import with_registry
 from spark_ingest.jobs.job import EACH_BATCH, OPTIONAL, Context, Job, Output
 from spark_ingest.registry import ABOUT
@@ -32,6 +40,7 @@ class Settings(Telemetry):
 def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     has_value = "value" in rows.columns and isinstance(rows.schema["value"].dataType, StructType)
     value = F.to_json("value") if has_value else F.lit(None).cast("string")
+    rows = screened(rows, options)
     told = of_topics(rows, options.topics).select(
         text_of(rows, options.device, "--device").alias("device"),
         text_of(rows, options.site, "--site").alias("site"),

@@ -19,7 +19,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import value_column
+from spark_ingest.jobs.columns import REJECTS, value_column
 from spark_ingest.jobs.findings import TOTALS, Findings, Limits
 from spark_ingest.jobs.job import APPEND, Context, Job, Output, duration, option, whole
 from spark_ingest.jobs.keyed import Watched, run
@@ -28,9 +28,9 @@ FINDINGS = Output("findings", ("device", "kind", "metric", "began_at", "number")
 # `messages` only grows, so a repeated batch never takes a device back.
 DEVICES = Output("device_quality", ("device",), newer_by=("messages",))
 _RESULT = (
-    "device string, kind string, metric string, began_us long, number long, ended_us long,"
-    " count long, value double, first_us long, heard_us long, "
-    + ", ".join(f"{name} long" for name in TOTALS)
+    *("device string", "kind string", "metric string", "began_us long", "number long"),
+    *("ended_us long", "count long", "value double", "first_us long", "heard_us long"),
+    *(f"{name} long" for name in TOTALS),
 )
 
 
@@ -67,7 +67,8 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     return found.select(
         F.when(~is_total, finding).alias("findings"),
         F.when(is_total, totals).alias("device_quality"),
+        F.col("reject").alias("rejects"),
     )
 
 
-JOB = Job("quality", Settings, (FINDINGS, DEVICES), build, lambda options: APPEND)
+JOB = Job("quality", Settings, (FINDINGS, DEVICES, REJECTS), build, lambda options: APPEND)

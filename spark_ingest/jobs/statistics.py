@@ -12,6 +12,7 @@ known by device, metric, kind and beginning, which all stand in the log.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,8 @@ SILENT: Final = "silent"
 # Deviations are no less than this share of the mean: a sensor with two digits has steps.
 FLOOR: Final = 0.002
 _TINY: Final = 1e-9
+# The square of what is larger is no number.
+_HUGE: Final = 1e150
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,9 @@ class Usual:
         return max(math.sqrt(self.variance), FLOOR * abs(self.mean), _TINY)
 
     def score(self, value: float) -> float:
-        """How many deviations away."""
-        return (value - self.mean) / self.deviation
+        """How many deviations away, as far as a number says it."""
+        score = (value - self.mean) / self.deviation
+        return min(max(score, -sys.float_info.max), sys.float_info.max)
 
     def learn(self, value: float, limits: Limits, most_deviations: float) -> None:
         if self.count:
@@ -61,10 +65,15 @@ class Usual:
                 value = min(max(value, self.mean - most), self.mean + most)
             weight = max(limits.alpha, 1.0 / (self.count + 1))  # a plain mean at first
             step = value - self.mean
+            variance = (1.0 - weight) * (self.variance + weight * step * step)
+            if not math.isfinite(variance):  # nothing would be unusual ever after
+                return
             self.mean += weight * step
-            self.variance = (1.0 - weight) * (self.variance + weight * step * step)
-        else:
+            self.variance = variance
+        elif abs(value) < _HUGE:
             self.mean = value
+        else:
+            return
         self.count += 1
 
 

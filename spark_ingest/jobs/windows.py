@@ -33,6 +33,7 @@ from spark_ingest.jobs.columns import (
     metric_columns,
     of_topics,
     reject,
+    screened,
     text_of,
     time_of,
 )
@@ -86,6 +87,7 @@ class Settings(Lateness, Telemetry):
 
 def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     metrics = metric_columns(rows, options)
+    rows = screened(rows, options)
     told = of_topics(rows, options.topics).select(
         text_of(rows, options.device, "--device").alias("device"),
         text_of(rows, options.site, "--site").alias("site"),

@@ -23,9 +23,15 @@ class ConsoleSink:
     def write(self, batch: Batch) -> None:
         for name, table in batch.tables.items():
             if table.num_rows:
-                self._out.write(f"-- batch {batch.number}: {name}, {table.num_rows:,} rows\n")
-                self._out.writelines(line + "\n" for line in lines(table, self._rows_max))
+                self._say(f"-- batch {batch.number}: {name}, {table.num_rows:,} rows")
+                for line in lines(table, self._rows_max):
+                    self._say(line)
         self._out.flush()
+
+    def _say(self, line: str) -> None:
+        """A line, as far as this terminal has letters for it."""
+        encoding = self._out.encoding or "utf-8"
+        self._out.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
     def close(self) -> None:
         pass

@@ -8,6 +8,10 @@ current and nothing stale. Each has the user property `id`, made of the row's ke
 that is repeated after a crash publishes the same messages with the same ids and payloads, which
 replace themselves where they are retained, and can be told apart where they are not.
 
+A message that cannot be sent (its topic, or all of it, is too long for MQTT or for the broker) is
+a dead letter: a message with the reason to `dead_letters=TOPIC` (`dead_letters/<output>`), which is
+not retained.
+
 A batch is done when every message is acknowledged. While the broker is away the sink waits and
 tries again for `timeout` (1m); then the batch fails, and Spark repeats it at the next start.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import ssl
 import threading
@@ -34,6 +39,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from spark_ingest.jobs.job import Output, duration
+from spark_ingest.sinks.letters import dead_letter, rows_of
 from spark_ingest.sinks.sink import Batch, SinkError
 
 ID: Final = "id"
@@ -41,7 +47,19 @@ TOPIC_DEFAULT: Final = "alerts/{device}"
 OUTPUT_DEFAULT: Final = "alerts"
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _FIELD: Final = re.compile(r"\{(\w+)\}")
-_KEYS: Final = ("topic", "output", "qos", "retain", "expiry", "timeout", "client_id", "cafile")
+_KEYS: Final = (
+    "topic", "output", "qos", "retain", "expiry", "timeout", "client_id", "cafile", "dead_letters",
+)  # fmt: skip
+# What a PUBLISH has beside topic and payload, with room to spare.
+_OVERHEAD_BYTES: Final = 128
+_TOPIC_BYTES_MAX: Final = 65_535
+_PACKET_BYTES_MAX: Final = 268_435_455
+# Wildcards and levels; control characters and those that are none [MQTT-1.5.4-2].
+_NO_LEVEL: Final = re.compile(
+    "[+#/\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(17))
+    + "]"
+)
 _BACKOFF_S: Final = 0.2
 _CHUNK: Final = 500  # messages under way at a time
 
@@ -61,6 +79,7 @@ class Target:
     retain: bool = True
     expiry_s: int = 3_600
     timeout_s: float = 60.0
+    dead_letters: str = ""
 
 
 def parse(url: str) -> Target:
@@ -81,8 +100,11 @@ def parse(url: str) -> Target:
     if retain not in ("true", "false"):
         raise SinkError(f"mqtt sink: retain {retain!r} is neither true nor false")
     topic = given.get("topic", TOPIC_DEFAULT)
-    if not topic or "+" in topic or "#" in topic:
-        raise SinkError(f"mqtt sink: topic {topic!r} cannot be published to")
+    output = given.get("output", OUTPUT_DEFAULT)
+    dead_letters = given.get("dead_letters", f"dead_letters/{output}")
+    for one in (topic, dead_letters):
+        if not one or "+" in one or "#" in one:
+            raise SinkError(f"mqtt sink: topic {one!r} cannot be published to")
     try:
         expiry_s = duration(given.get("expiry", "1h")) // 1_000_000
         timeout_s = duration(given.get("timeout", "1m")) / 1e6
@@ -97,11 +119,12 @@ def parse(url: str) -> Target:
         cafile=given.get("cafile"),
         client_id=given.get("client_id", ""),
         topic=topic,
-        output=given.get("output", OUTPUT_DEFAULT),
+        output=output,
         qos=int(qos),
         retain=retain == "true",
         expiry_s=expiry_s,
         timeout_s=timeout_s,
+        dead_letters=dead_letters,
     )
 
 
@@ -110,6 +133,11 @@ class Message:
     topic: str
     payload: bytes
     id: str
+    row: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        return len(self.topic.encode()) + len(self.payload) + _OVERHEAD_BYTES
 
 
 def messages(rows: pa.Table, output: Output, topic: str) -> list[Message]:
@@ -118,14 +146,16 @@ def messages(rows: pa.Table, output: Output, topic: str) -> list[Message]:
     if missing := [name for name in wanted if name not in rows.column_names]:
         raise SinkError(f"mqtt sink: output {output.name!r} has no {missing[0]!r} for the topic")
     found = []
-    for row in rows.to_pylist():
+    for row in rows_of(rows):
         keys = json.dumps([_plain(row[name]) for name in output.keys])
-        said = {name: _plain(value) for name, value in row.items() if value is not None}
+        plain = {name: _plain(value) for name, value in row.items()}
+        said = {name: value for name, value in plain.items() if value is not None}
         found.append(
             Message(
                 _filled(topic, row),
                 json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode(),
                 hashlib.sha256(f"{output.name}{keys}".encode()).hexdigest()[:32],
+                row,
             )
         )
     return found
@@ -136,8 +166,9 @@ def _filled(topic: str, row: Mapping[str, Any]) -> str:
 
 
 def _level(value: object) -> str:
-    """A value as a level of a topic: what would be a wildcard or another level is not."""
-    return re.sub(r"[+#/\0]", "_", str(_plain(value)))
+    """A value as a level of a topic: what would be a wildcard, another level, or a letter that
+    brokers may close a connection for, is not."""
+    return _NO_LEVEL.sub("_", str(_plain(value)))
 
 
 def _plain(value: Any) -> Any:
@@ -145,6 +176,8 @@ def _plain(value: Any) -> Any:
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has none
     return value
 
 
@@ -154,6 +187,7 @@ class MqttSink:
         self._client: Client | None = None
         self._connected = threading.Event()
         self._refused = ""
+        self._packet_bytes_max = _PACKET_BYTES_MAX  # of the broker
 
     def write(self, batch: Batch) -> None:
         target = self._target
@@ -165,15 +199,22 @@ class MqttSink:
             )
         told = messages(batch.tables[output.name], output, target.topic)
         for at in range(0, len(told), _CHUNK):
-            self._publish(told[at : at + _CHUNK])
+            batch.dead_letters += self._publish(told[at : at + _CHUNK], output)
 
-    def _publish(self, told: list[Message]) -> None:
-        """All of them acknowledged. Those that a lost connection left open are sent again."""
+    def _publish(self, told: list[Message], output: Output) -> int:
+        """All of them acknowledged; how many as dead letters.
+
+        Those that a lost connection left open are sent again.
+        """
         until = time.monotonic() + self._target.timeout_s
         waiting = told
+        dead: dict[str, Message] = {}
         while waiting:
             client = self._connect(until)
-            under_way = [(one, self._send(client, one)) for one in waiting]
+            for one in waiting:
+                if one.id not in dead and (reason := self._trouble(one)):
+                    dead[one.id] = self._buried(one, output, reason)
+            under_way = [(one, self._send(client, dead.get(one.id, one))) for one in waiting]
             waiting = []
             for one, info in under_way:
                 if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS or not self._is_done(info, until):
@@ -185,6 +226,21 @@ class MqttSink:
                         f"mqtt sink: {self._where} did not acknowledge {len(waiting)} messages"
                         f" within {self._target.timeout_s:g} s"
                     )
+        return len(dead)
+
+    def _trouble(self, one: Message) -> str:
+        """Why this message cannot be sent; nothing, if it can."""
+        if len(one.topic.encode()) > _TOPIC_BYTES_MAX:
+            return f"a topic of more than {_TOPIC_BYTES_MAX:,} bytes"
+        if not one.topic:
+            return "no topic"
+        if one.size > self._packet_bytes_max:
+            return f"more than the {self._packet_bytes_max:,} bytes that the broker takes"
+        return ""
+
+    def _buried(self, one: Message, output: Output, reason: str) -> Message:
+        letter = dead_letter(output, one.row, reason)._asdict()
+        return Message(self._target.dead_letters, json.dumps(letter).encode(), one.id, {})
 
     def _is_done(self, info: MQTTMessageInfo, until: float) -> bool:
         while not info.is_published():
@@ -201,7 +257,8 @@ class MqttSink:
         properties.UserProperty = [(ID, one.id)]
         if target.expiry_s:
             properties.MessageExpiryInterval = target.expiry_s
-        return client.publish(one.topic, one.payload, target.qos, target.retain, properties)
+        is_retained = target.retain and one.topic != target.dead_letters
+        return client.publish(one.topic, one.payload, target.qos, is_retained, properties)
 
     @property
     def _where(self) -> str:
@@ -248,6 +305,8 @@ class MqttSink:
             self._refused = str(reason)
         else:
             self._refused = ""
+            said = getattr(properties, "MaximumPacketSize", _PACKET_BYTES_MAX)
+            self._packet_bytes_max = min(said, _PACKET_BYTES_MAX)
             self._connected.set()
 
     def _on_disconnect(self, client: Client, *_: Any) -> None:

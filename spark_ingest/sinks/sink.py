@@ -46,6 +46,7 @@ class Batch:
         self.frame = frame
         self.outputs = outputs
         self._check = check  # raises when what was computed may not be written
+        self.dead_letters = 0  # rows that sinks could not take, and put aside
 
     @cached_property
     def tables(self) -> Mapping[str, pa.Table]:

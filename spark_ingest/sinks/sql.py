@@ -11,6 +11,14 @@ a new checkpoint is a new query, whose batches count from 0 again.
         rows          of all its outputs
         committed_at  UTC
 
+A row that the database does not take goes to `dead_letters` in the same transaction, with the
+reason, and the rest of the batch is written.
+
+    dead_letters  of each query and batch
+        output, number  which result, and a number within the batch
+        keys, row       JSON in ASCII, cut short
+        reason          one line
+
 Tables are made when they are missing, in that transaction too. Where the database has no
 transactions around that (MySQL), a crash leaves an empty table behind, and nothing else.
 """
@@ -29,6 +37,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     create_engine,
     delete,
     event,
@@ -41,9 +50,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.pool import NullPool
 
 from spark_ingest.sinks import tables
+from spark_ingest.sinks.letters import DeadLetter
 from spark_ingest.sinks.sink import Batch, SinkError
 
 LEDGER: Final = "fleetmq_spark_ledger"
+DEAD_LETTERS: Final = "dead_letters"
 # How many batches of a query the ledger remembers. Spark repeats only the last one.
 REMEMBERED: Final = 1_000
 LOCK_WAIT_S: Final = 30
@@ -63,6 +74,17 @@ class SqlSink:
             Column("job", String(64), nullable=False),
             Column("rows", BigInteger(), nullable=False),
             Column("committed_at", DateTime(), nullable=False),
+        )
+        self._dead_letters = Table(
+            prefix + DEAD_LETTERS,
+            self._metadata,
+            Column("query", String(64), primary_key=True),
+            Column("batch", BigInteger(), primary_key=True, autoincrement=False),
+            Column("number", BigInteger(), primary_key=True, autoincrement=False),
+            Column("output", String(64), nullable=False),
+            Column("keys", Text(), nullable=False),
+            Column("reason", Text(), nullable=False),
+            Column("row", Text(), nullable=False),
         )
 
     def write(self, batch: Batch) -> None:
@@ -98,13 +120,23 @@ class SqlSink:
                 committed_at=datetime.now(UTC).replace(tzinfo=None),
             )
         )
+        buried: list[DeadLetter] = []
         for output in batch.outputs:
             table = self._table(connection, batch, output.name, found[output.name])
-            tables.upsert(connection, table, output, found[output.name])
+            buried += tables.upsert_or_bury(connection, table, output, found[output.name])
+        if buried:
+            self._bury(connection, batch, buried)
         old = (self._ledger.c.query == batch.query) & (
             self._ledger.c.batch <= batch.number - REMEMBERED
         )
         connection.execute(delete(self._ledger).where(old))
+
+    def _bury(self, connection: Connection, batch: Batch, buried: list[DeadLetter]) -> None:
+        self._dead_letters.create(connection, checkfirst=True)
+        about = {"query": batch.query, "batch": batch.number}
+        rows = [{**about, "number": at, **one._asdict()} for at, one in enumerate(buried)]
+        connection.execute(insert(self._dead_letters), rows)
+        batch.dead_letters += len(buried)
 
     def _table(self, connection: Connection, batch: Batch, name: str, rows: Any) -> Table:
         table = self._tables.get(name)

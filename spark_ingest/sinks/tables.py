@@ -1,4 +1,4 @@
-"""Results as SQL tables: types of columns, and the statements that write rows.
+"""Results as SQL tables: types of columns, the statements that write rows, what cannot be written.
 
 A row replaces the one with the same keys. Where an output says `newer_by`, it does so only if it
 is not older. SQLite and PostgreSQL do that in one statement; any other database in two, which is
@@ -35,10 +35,14 @@ from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.types import TypeEngine
 
 from spark_ingest.jobs.job import Output
+from spark_ingest.sinks.letters import DeadLetter, dead_letter, rows_of, times_outside
 from spark_ingest.sinks.sink import SinkError
 
 # Keys are indexed, and some databases index no text without a length.
 KEY_CHARS_MAX: Final = 255
+_SHORT_KEYS: Final = ("mysql", "mariadb", "oracle", "mssql")
+# Texts of a key, of the 2,704 bytes that PostgreSQL has for a row of an index.
+INDEX_BYTES_MAX: Final = 2_560
 ROWS_A_STATEMENT: Final = 10_000
 
 
@@ -54,7 +58,7 @@ def sql_type(kind: pa.DataType, *, is_key: bool) -> TypeEngine[Any]:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return LargeBinary()
     if is_key:
-        return Text().with_variant(String(KEY_CHARS_MAX), "mysql", "mariadb", "oracle", "mssql")
+        return Text().with_variant(String(KEY_CHARS_MAX), *_SHORT_KEYS)
     return Text()
 
 
@@ -105,6 +109,86 @@ def columns_of(rows: pa.Table, dialect: str) -> list[list[Any]]:
         elif pa.types.is_decimal(kind):
             column = column.cast(pa.float64())
         found.append(column.to_pylist())
+    return found
+
+
+def upsert_or_bury(
+    connection: Connection, table: Table, output: Output, rows: pa.Table
+) -> list[DeadLetter]:
+    """Write what the database takes; the rest as dead letters, with the reason."""
+    buried = []
+    if troubles := _troubles(rows, output, connection.dialect.name):
+        bad = sorted(troubles)
+        for at, row in zip(bad, rows_of(rows.take(bad)), strict=True):
+            buried.append(dead_letter(output, row, troubles[at]))
+        rows = rows.filter(pa.array([at not in troubles for at in range(rows.num_rows)]))
+    return buried + _halved(connection, table, output, rows)
+
+
+def _halved(
+    connection: Connection, table: Table, output: Output, rows: pa.Table
+) -> list[DeadLetter]:
+    """What only the database knows is told by trying: the half with the row it refuses, and so on.
+
+    Each try is a savepoint, so what it refuses undoes nothing else.
+    """
+    if not rows.num_rows:
+        return []
+    try:
+        with connection.begin_nested():
+            upsert(connection, table, output, rows)
+    except Exception as error:
+        if not _is_of_a_row(error):
+            raise
+        if rows.num_rows == 1:
+            reason = str(getattr(error, "orig", None) or error)
+            return [dead_letter(output, rows_of(rows)[0], reason)]
+        half = rows.num_rows // 2
+        parts = (rows.slice(0, half), rows.slice(half))
+        return [one for part in parts for one in _halved(connection, table, output, part)]
+    return []
+
+
+# Classes of SQLSTATE that are about a row: data exception, constraint, program limit exceeded.
+_ROW_STATES: Final = ("22", "23", "54")
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """Whether it would be gone without one row; else the database is what is in trouble."""
+    cause = getattr(error, "orig", None) or error
+    if isinstance(cause, OverflowError | ValueError):  # Unicode and Arrow errors among them
+        return True
+    state = getattr(cause, "sqlstate", None)
+    if state:
+        return str(state)[:2] in _ROW_STATES
+    return type(cause).__name__ in ("DataError", "IntegrityError")
+
+
+def _troubles(rows: pa.Table, output: Output, dialect: str) -> dict[int, str]:
+    """What is known to be refused, by row: a batch full of it is not tried row by row."""
+    found: dict[int, str] = {}
+
+    def note(mask: Any, reason: str) -> None:
+        for at in pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist():
+            found.setdefault(at, reason)
+
+    key_bytes = None
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            if (outside := times_outside(column)) is not None:
+                note(outside, f"{name}: a time outside the years 1 to 9999")
+        elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            if dialect == "postgresql":
+                note(pc.match_substring(column, "\0"), f"{name}: U+0000, which no text may have")
+            if name in output.keys:
+                if dialect in _SHORT_KEYS:
+                    too_long = pc.greater(pc.utf8_length(column), KEY_CHARS_MAX)
+                    note(too_long, f"{name}: a key of more than {KEY_CHARS_MAX} characters")
+                size = pc.fill_null(pc.binary_length(column).cast(pa.int64()), 0)
+                key_bytes = size if key_bytes is None else pc.add(key_bytes, size)
+    if dialect == "postgresql" and key_bytes is not None:
+        too_long = pc.greater(key_bytes, INDEX_BYTES_MAX)
+        note(too_long, f"keys of more than {INDEX_BYTES_MAX:,} bytes")
     return found
 
 
