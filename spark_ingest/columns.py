@@ -46,6 +46,7 @@ PAYLOAD: Final = "payload"
 PROPERTIES: Final = "properties"
 VALUE: Final = "value"
 REASON: Final = "reject_reason"
+END: Final = -1  # the partition of the row behind all others, where a query is drained
 SCHEMA_KEY: Final = "jsonSchema"  # in the metadata of `value`
 Array = Any
 
@@ -208,6 +209,16 @@ class Rows:
     @property
     def has_reason(self) -> bool:
         return REASON in self._names
+
+    def end(self, newest_us: int) -> pa.RecordBatch:
+        """One row that is no message, and stands behind all others; received as the last one."""
+        told = {"partition": END, "offset": END, "topic": "", "client_id": "", "qos": 0}
+        said = {**told, "received": newest_us, "retain": False}
+        columns = [
+            pa.array([said.get(name)], kind)
+            for name, kind in zip(self._names, self.arrow.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def make(
         self, found: pa.RecordBatch, values: Array | None, reasons: Array | None, *, is_all: bool

@@ -51,6 +51,7 @@ class Options:
     keep_payload: str = ALL
     tasks_min: int = 0  # 0: the cores of the driver
     task_rows_max: int = RECORDS_PER_TASK
+    drains: bool = False  # at the end of what is read at once, say that there is no more
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
@@ -178,6 +179,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "keepPayload": ("keep_payload", _one_of(*KEEP_PAYLOAD)),
     "minPartitions": ("tasks_min", _whole),
     "maxRecordsPerPartition": ("task_rows_max", _whole),
+    "drain": ("drains", _boolean),
 }
 _READ: Final = {name.lower(): (entry[0], name, entry[1]) for name, entry in _OPTIONS.items()}
 _NAMES: Final = (*_PLACES, *_OPTIONS)

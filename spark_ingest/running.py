@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ingest import session
-from spark_ingest.jobs.job import EACH_BATCH, UPDATE, Context, Job
+from spark_ingest.columns import END
+from spark_ingest.jobs.job import APPEND, EACH_BATCH, UPDATE, Context, Job
 from spark_ingest.jobs.lateness import OBSERVED
 from spark_ingest.losses import LossError, Losses, dropped_rows
 from spark_ingest.sinks.sink import Batch, Sink
@@ -58,6 +59,7 @@ class Progress:
     results: int = 0
     seconds: float = 0.0  # of the last batch
     rows_last: int = 0
+    waiting: str = ""  # what is read, and not told yet; with `once` only
     lag_s: float | None = None  # how old the newest row was when it was written
     by_output: dict[str, int] = field(default_factory=dict)
 
@@ -104,7 +106,7 @@ def log_rows(
 def _observed(rows: DataFrame) -> DataFrame:
     return rows.observe(
         _OBSERVED,
-        F.count(F.lit(1)).alias("rows"),
+        F.count_if(F.col("partition") != END).alias("rows"),
         F.count_if(F.col("reject_reason").isNotNull()).alias("rejects"),
         F.unix_micros(F.max("received")).alias("newest_us"),
     )
@@ -234,7 +236,18 @@ def stream(
         if writer.error is not None:
             raise RunError(explain(writer.error)) from writer.error
         raise RunError(explain(error)) from error
+    if plan.once and mode == APPEND:
+        progress.waiting = _waiting(spark, plan)
     return progress
+
+
+def _waiting(spark: SparkSession, plan: Plan) -> str:
+    if plan.job.waiting is None:
+        return ""
+    try:
+        return plan.job.waiting(spark, plan.checkpoint)
+    except PySparkException:  # nothing was ever read, so there is no state
+        return ""
 
 
 def _has_ended(query: StreamingQuery) -> bool:

@@ -40,9 +40,15 @@ from pyspark.sql.types import StructType
 
 from mqtt_broker.streams import offsets
 from mqtt_broker.streams.connection import Unreachable
-from mqtt_broker.streams.errors import Invalid, OffsetAhead, OffsetGone, UnknownStream
+from mqtt_broker.streams.errors import (
+    Damaged,
+    Invalid,
+    OffsetAhead,
+    OffsetGone,
+    UnknownStream,
+)
 from mqtt_broker.streams.offsets import EARLIEST, LATEST, Offsets, check_range
-from mqtt_broker.streams.remote import RemoteSource, open_source
+from mqtt_broker.streams.remote import RemoteSource, open_reader, open_source
 from spark_ingest.columns import Rows, spark_schema, value_shape
 from spark_ingest.decoding import AUTO, JSON, NONE, Decoder
 from spark_ingest.options import ALL, OptionError, Options
@@ -52,6 +58,8 @@ from spark_ingest.schemas import OBJECT, SchemaError, Shape
 from spark_ingest.weighing import Limits
 
 FORMAT: Final = "fleetmq"
+# Among offsets: a row has said that there is no more. An older program refuses such offsets.
+DRAINED: Final = "drained"
 # A broker that restarts just when a query starts, or beside it, is no reason to fail; a wrong
 # address is told soon enough.
 START_PATIENCE_S: Final = 10.0
@@ -59,11 +67,12 @@ _PAUSE_S: Final = 0.25
 
 
 class LogPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads. With `drained_us` it is the end: a row that says when that was."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[Range, ...], drained_us: int | None = None) -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.drained_us = drained_us
 
 
 class FleetmqDataSource(DataSource):
@@ -155,6 +164,20 @@ class _Reading:
                     raise OffsetGone(source.name, number, offset, kept)
         return Offsets(start.epoch, tuple(map(max, start.ends, earliest)))
 
+    def newest_us(self, end: Offsets) -> int:
+        """When the last messages before these offsets were received; 0: there are none."""
+        source = self.log()
+        newest_us = 0
+        for number, (kept, until) in enumerate(zip(source.starts().ends, end.ends, strict=True)):
+            if kept < until:
+                try:
+                    with open_reader(source, number, until - 1, until) as reader:
+                        for batch in reader.read():
+                            newest_us = max(newest_us, batch.header.max_us)
+                except Damaged:  # others say it
+                    continue
+        return newest_us
+
     def tasks(self, start: Offsets, end: Offsets) -> list[LogPartition]:
         source = self.log()
         check_range(source.name, start, end)
@@ -242,13 +265,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         source = self._reading.log()
-        begin = self._parsed(start)
+        begin, is_drained = self._parsed(start)
         latest = source.ends()
         for number, (offset, end) in enumerate(zip(begin.ends, latest.ends, strict=True)):
             if offset > end:
                 raise OffsetAhead(source.name, number, offset, end)
         ends = latest.ends if self._last is None else tuple(map(min, latest.ends, self._last.ends))
         ends = tuple(map(max, begin.ends, ends))
+        if ends == begin.ends:
+            drains = self._options.drains and self._last is not None
+            return _as_dict(begin, is_drained=is_drained or drains)
+        if is_drained:
+            raise OptionError(
+                "startingOffsets",
+                "the checkpoint was drained: it has closed what was open, and would drop what is"
+                f" new. Begin with a new checkpoint, from {begin.text()}",
+            )
         starts = tuple(map(min, self._reading.kept(begin).ends, ends))
         # What the engine gives is one of our limits or none; both are kept where both are set.
         if isinstance(limit, ReadMaxRows | ReadMaxBytes):
@@ -260,20 +292,29 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _as_dict(self._reading.log().ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._reading.tasks(self._parsed(start), self._parsed(end))
+        (begin, was_drained), (until, is_drained) = self._parsed(start), self._parsed(end)
+        found = self._reading.tasks(begin, until)
+        if is_drained and not was_drained:
+            found.append(LogPartition((), self._reading.newest_us(until)))
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPartition)
+        if partition.drained_us is not None:
+            return iter([self._reading._task.rows.end(partition.drained_us)])
         return self._reading._task.read(partition.ranges)
 
     def stop(self) -> None:
         self._reading.close()
 
-    def _parsed(self, given: dict[str, Any]) -> Offsets:
+    def _parsed(self, given: dict[str, Any]) -> tuple[Offsets, bool]:
+        """Offsets, and whether all that was before them was drained."""
         source = self._reading.log()
-        return offsets.parse(
-            json.dumps(given), source.name, source.epoch, source.settings.partitions
+        places = {key: value for key, value in given.items() if key != DRAINED}
+        found = offsets.parse(
+            json.dumps(places), source.name, source.epoch, source.settings.partitions
         )
+        return found, DRAINED in given
 
 
 def _open(options: Options) -> LogSource:
@@ -316,10 +357,10 @@ def _parsing(options: Options, schema: StructType) -> tuple[Shape | None, str]:
     return shape, parse
 
 
-def _as_dict(found: Offsets) -> dict[str, Any]:
+def _as_dict(found: Offsets, *, is_drained: bool = False) -> dict[str, Any]:
     """In the order of `text`: Spark compares offsets as the texts that they are written as."""
     ordered: dict[str, Any] = json.loads(found.text())
-    return ordered
+    return {DRAINED: True, **ordered} if is_drained else ordered
 
 
 def _cores() -> int:

@@ -5,7 +5,7 @@
     fleetmq spark run JOB --log DIR|URL --sink URL --from TIME --to TIME
     fleetmq spark bridge ...
 
-`run` reads as a stream until SIGINT or SIGTERM, with `--once` until the log is drained, and with
+`run` reads as a stream until SIGINT or SIGTERM, with `--once` until the log is read, and with
 `--to` a range of the log as a batch. Exit codes: 0 it did, 1 it ran and failed, 2 the command
 line is wrong, or there is no Spark here; then nothing was read.
 
@@ -112,7 +112,11 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--registry-table", default="devices", metavar="NAME", help="(devices)")
     how = parser.add_argument_group("how")
     how.add_argument("--checkpoint", metavar="DIR", help=f"({CHECKPOINTS}/...)")
-    how.add_argument("--once", action="store_true", help="drain what is there, and stop")
+    how.add_argument("--once", action="store_true", help="read what is there, and stop")
+    how.add_argument(
+        "--drain", action="store_true",
+        help="with --once: close what is open at the end; the checkpoint is then at its end, too",
+    )  # fmt: skip
     how.add_argument(
         "--accept-loss", action="store_true",
         help="go on from a checkpoint with which Spark has dropped rows that were not late",
@@ -170,7 +174,7 @@ def _sinks(args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
 
 
 def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
-    from spark_ingest.jobs.job import Context, duration
+    from spark_ingest.jobs.job import APPEND, Context, duration
     from spark_ingest.running import Plan, log_rows
 
     job = load(args.job)
@@ -188,17 +192,23 @@ def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
         for flag, value in (
             ("--once", args.once),
             ("--checkpoint", args.checkpoint),
+            ("--drain", args.drain),
             ("--accept-loss", args.accept_loss),
         ):
             if value:
                 raise UsageError(f"{flag}: a batch (--to) has none")
+    elif args.drain and not args.once:
+        raise UsageError("--drain: it goes with --once, which has an end")
+    source = _source(args)
+    if args.drain and job.mode(settings) == APPEND:
+        source["drain"] = "true"
     context = Context(registry=_registry(args, job.registry))
     return Plan(
         job,
         settings,
         context,
         sinks,
-        log_rows(_source(args), job, settings, is_stream=args.end is None),
+        log_rows(source, job, settings, is_stream=args.end is None),
         checkpoint=args.checkpoint or _checkpoint(args),
         trigger=trigger,
         once=args.once,
@@ -356,6 +366,8 @@ class _Show:
             self._out.write("\r\x1b[K")
         results = ", ".join(f"{name} {rows:,}" for name, rows in progress.by_output.items())
         self.say(f"done: {_line(progress)}; written: {results or 'by executors'}")
+        if progress.waiting:
+            self.say(f"still waiting: {progress.waiting}, or with --drain")
 
 
 def _line(progress: Progress) -> str:

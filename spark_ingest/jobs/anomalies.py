@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from spark_ingest.jobs.columns import REJECTS
 from spark_ingest.jobs.job import APPEND, Context, Job, Output, duration, number, option, whole
-from spark_ingest.jobs.keyed import Watched, run
+from spark_ingest.jobs.keyed import Watched, run, waiting
 from spark_ingest.jobs.statistics import Limits, Statistics
 
 ALERTS = Output("alerts", ("device", "metric", "kind", "began_at"))
@@ -58,4 +58,4 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     )
 
 
-JOB = Job("anomalies", Settings, (ALERTS, REJECTS), build, lambda options: APPEND)
+JOB = Job("anomalies", Settings, (ALERTS, REJECTS), build, lambda options: APPEND, waiting=waiting)

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_ingest.columns import END
 from spark_ingest.jobs.job import OptionError, Output, names, option
 
 REJECTED_PAYLOAD_BYTES_MAX: Final = 1_024  # how much of what could not be read is kept
@@ -105,7 +106,27 @@ def matches(topic: Column, filter: str) -> Column | None:
 
 def of_topics(rows: DataFrame, filter: str) -> DataFrame:
     found = matches(F.col("topic"), filter)
-    return rows if found is None else rows.where(found)
+    return rows if found is None else rows.where(found | is_end())
+
+
+# The row behind all others, where a query is drained.
+
+END_OF_TIME: Final = "9999-12-31 00:00:00"
+
+
+def is_end() -> Column:
+    return F.col("partition") == END
+
+
+def at_the_end(time: Column) -> Column:
+    """A time, or the end of all times for the row behind all others: it closes what is open."""
+    return F.when(is_end(), F.lit(END_OF_TIME).cast(TimestampType())).otherwise(time)
+
+
+def before_the_end(rows: DataFrame, time: str) -> DataFrame:
+    """Without that row, behind a watermark that has seen it: `time` is that of the watermark, so
+    that Spark does not take the row away in front of it."""
+    return rows.where(F.col(time) < F.lit(END_OF_TIME).cast(TimestampType()))
 
 
 def value_column(rows: DataFrame, path: str, flag: str) -> tuple[Column, DataType]:
@@ -204,7 +225,9 @@ def known_by(device: Column) -> Column:
     """A device as results may say it, also when its name is too long or has U+0000 in it."""
     shown = F.substring(_printable(device), 1, 100)
     short = F.concat(shown, F.lit("#"), F.substring(F.sha2(device, 256), 1, 16))
-    return F.when(_key_trouble(device, "device").isNull(), device).otherwise(short)
+    is_good = _key_trouble(device, "device").isNull()
+    # Never null, and said so: it is the key of states, whose type may not change.
+    return F.coalesce(F.when(is_good, device).otherwise(short), F.lit(""))
 
 
 def _printable(text: Column) -> Column:

@@ -9,7 +9,8 @@ belong to its request is a key: MQTT's Correlation Data, the client, a level of 
 of the payload. Each answer within the time is a row (`answered`); a request without any is one
 too (`unanswered`), when the time is over and nothing can arrive that would still change it.
 
-Times are the broker's, one clock for both sides (`--time event` takes the devices'). Requests and
+Times are the broker's, one clock for both sides (`--time event` takes the devices'; what is then
+too far from when it was received goes to `rejects`). Requests and
 answers may lie in different partitions: `--skew` is how far behind another one may be read, and
 how much longer an unanswered request takes to be told.
 """
@@ -18,11 +19,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_ingest.jobs.columns import (
     REJECTS,
+    at_the_end,
+    before_the_end,
+    is_end,
     matches,
     of_topics,
     place,
@@ -42,13 +46,14 @@ from spark_ingest.jobs.job import (
     option,
     positive_duration,
 )
-from spark_ingest.jobs.lateness import interval_text
+from spark_ingest.jobs.lateness import interval_text, plus
 
 CORRELATED = Output(
     "correlated",
     ("request_partition", "request_offset", "answer_partition", "answer_offset"),
 )
 CORRELATION = "correlation"
+RECEIVED = "received"
 
 
 def _key(text: str) -> str:
@@ -72,12 +77,24 @@ class Settings:
     skew_us: int = option(
         "--skew", duration, "1m", "how far behind another a partition may be read"
     )
+    allowed_us: int = option(
+        "--allowed-lateness", duration, "10m",
+        "how long before it was received a message may be, by a device's clock",
+    )  # fmt: skip
+    ahead_us: int = option("--ahead", duration, "5m", "and how long after it")
+
+    @property
+    def delay_us(self) -> int:
+        """How far Spark's watermark is behind, so that it drops nothing that is taken."""
+        if self.time == RECEIVED:
+            return self.skew_us
+        return self.skew_us + self.allowed_us + self.ahead_us
 
 
 def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     if options.requests == options.answers:
         raise OptionError("--answers", "it is the same as --requests")
-    rows = rows.withColumn("reject_reason", time_trouble(rows, options.time))
+    rows = rows.withColumn("reject_reason", _trouble(rows, options))
     requests = _side(rows, "request", options.requests, options.key, options)
     answers = _side(rows, "answer", options.answers, options.answer_key or options.key, options)
     until = F.col("request_at") + F.expr(f"INTERVAL {options.within_us} MICROSECONDS")
@@ -104,13 +121,27 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     )
     found = joined.select(result.alias("correlated"))
     rejects = _rejects(rows, options)
-    if not options.time.startswith("value"):  # then there are none, and nothing is read for them
+    if options.time == RECEIVED:  # then there are none, and nothing is read for them
         return found.withColumn("rejects", F.lit(None).cast(rejects.schema["rejects"].dataType))
     return found.unionByName(rejects, allowMissingColumns=True)
 
 
+def _trouble(rows: DataFrame, options: Settings) -> Column:
+    """Why a row can be neither request nor answer: a rule of each row alone."""
+    if options.time == RECEIVED:
+        return F.lit(None).cast("string")
+    at, received = time_of(rows, options.time), F.col("received")
+    return F.coalesce(
+        time_trouble(rows, options.time),
+        F.when(at > plus(received, options.ahead_us), F.lit("time: of the future (--ahead)")),
+        F.when(
+            at < plus(received, -options.allowed_us), F.lit("time: too late (--allowed-lateness)")
+        ),
+    )
+
+
 def _rejects(rows: DataFrame, options: Settings) -> DataFrame:
-    """Requests and answers that have no time."""
+    """Requests and answers that have no time, or one that is too far from the broker's."""
     sides = [matches(F.col("topic"), topics) for topics in (options.requests, options.answers)]
     is_meant = F.lit(False)
     for side in sides:
@@ -122,19 +153,22 @@ def _rejects(rows: DataFrame, options: Settings) -> DataFrame:
 
 def _side(rows: DataFrame, name: str, topics: str, key: str, options: Settings) -> DataFrame:
     at = f"{name}_at"
-    return (
+    told = (
         of_topics(rows.where(F.col("reject_reason").isNull()), topics)
         .select(
             F.col("partition").alias(f"{name}_partition"),
             F.col("offset").alias(f"{name}_offset"),
             F.col("topic").alias(f"{name}_topic"),
             F.col("client_id").alias(f"{name}_client"),
-            time_of(rows, options.time).alias(at),
-            _key_column(rows, key).alias(f"{name}_key"),
+            at_the_end(time_of(rows, options.time)).alias(at),
+            F.when(is_end(), F.lit("the end"))
+            .otherwise(_key_column(rows, key))
+            .alias(f"{name}_key"),
         )
         .where(F.col(f"{name}_key").isNotNull() & (F.col(f"{name}_key") != ""))
-        .withWatermark(at, interval_text(options.skew_us))
+        .withWatermark(at, interval_text(options.delay_us))
     )
+    return before_the_end(told, at)
 
 
 def _key_column(rows: DataFrame, key: str) -> Column:
@@ -144,11 +178,20 @@ def _key_column(rows: DataFrame, key: str) -> Column:
     return text_of(rows, key, "--key")
 
 
+def _waiting(spark: SparkSession, checkpoint: str) -> str:
+    state = spark.read.format("statestore").option("joinSide", "left").load(checkpoint)
+    found = state.count()
+    if not found:
+        return ""
+    return f"{found:,} requests, which may still be answered: they are told when that is over"
+
+
 JOB = Job(
     "correlate",
     Settings,
     (CORRELATED, REJECTS),
     build,
     lambda options: APPEND,
+    waiting=_waiting,
     unread=("payload", "qos", "retain"),
 )

@@ -62,6 +62,8 @@ class Job:
     mode: Callable[[Any], str]
     reads_sent: bool = False
     registry: str = NONE  # whether it wants the device registry
+    # Which rows the state of a checkpoint still has, and why; nothing if there are none.
+    waiting: Callable[[SparkSession, str], str] | None = None
     unread: tuple[str, ...] = ("properties", "qos", "retain")  # columns it does not look at
 
     def reads(self, column: str, settings: Any) -> bool:

@@ -22,12 +22,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import TimestampType
 
 from spark_ingest.jobs.columns import (
     Telemetry,
+    is_end,
     known_by,
     metric_columns,
     of_topics,
@@ -38,7 +40,7 @@ from spark_ingest.jobs.columns import (
     value_column,
 )
 from spark_ingest.jobs.job import duration, option
-from spark_ingest.jobs.lateness import interval_text
+from spark_ingest.jobs.lateness import interval_text, plus
 
 Finding = Mapping[str, Any]
 _REJECT: Final = (
@@ -112,7 +114,10 @@ def run(
         known_by(text_of(rows, options.device, "--device")).alias("device"),
         "partition",
         "offset",
-        "received",
+        # A device that should have been heard before the end of the log is silent: no other.
+        F.when(is_end(), plus(F.col("received"), options.skew_us))
+        .otherwise(F.col("received"))
+        .alias("received"),
         F.unix_micros(time_of(rows, options.time)).alias("at_us"),
         F.unix_micros("received").alias("received_us"),
         F.col("reject_reason").isNotNull().alias("is_rejected"),
@@ -122,6 +127,8 @@ def run(
     )
     return (
         told.withWatermark("received", interval_text(options.skew_us))
+        # Of the watermark's column, so that Spark does not take the row away in front of it.
+        .where(~is_end() | (F.col("received") < F.lit(0).cast(TimestampType())))
         .groupBy("device")
         .transformWithState(
             _Processor(make, tuple(metrics), tuple(name for name, _ in map(str.split, result))),
@@ -134,6 +141,15 @@ def run(
 
 def _sequence(rows: DataFrame, path: str) -> Any:
     return value_column(rows, path, "--sequence")[0].try_cast("bigint")
+
+
+def waiting(spark: SparkSession, checkpoint: str) -> str:
+    """Rows wait for nothing here, but devices are watched for silence."""
+    state = spark.read.format("statestore").option("readRegisteredTimers", "true")
+    found = state.load(checkpoint).count()
+    if not found:
+        return ""
+    return f"the silence of {found:,} devices: it is told when later messages are received"
 
 
 class _Processor(StatefulProcessor):

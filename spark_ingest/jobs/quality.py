@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from spark_ingest.jobs.columns import REJECTS, value_column
 from spark_ingest.jobs.findings import TOTALS, Findings, Limits
 from spark_ingest.jobs.job import APPEND, Context, Job, Output, duration, option, whole
-from spark_ingest.jobs.keyed import Watched, run
+from spark_ingest.jobs.keyed import Watched, run, waiting
 
 FINDINGS = Output("findings", ("device", "kind", "metric", "began_at", "number"))
 # `messages` only grows, so a repeated batch never takes a device back.
@@ -71,4 +71,11 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     )
 
 
-JOB = Job("quality", Settings, (FINDINGS, DEVICES, REJECTS), build, lambda options: APPEND)
+JOB = Job(
+    "quality",
+    Settings,
+    (FINDINGS, DEVICES, REJECTS),
+    build,
+    lambda options: APPEND,
+    waiting=waiting,
+)

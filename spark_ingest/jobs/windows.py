@@ -24,12 +24,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from spark_ingest.jobs.columns import (
     REJECTS,
     Telemetry,
+    at_the_end,
+    before_the_end,
     metric_columns,
     of_topics,
     reject,
@@ -88,16 +91,19 @@ class Settings(Lateness, Telemetry):
 def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     metrics = metric_columns(rows, options)
     rows = screened(rows, options)
+    until = at_the_end if options.gap_us else _as_it_is  # tumbling windows wait for nothing
     told = of_topics(rows, options.topics).select(
         text_of(rows, options.device, "--device").alias("device"),
         text_of(rows, options.site, "--site").alias("site"),
-        "received",
-        F.when(F.col("reject_reason").isNull(), time_of(rows, options.time)).alias("at"),
+        until(F.col("received")).alias("received"),
+        F.when(F.col("reject_reason").isNull(), until(time_of(rows, options.time))).alias("at"),
         reject(rows).alias("reject"),
         *[column.alias(f"metric {name}") for name, column in metrics.items()],
     )
     placed = _sessions(told, options) if options.gap_us else _windows(told, options)
     placed = counted(placed)
+    if options.gap_us:  # what is rejected waits for no session
+        placed = placed.where(F.col("reason").isNull() | (F.col("reason") != "rejected"))
     is_in = F.col("reason").isNull()
     grouped = placed.groupBy(
         *(["session"] if options.gap_us else ["start", "end"]),
@@ -114,7 +120,15 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
         grouped = grouped.withColumns(
             {"start": F.col("session.start"), "end": F.col("session.end")}
         )
-    return _results(grouped, list(metrics))
+    found = _results(grouped, list(metrics))
+    if options.gap_us:
+        rejects = told.where(F.col("reject").isNotNull()).select(F.col("reject").alias("rejects"))
+        found = found.drop("rejects").unionByName(rejects, allowMissingColumns=True)
+    return found
+
+
+def _as_it_is(time: Column) -> Column:
+    return time
 
 
 def _windows(told: DataFrame, options: Settings) -> DataFrame:
@@ -160,11 +174,13 @@ def _sessions(told: DataFrame, options: Settings) -> DataFrame:
         F.when(F.col("reject").isNotNull(), F.lit("rejected")).otherwise(verdict(at, end, options)),
     )
     is_in = F.col("reason").isNull()
-    return (
+    placed = (
         told.withColumn("is_late", is_in & is_late(end, options))
         .withColumn("at", F.when(is_in, at).otherwise(F.col("received")))
         .withWatermark("at", interval_text(spark_delay_us(options, gap)))
-        .withColumn("session", F.session_window("at", interval_text(gap)))
+    )
+    return before_the_end(placed, "at").withColumn(
+        "session", F.session_window("at", interval_text(gap))
     )
 
 
@@ -235,10 +251,31 @@ def _results(grouped: DataFrame, metrics: list[str]) -> DataFrame:
     )
 
 
+def _waiting(spark: SparkSession, checkpoint: str) -> str:
+    """Sessions are states of an aggregation, whose first count is that of the rows."""
+    state = spark.read.format("statestore").load(checkpoint)
+    kind = state.schema["value"].dataType
+    assert isinstance(kind, StructType)
+    count = kind.names.index("count")
+    names = [f"c{number}" for number in range(len(kind))]
+    renamed = StructType(
+        [StructField(name, one.dataType) for name, one in zip(names, kind, strict=True)]
+    )
+    rows = state.select(F.sum(F.col("value").cast(renamed)[f"c{count}"])).first()
+    found = (rows and rows[0]) or 0
+    if not found:
+        return ""
+    return (
+        f"{found:,} rows, in sessions that later messages may still be part of, and in counts of"
+        " what was left out: they are written when what would change them could only come too late"
+    )
+
+
 JOB = Job(
     name="windows",
     settings=Settings,
     outputs=(WINDOWS, LEFT_OUT, REJECTS),
     build=build,
     mode=lambda options: APPEND if options.gap_us else UPDATE,
+    waiting=_waiting,
 )

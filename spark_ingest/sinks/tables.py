@@ -234,7 +234,11 @@ def _upsert_sqlite(connection: Connection, table: Table, output: Output, rows: p
 
 
 def _upsert_postgres(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
-    """COPY into a table of this transaction, and one statement from there."""
+    """COPY into a table of this transaction, and one statement from there.
+
+    Such a statement takes each key once, and a finding may begin and end in one batch.
+    """
+    rows = last_of_each(rows, output)
     quote = connection.dialect.identifier_preparer.quote
     staged, target = quote(f"staged_{table.name}"), quote(table.name)
     names = ", ".join(map(quote, rows.column_names))
@@ -253,6 +257,23 @@ def _upsert_postgres(connection: Connection, table: Table, output: Output, rows:
         f" {_on_conflict(connection, table, output)}"
     )
     connection.exec_driver_sql(f"DROP TABLE {staged}")
+
+
+_ROW: Final = "\0row"
+
+
+def last_of_each(rows: pa.Table, output: Output) -> pa.Table:
+    """Of rows with the same keys the one that would be left if they were written in their order."""
+    numbered = rows.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
+    if output.newer_by:
+        order = [*output.newer_by, _ROW]
+        numbered = numbered.sort_by([(name, "ascending") for name in order])
+        rows = numbered.drop_columns([_ROW])
+        numbered = rows.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(output.keys)).aggregate([(_ROW, "max")])
+    if last.num_rows == rows.num_rows:
+        return rows
+    return rows.take(last.column(f"{_ROW}_max").combine_chunks().sort())
 
 
 def _upsert_any(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:

@@ -27,12 +27,15 @@ def run(
     context: Context | None = None,
     max_rows: int = 0,
     accepts_loss: bool = False,
+    drains: bool = False,
     **settings: Any,
 ) -> running.Progress:
     """A job over what is in the log: with a checkpoint as a stream, else as a batch."""
     register(spark)
     one = load(job)
     source = {"path": str(log), "stream": STREAM, "startingOffsets": "earliest"}
+    if drains:
+        source["drain"] = "true"
     if max_rows:
         source["maxRowsPerTrigger"] = str(max_rows)
     opened = tuple(open_sink(sink) if isinstance(sink, str) else sink for sink in sinks)
