@@ -91,6 +91,10 @@ def test_an_old_java_is_not_enough(tmp_path: Path) -> None:
          "--trigger"),
         (["run", "windows", "--log", ".", "--stream", "x", "--sink", "console:", "--to", "latest",
           "--once"], "--once: a batch"),
+        (["run", "windows", "--log", ".", "--stream", "x", "--sink", "console:", "--to", "latest",
+          "--accept-loss"], "--accept-loss: a batch"),
+        (["run", "windows", "--log", ".", "--stream", "x", "--sink", "console:", "--drain"],
+         "--drain: it goes with --once"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_a_line_and_code_2(arguments: list[str], said: str) -> None:
