@@ -20,6 +20,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 NAME: Final = "fleetmq_losses.json"
+_OFFSETS_HEAD: Final = 2  # lines in front of those of the sources: version and metadata
 _DROPPED: Final = "numRowsDroppedByWatermark"
 
 
@@ -49,11 +50,28 @@ class Losses:
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self._checkpoint = checkpoint
         jvm: Any = spark.sparkContext._jvm
+        self._jvm = jvm
         self._path = jvm.org.apache.hadoop.fs.Path(checkpoint, NAME)
         self._unfinished = jvm.org.apache.hadoop.fs.Path(checkpoint, f"{NAME}.new")
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         self._files = self._path.getFileSystem(configuration)
         self._read_fully = jvm.org.apache.commons.io.IOUtils.toByteArray
+
+    def sources(self) -> int:
+        """How many sources the checkpoint's query has; 0: it has read nothing yet."""
+        offsets = self._jvm.org.apache.hadoop.fs.Path(self._checkpoint, "offsets")
+        if not self._files.exists(offsets):
+            return 0
+        batches = [one.getPath() for one in self._files.listStatus(offsets)]
+        batches = [path for path in batches if path.getName().isdigit()]
+        if not batches:
+            return 0
+        stream = self._files.open(max(batches, key=lambda path: int(path.getName())))
+        try:
+            lines = bytes(self._read_fully(stream)).splitlines()
+        finally:
+            stream.close()
+        return len(lines) - _OFFSETS_HEAD
 
     def read(self) -> Loss | None:
         for path in (self._path, self._unfinished):  # the second: killed in between

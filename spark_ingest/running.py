@@ -10,6 +10,7 @@ Spark reads the same offsets again, and the sinks know the batch.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 import uuid
@@ -208,7 +209,8 @@ def stream(
     rows = _observed(plan.read(spark))
     mode = plan.job.mode(plan.settings)
     if mode != EACH_BATCH:
-        rows = plan.job.build(rows, plan.settings, plan.context)
+        context = dataclasses.replace(plan.context, sources=losses.sources())
+        rows = plan.job.build(rows, plan.settings, context)
     stream = (
         rows.writeStream.foreachBatch(writer)
         .option("checkpointLocation", plan.checkpoint)

@@ -54,6 +54,7 @@ CORRELATED = Output(
 )
 CORRELATION = "correlation"
 RECEIVED = "received"
+_SIDES = 2  # what checkpoints of before read, without rejects
 
 
 def _key(text: str) -> str:
@@ -121,7 +122,8 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     )
     found = joined.select(result.alias("correlated"))
     rejects = _rejects(rows, options)
-    if options.time == RECEIVED:  # then there are none, and nothing is read for them
+    # Where there are none, nothing is read for them.
+    if options.time == RECEIVED or context.sources == _SIDES:
         return found.withColumn("rejects", F.lit(None).cast(rejects.schema["rejects"].dataType))
     return found.unionByName(rejects, allowMissingColumns=True)
 

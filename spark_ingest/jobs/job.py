@@ -51,6 +51,8 @@ class Context:
 
     # The device registry as it is now.
     registry: Callable[[SparkSession], DataFrame] | None = None
+    # How often the checkpoint reads the log, which cannot change; 0: there is none yet.
+    sources: int = 0
 
 
 @dataclass(frozen=True, slots=True)

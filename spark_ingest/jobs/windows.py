@@ -102,7 +102,9 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     )
     placed = _sessions(told, options) if options.gap_us else _windows(told, options)
     placed = counted(placed)
-    if options.gap_us:  # what is rejected waits for no session
+    # What is rejected waits for no session, but in checkpoints of before that was so.
+    is_apart = bool(options.gap_us) and context.sources != 1
+    if is_apart:
         placed = placed.where(F.col("reason").isNull() | (F.col("reason") != "rejected"))
     is_in = F.col("reason").isNull()
     grouped = placed.groupBy(
@@ -121,7 +123,7 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
             {"start": F.col("session.start"), "end": F.col("session.end")}
         )
     found = _results(grouped, list(metrics))
-    if options.gap_us:
+    if is_apart:
         rejects = told.where(F.col("reject").isNotNull()).select(F.col("reject").alias("rejects"))
         found = found.drop("rejects").unionByName(rejects, allowMissingColumns=True)
     return found

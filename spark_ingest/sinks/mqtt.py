@@ -199,7 +199,8 @@ class MqttSink:
             )
         told = messages(batch.tables[output.name], output, target.topic)
         for at in range(0, len(told), _CHUNK):
-            batch.dead_letters += self._publish(told[at : at + _CHUNK], output)
+            if dead := self._publish(told[at : at + _CHUNK], output):
+                batch.dead_letters += dead
 
     def _publish(self, told: list[Message], output: Output) -> int:
         """All of them acknowledged; how many as dead letters.

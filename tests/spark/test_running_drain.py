@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_ingest import running
+from spark_ingest.losses import Losses
 from spark_ingest.running import RunError
 from tests.spark import results, telemetry
 from tests.spark.telemetry import SECOND, START_US, Message, Writing
@@ -59,6 +60,30 @@ def test_sessions_are_closed_when_the_run_drains(spark: SparkSession, tmp_path: 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
+def test_sessions_of_a_checkpoint_of_before_go_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the log once, and what is rejected waits as it did."""
+    told = telemetry.messages(200)
+    log = telemetry.write_log(tmp_path / "log", told[:100])
+    out, whole = tmp_path / "out.db", tmp_path / "whole.db"
+    more: dict[str, Any] = {"gap_us": "10s", "percentiles": "none"}
+    sinks = [results.url(out)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Losses, "sources", lambda self: 1)
+        results.run(spark, "windows", log, sinks, checkpoint=tmp_path / "c", **more)
+    assert results.rows(out, "SELECT count(*) FROM rejects") == [(0,)]
+    writing = Writing(log)
+    writing.add(told[100:])
+    writing.close()
+    results.run(spark, "windows", log, sinks, checkpoint=tmp_path / "c", drains=True, **more)
+    results.run(spark, "windows", log, [results.url(whole)], **more)
+    for statement in (SESSIONS, LEFT_OUT, "SELECT * FROM rejects ORDER BY 1, 2"):
+        assert results.rows(out, statement) == results.rows(whole, statement) != []
+
+
+@pytest.mark.slow
 def test_requests_are_unanswered_when_the_run_drains(spark: SparkSession, tmp_path: Path) -> None:
     writing = Writing(tmp_path / "log")
     for key, kind, at in ((b"\1", "cmd", 0), (b"\1", "response", 1), (b"\2", "cmd", 2)):
