@@ -15,12 +15,14 @@ from pyspark.sql import SparkSession
 from sqlalchemy import MetaData, text
 
 from mqtt_broker.testing import ThreadedBroker
+from spark_ingest.decoding import Decoder
 from spark_ingest.jobs import SUMMARIES
 from spark_ingest.jobs.findings import Findings
 from spark_ingest.jobs.findings import Limits as QualityLimits
 from spark_ingest.jobs.job import Context, Output
 from spark_ingest.jobs.keyed import Reading
 from spark_ingest.jobs.statistics import Limits, Statistics
+from spark_ingest.schemas import shape_of
 from spark_ingest.sinks import tables
 from spark_ingest.sinks.console import ConsoleSink
 from spark_ingest.sinks.mqtt import MqttSink, messages, parse
@@ -83,6 +85,17 @@ def test_a_huge_value_does_not_blind_a_machine_for_ever() -> None:
         reading = Reading(0, at, at * 10**6, at * 10**6, None, False, {"x": value})
         found += machine.read(reading)
     assert [one["value"] for one in found if one["kind"] == "outlier"][-1] == 900.0
+
+
+@pytest.mark.parametrize("parse", ["json", "auto"])
+def test_times_are_those_that_python_has(parse: str) -> None:
+    """By the fast way, and one by one."""
+    shape, _ = shape_of(extremes.SCHEMA)
+    payloads = [b'{"at":"%s"}' % moment.encode() for moment in extremes.MOMENTS]
+    for some in (payloads, *([one] for one in payloads)):
+        values, reasons = Decoder(shape, parse).decode(pa.array(some, pa.binary()))
+        found = [value and value["at"] for value in values.to_pylist()]
+        assert [value is None for value in found] == reasons.is_valid().to_pylist()
 
 
 # Sinks, without Spark.
