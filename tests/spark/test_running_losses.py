@@ -103,3 +103,22 @@ def test_quality_of_a_skewed_backlog_is_that_of_the_log(
     assert wanted == results.rows(
         out, "SELECT device, messages, missing, duplicates FROM device_quality ORDER BY device"
     )
+
+
+def test_a_loss_is_remembered_until_it_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
+    def opened() -> losses.Losses:
+        return losses.Losses(spark, str(tmp_path))
+
+    opened().check(is_accepted=False)
+    for _ in range(2):  # the second time the same batch
+        with pytest.raises(losses.LossError, match=r"at least 7 rows .* in batch 3"):
+            opened().add(3, 7, is_accepted=False)
+    with pytest.raises(losses.LossError, match=str(tmp_path)):
+        opened().check(is_accepted=False)
+    opened().check(is_accepted=True)
+    opened().check(is_accepted=False)
+    opened().add(4, 2, is_accepted=True)
+    opened().check(is_accepted=False)
+    assert opened().read() == losses.Loss(9, 4, is_accepted=True)
+    with pytest.raises(losses.LossError, match="at least 10 rows"):
+        opened().add(5, 1, is_accepted=False)
