@@ -140,6 +140,60 @@ def suback_at_once() -> None:
     _set(Journal, "wait", release)
 
 
+@sabotage("fuzz")
+def expiry_signed() -> None:
+    """A Message Expiry Interval of 2**31 or more does not fit its record, and takes its group."""
+    import struct
+
+    from sessions import packing, records
+    from sessions.journal import Journal
+    from sessions.tickets import Ticket
+
+    def pack(self: Journal, now: float) -> packing.Packed:
+        entries, self._entries = self._entries, []
+        for entry in entries:
+            if isinstance(entry, Ticket):
+                entry.pack()
+        packed = packing.pack(entries, self.part_bytes_max)
+        self._entries = entries
+        return packed
+
+    _set(records, "_STORED", struct.Struct("<BQIIdiB"))
+    _set(Journal, "_pack", pack)
+
+
+@sabotage("crash", "fuzz")
+def connack_at_once() -> None:
+    """CONNACK says that a session is over before that is on disk."""
+    from sessions.registry import Registry
+
+    _set(Registry, "is_on_disk", lambda self, client_id: True)
+
+
+@sabotage("crash", "fuzz")
+def lent_unstored() -> None:
+    """What a group gives to a member without a stored session is not stored."""
+    from mqtt_broker.core.groups import Group
+
+    _set(Group, "_lend", lambda self, session, message, grant, now: False)
+
+
+@sabotage("crash", "fuzz")
+def will_unrecorded() -> None:
+    """The will of a session that is not stored is not recorded."""
+    from sessions.session import Session
+
+    _set(Session, "record_will", lambda self: None)
+
+
+@sabotage("crash", "fuzz")
+def expiry_from_the_last_sign() -> None:
+    """Sessions that were online at a crash end as if they had been lost at the last beat."""
+    from mqtt_broker.core import restore
+
+    _set(restore, "SIGN_OF_LIFE_S", 0.0)
+
+
 # Of what reaches the disk.
 
 
@@ -175,6 +229,17 @@ def directories_unsynced() -> None:
 
     _set(files, "sync", sync_files)
     _set(Disk, "sync_directory", lambda self, path: None)
+
+
+@sabotage("powerloss")
+def data_directory_unsynced() -> None:
+    """The name of a new data directory is not synced."""
+    from sessions import files
+
+    def make(path: Path) -> None:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    _set(files, "make_directory", make)
 
 
 @sabotage("powerloss")
