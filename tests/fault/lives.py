@@ -80,6 +80,7 @@ class Lives:
         self._said = b""
         self.is_ready = False
         self.started_at = 0.0
+        self.ready_at: list[float] = []  # when each life listened
 
     def __enter__(self) -> Self:
         return self
@@ -142,6 +143,8 @@ class Lives:
                 raise Ended(f"the broker ended with exit code {code}: {self.last_words()}")
             self._said += data
             self.is_ready = _GREETING.search(self._said) is not None
+            if self.is_ready:
+                self.ready_at.append(time.monotonic())
         return True
 
     @property

@@ -21,6 +21,7 @@ class Story:
         self.path = path
         self.plan = plan.make(1, 4, 100.0)
         self.lines: list[str] = []
+        self.starts: list[float] = []
         self.streams = {(s.topic, s.qos): s.index for s in self.plan.streams}
         for taker in self.plan.takers:
             for number in range(len(taker.filters)):
@@ -47,7 +48,7 @@ class Story:
 
     def verdict(self) -> Verdict:
         self.path.write_text("".join(self.lines))
-        return Judge(self.plan, frozenset()).read([self.path])
+        return Judge(self.plan, starts=self.starts).read([self.path])
 
 
 @pytest.fixture
@@ -206,6 +207,17 @@ def test_wills(story: Story) -> None:
     assert story.verdict().counts == {"wills lost": 1}
     will(3, comes=2)
     assert story.verdict().counts == {"wills lost": 1, "wills repeated": 1}
+
+
+def test_the_delay_of_a_will_counts_from_a_start(story: Story) -> None:
+    story.add("P", 1)
+    story.add("W", 1)
+    story.now += plan.WILL_DELAY_S + WILL_SLACK_S
+    story.starts.append(story.now - 1.0)
+    story.add("T", 2)
+    assert story.verdict().is_clean
+    story.starts[:] = [story.now - plan.WILL_DELAY_S - WILL_SLACK_S - 0.5]
+    assert story.verdict().counts == {"wills lost": 1}
 
 
 def test_a_will_though_its_client_was_back(story: Story) -> None:

@@ -201,7 +201,7 @@ class Torture:
             broker.kill()
             complaints = broker.complaints(store_may_fail=self.options.faults)
             self._troubles += [f"in its log: {line}" for line in complaints[:20]]
-            judge = Judge(self._plan, frozenset(self.options.without.split(",")))
+            judge = Judge(self._plan, frozenset(self.options.without.split(",")), broker.ready_at)
             verdict = judge.read(load.ledger for load in self._loads)
             if has_log:
                 witness.stop()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -133,7 +133,7 @@ class Verdict:
 
 
 class Judge:
-    def __init__(self, made: Plan, without: frozenset[str] = frozenset()) -> None:
+    def __init__(self, made: Plan, without: frozenset[str] = frozenset(), starts: Sequence[float] = ()) -> None:
         self.plan = made
         self.verdict = Verdict(without=without)
         self.flows = [Flow(stream) for stream in made.streams]
@@ -143,7 +143,7 @@ class Judge:
         self._spans: dict[str, dict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
         self._seen: dict[int, int] = {}  # by the reader, since it came
         self._readings: list[tuple[float, dict[int, int]]] = []
-        self._wills = Wills()
+        self._wills = Wills(starts)
         self._beacons = Beacons()
 
     def read(self, paths: Iterable[Path]) -> Verdict:
@@ -315,7 +315,8 @@ class Judge:
 class Wills:
     """Episodes of the mourner: when each was cut, and what came of its will."""
 
-    def __init__(self) -> None:
+    def __init__(self, starts: Sequence[float]) -> None:
+        self._starts = starts  # of the broker: when it listened
         self._cut: dict[int, float] = {}
         self._tried: dict[int, float] = {}
         self._promised: dict[int, float] = {}
@@ -341,7 +342,9 @@ class Wills:
                 continue
             times = self._came.get(episode, [])
             next_try = self._tried.get(episode + 1, math.inf)
-            if next_try - cut > WILL_DELAY_S + WILL_SLACK_S and not times:
+            # A delay that a crash cut in two may count from the start behind it.
+            begun = max([cut, *(at for at in self._starts if at < next_try)])
+            if next_try - begun > WILL_DELAY_S + WILL_SLACK_S and not times:
                 if next_try < math.inf:  # else it is perhaps not due yet
                     verdict.find("wills lost", f"will {episode}", cut)
             back = self._promised.get(episode + 1, math.inf)
