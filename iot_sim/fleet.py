@@ -466,6 +466,8 @@ class Run:
         for runner in runners:
             runner.is_started = False
             runner.client.leave_now()
+            if runner.is_broken:  # nobody was left to take its acknowledgements
+                runner.client.outbound.forget()
         self.ground.engine.flush()
 
     def _drain(self, deadline: float) -> bool:

@@ -220,7 +220,7 @@ class Ledger:
         if flow is None:
             if key in self.wills:
                 if judge == OBSERVER:
-                    self._on_will(self.wills[key], sequence, now_us)
+                    self._on_will(self.wills[key], sequence, is_resent=dup and qos == 1)
             elif judge == OBSERVER:
                 self._on_unknown(text)
             return
@@ -261,11 +261,12 @@ class Ledger:
 
     # Wills.
 
-    def _on_will(self, flow: WillFlow, number: int, now_us: int) -> None:
+    def _on_will(self, flow: WillFlow, number: int, *, is_resent: bool) -> None:
         counts = self.will_counts
         if number in flow.delivered:
-            counts.repeated += 1
-            self.note("will repeated", f"{flow.key}{number}")
+            if not is_resent:
+                counts.repeated += 1
+                self.note("will repeated", f"{flow.key}{number}")
             return
         flow.delivered.add(number)
         counts.delivered += 1

@@ -255,8 +255,8 @@ def test_wills_are_due_or_void() -> None:
     ledger.will_due(flow, 1, 2.0)
     ledger.will_cancelled(flow, 2)
     assert ledger.missing() == 2
-    for number in (0, 0, 2, 3):
-        ledger.on_delivered(f"{flow.key}{number}/0/00", b"", "t", 1, False, OBSERVER, 5)
+    for number, dup in ((0, False), (0, True), (0, False), (2, False), (3, False)):
+        ledger.on_delivered(f"{flow.key}{number}/0/00", b"", "t", 1, dup, OBSERVER, 5)
     ledger.close()
     counts = ledger.will_counts
     assert (counts.registered, counts.due, counts.delivered) == (4, 2, 3)

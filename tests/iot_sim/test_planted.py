@@ -79,7 +79,7 @@ class Swap:
 def test_an_honest_proxy_passes(qos: int) -> None:
     result = judged(lambda packet: [packet], load(qos))
     assert result.verdict.passed, result.explain()
-    assert result.total("delivered") == result.total("sent") > 1000
+    assert result.total("delivered") == result.total("sent") > 100
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
