@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-compiled check bench bench-spark torture \
+.PHONY: help setup run demo test test-slow test-compiled check bench bench-spark torture \
 	powerloss sabotage spark-kill spark-zip load fuzz clean
 
 VENV := .venv
@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
 RUNS ?= 10
+SLOW ?= tests
 SPARK_KILLS ?= 12
 LOAD_SECONDS ?= 60
 SEED ?= 1
@@ -59,6 +60,10 @@ demo: setup  ## the whole story in a minute: devices, a kill -9, the log, Spark,
 # Many tests wait for a disk or another process: two workers a core take less time than one.
 test: $(VENV)/.ready  ## run the fast tests on all cores
 	@$(BIN)/python -m pytest -q -n $$((2 * $$(nproc))) -m 'not slow'
+
+# One after the other: most of them keep a JVM, a database or both cores busy by themselves.
+test-slow: $(VENV)/.ready  ## run the slow tests of SLOW (tests), one after the other
+	@$(BIN)/python -m pytest -q -m slow $(SLOW)
 
 test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof

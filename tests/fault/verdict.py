@@ -133,7 +133,9 @@ class Verdict:
 
 
 class Judge:
-    def __init__(self, made: Plan, without: frozenset[str] = frozenset(), starts: Sequence[float] = ()) -> None:
+    def __init__(
+        self, made: Plan, without: frozenset[str] = frozenset(), starts: Sequence[float] = ()
+    ) -> None:
         self.plan = made
         self.verdict = Verdict(without=without)
         self.flows = [Flow(stream) for stream in made.streams]

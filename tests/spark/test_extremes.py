@@ -239,7 +239,8 @@ def run(spark: SparkSession, job: str, log: Path, sinks: list[str | Sink], **mor
     results.run(spark, job, log, sinks, context=Context(), **{**SETTINGS[job], **more})
 
 
-@pytest.mark.parametrize("job", [pytest.param("windows", marks=pytest.mark.slow), "quality"])
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["windows", "quality"])
 def test_all_extremes_at_once(spark: SparkSession, tmp_path: Path, job: str) -> None:
     log, count = extremes.write_log(tmp_path / "log")
     out = tmp_path / "out.db"

@@ -103,6 +103,7 @@ def test_requests_are_unanswered_when_the_run_drains(spark: SparkSession, tmp_pa
     assert run(drains=True) == ("", [("01", "answered"), ("02", "unanswered")])
 
 
+@pytest.mark.slow
 def test_silence_is_told_up_to_the_end_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
     """And not beyond: who spoke last is not silent because nobody reads on."""
     told = [
