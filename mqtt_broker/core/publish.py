@@ -16,7 +16,7 @@ from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Publish
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.checks import checked
+from mqtt_broker.core.checks import NOT_TEXT, checked
 from mqtt_broker.core.routes import Route
 from mqtt_broker.core.taps import Tap
 from mqtt_broker.topics.names import level_count
@@ -46,17 +46,20 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     connection.has_published = True
     connection.only_acknowledges = False
     topic = packet.topic
-    if packet.properties and prop.TOPIC_ALIAS in packet.properties:
-        topic = _resolve_alias(connection, packet)
+    is_text = False
+    if packet.properties:
+        if prop.TOPIC_ALIAS in packet.properties:
+            topic = _resolve_alias(connection, packet)
+        is_text = packet.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1
     route = broker.routes.cache.results.get(topic)
     if route is None:
         if level_count(topic) > broker.settings.topic_levels_max:
             raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
         route = find_route(broker, topic)
-    if route.check is None:
+    if route.check is None and not is_text:
         _accept(connection, packet, topic, route, "", now)
         return
-    for part, why in checked(packet, route.check):
+    for part, why in checked(packet, route.check, is_text=is_text):  # each alone. [MQTT-3.3.2-4]
         _accept(connection, part, topic, route, why, now)
 
 
@@ -79,7 +82,10 @@ def _accept(
         refusal = route.refusal or _refusal(connection, packet, topic)
         if why and not refusal:
             refusal = reasons.PAYLOAD_FORMAT_INVALID
-            _bury(connection, packet, topic, why, now)
+            if why == NOT_TEXT:
+                why = ""  # the code says all of it
+            else:
+                _bury(connection, packet, topic, why, now)
     elif not packet.qos:
         _forward_qos0(broker, packet, topic, route, session, now)
         if broker.waiting_bytes > broker.waiting_bytes_max:
@@ -235,12 +241,6 @@ def _refusal(connection: Connection, packet: Publish, topic: str) -> int:
         raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-14", "RETAIN")
     if not connection.may_publish(topic):
         return reasons.NOT_AUTHORIZED
-    if packet.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
-        for payload in packet.payloads():
-            try:
-                payload.decode()
-            except UnicodeDecodeError:  # [MQTT-3.3.2-4]
-                return reasons.PAYLOAD_FORMAT_INVALID
     return 0
 
 

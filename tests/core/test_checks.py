@@ -63,6 +63,30 @@ def test_of_a_run_only_what_is_wrong_is_refused(qos: int, retain: bool) -> None:
     assert [m.payload for m in world.broker.retained.values()] == ([b"10"] if retain else [])
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("topic", ["t/a", "free"])
+def test_of_a_run_only_what_is_no_text_is_refused(topic: str, qos: int, retain: bool) -> None:
+    world = checked()
+    subscriber = world.client("s")
+    subscriber.subscribe("#")
+    publisher = world.client("p")
+    payloads = [b"\xff2", b"02", b"4\xff", b"\xff6", b"08"]
+    text = {prop.PAYLOAD_FORMAT_INDICATOR: 1}
+    publisher.send(
+        b"".join(
+            publish(topic, payload, qos=qos, packet_id=n, retain=retain, properties=text)
+            for n, payload in enumerate(payloads, 1)
+        )
+    )
+    assert subscriber.payloads() == [b"02", b"08"]
+    if qos:
+        codes = [(packet_id, code) for packet_id, code, _ in flat(publisher)]
+        assert codes == [(1, 0x99), (2, 0), (3, 0x99), (4, 0x99), (5, 0)]
+    assert world.broker.budget.dropped == {"payload_format_invalid": 3}
+    assert [m.payload for m in world.broker.retained.values()] == ([b"08"] if retain else [])
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_mqtt_3_has_no_word_for_it_and_the_message_is_dropped(qos: int) -> None:
     world = checked()
