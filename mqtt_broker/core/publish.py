@@ -157,6 +157,9 @@ def _take(
             _hold_for_tap(connection, data, ticket)
         elif ticket is not None and ticket.holds and ticket.is_wanted:
             ticket.answer = connection.hold(data)
+        elif ticket is not None and ticket.holds and packet.retain and not refusal:
+            # There was nothing to remove: what removed it may not be on disk.
+            connection.answer(data, now, safely=True)
         else:
             connection.answer_before(data, place)
 
@@ -374,11 +377,13 @@ def _take_qos2(
     fresh: list[bytes] = []
     opened: list[int] = []
     answered: list[int] = []
+    freed: list[int] = []
     violation: Violation | None = None
     for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
         if packet_id in receiver.ids:  # again, as often as it likes. [MQTT-4.3.3-10]
             if refusal:  # [MQTT-4.3.3-9]
                 receiver.refuse(packet_id)
+                freed.append(packet_id)
         else:
             if receiver.over_quota(1):  # [MQTT-3.3.4-8]
                 violation = Violation(
@@ -420,14 +425,18 @@ def _take_qos2(
                 ticket.journal.close()
     if refusal:
         _count_refused(broker, refusal, len(fresh))
+    if freed and session.sid and broker.journal is not None:
+        broker.journal.on_freed(session.sid, freed)
     broker.stats.packets_sent[PUBREC] += len(answered)
     data = _pubrecs(connection, answered, refused, refusal, why)
     if route.tap is not None and fresh and not refusal and route.durability == COMMIT:
         _hold_for_tap(connection, data, ticket)
     elif ticket is not None and ticket.holds and ticket.is_wanted:
         ticket.answer = connection.hold(data)
-    elif session.sid and len(opened) < len(answered):
-        # An id is repeated: what it stands for may not be on disk.
+    elif (session.sid and len(opened) < len(answered)) or (
+        ticket is not None and ticket.holds and packet.retain and not refusal
+    ):
+        # An id is repeated, or nothing was there to remove: what it rests on may not be on disk.
         connection.answer(data, now, safely=True)
     else:
         connection.answer_before(data, place)
