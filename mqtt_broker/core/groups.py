@@ -99,31 +99,27 @@ class Group:
         while waiting.head:
             items.append(self._dequeue())
         for item in items:
-            message = item[0]
-            if message.envelope.is_expired(now):
-                self._budget.lose("expired", message, self.name)
-                self._forget(item, now)
-            else:
-                self.hand_over(self.sid, item, now)
+            self.hand_over(self.sid, item, now)
         if waiting.wants_page and self._journal is not None:
             waiting.is_loading = True
             self._journal.wanted.append(self)
 
     def hand_over(self, sid: int, item: Item, now: float) -> bool:
-        """A message that `sid` has goes to a member; False when nobody takes it.
+        """A message that `sid` has goes to a member, unless it has expired; False: nobody took it.
 
         `sid` 0: a session that is not stored has it, and this group if anybody. To the store it
         is a new message: what was promised for the old one stands until the new one is on disk.
         """
         journal = self._journal
         message = item[0]
+        if message.envelope.is_expired(now):  # nobody else gets it. [MQTT-3.3.2-5]
+            self._budget.lose("expired", message, self.name)
+            self._end(sid, item, now)
+            return True
         if journal is None:
             return self.deliver(message, now)
         journal.pin(item)
-        if sid:
-            journal.on_done(sid, [item], now)
-        else:
-            finish(journal, [item], now)
+        self._end(sid, item, now)
         copy = Message(message.envelope, message.payload)
         journal.open([copy], holds=journal.holds)
         try:
@@ -137,9 +133,14 @@ class Group:
         self._count(-1, item[0].envelope.size)
         return item
 
-    def _forget(self, item: Item, now: float) -> None:
-        if self._journal is not None:
-            self._journal.on_done(self.sid, [item], now)
+    def _end(self, sid: int, item: Item, now: float) -> None:
+        """Record that this delivery is over, of `sid` or, if that is 0, of its own group."""
+        if self._journal is None:
+            return
+        if sid:
+            self._journal.on_done(sid, [item], now)
+        else:
+            finish(self._journal, [item], now)
 
     # What waits, as the journal asks for it.
 
@@ -207,7 +208,7 @@ class Group:
             if budget.queue_full is not QueueFull.DROP_OLDEST:
                 break
             item = self._dequeue()
-            self._forget(item, now)
+            self._end(self.sid, item, now)
             budget.lose("queue_full", item[0], self.name)
         if not budget.allows(budget.bounds, len(waiting), waiting.bytes, size):
             budget.lose("queue_full", message, self.name)

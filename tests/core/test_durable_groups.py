@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack
 from sessions.journal import MEMORY
-from tests.core.peers import V5, Peer, publish, subscribe, unsubscribe
+from tests.core.peers import V5, Peer, World, publish, subscribe, unsubscribe
 from tests.core.stored import StoredWorld
 
 FILTER = "$share/g/a"
@@ -424,3 +425,82 @@ class TestStoredMembers:
         world.fold()
         world.restart()
         assert back(world, "one").payloads() == [b"0", b"1", b"0", b"1"]
+
+
+class TestExpiry:
+    """What has expired goes to nobody who has not been sent it. [MQTT-3.3.2-5]"""
+
+    @pytest.mark.parametrize("is_stored", [False, True])
+    @pytest.mark.parametrize("waits", [False, True])
+    @pytest.mark.parametrize("is_packed", [False, True])
+    def test_the_member_that_has_it_goes(
+        self, is_stored: bool, waits: bool, is_packed: bool
+    ) -> None:
+        world = StoredWorld()
+        other = stored(world, "other")
+        other.drop()
+        make = stored if is_stored else unstored
+        member = make(world, "member", receive_maximum=1)
+        send(world, b"long", b"short" if waits else b"", expiry=5)
+        if is_packed:
+            world.fold()
+        world.wait(10)
+        other = back(world, "other")
+        member.drop()
+        world.commit()
+        assert other.payloads() == []
+        assert world.broker.budget.dropped == {"expired": 2 if waits else 1}
+        assert is_empty(world)
+
+    def test_it_waits_with_the_group(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        send(world, b"x", expiry=5)
+        world.wait(10)
+        assert back(world).payloads() == []
+        assert world.broker.budget.dropped == {"expired": 1}
+        assert is_empty(world)
+
+    @pytest.mark.parametrize("waits", [False, True])
+    @pytest.mark.parametrize("is_stored", [False, True])
+    def test_a_crash_in_between(self, waits: bool, is_stored: bool) -> None:
+        world = StoredWorld()
+        stored(world, "other").drop()
+        make = stored if is_stored else unstored
+        make(world, "member", receive_maximum=1)
+        send(world, b"long", b"short" if waits else b"", expiry=5)
+        world.commit()
+        world.restart(downtime_s=10)
+        assert back(world, "other").payloads() == []
+        assert is_empty(world)
+
+    def test_nothing_is_stored(self) -> None:
+        world = World()
+        one = world.client("one")
+        one.subscribe(FILTER, qos=1)
+        send(world, b"x", expiry=5)
+        two = world.client("two")
+        two.subscribe(FILTER, qos=1)
+        world.wait(10)
+        one.drop()
+        assert two.payloads() == []
+        assert world.broker.budget.dropped == {"expired": 1}
+
+    def test_what_has_not_expired_moves(self) -> None:
+        world = StoredWorld()
+        other = stored(world, "other")
+        other.drop()
+        member = stored(world, "member")
+        send(world, b"x", expiry=20)
+        world.wait(10)
+        other = back(world, "other")
+        member.drop()
+        (packet,) = other.publishes()
+        assert packet.properties.number(prop.MESSAGE_EXPIRY_INTERVAL) == 10
+
+
+def send(world: World, *payloads: bytes, expiry: int) -> None:
+    properties = {prop.MESSAGE_EXPIRY_INTERVAL: expiry}
+    publisher = world.client("p")
+    for number, payload in enumerate(filter(None, payloads), 1):
+        publisher.send(publish("a", payload, qos=1, packet_id=number, properties=properties))
