@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sessions.journal import Hold, Item
-from sessions.message import Message
+from mqtt_broker.codec.constants import PUBREL
+from mqtt_broker.codec.encode import encode_ack
+from sessions.journal import Hold, Item, Ticket
+from sessions.message import Grant, Message
+from sessions.outbox import CONGESTED
 
 if TYPE_CHECKING:
     from sessions.session import Session
+
+NOTHING: Final[deque[int]] = deque(maxlen=0)  # shared by the many; an own one is 600 bytes
 
 
 class Parked(Hold):
@@ -42,7 +48,10 @@ class Parked(Hold):
         session.pump(now)
 
     def _send(self, now: float) -> None:
-        """Their packet ids are on disk. On another connection than then, they are repeated."""
+        """Their packet ids are on disk. On another connection than then, they are repeated.
+
+        Nor do they overtake what was numbered before and is kept back.
+        """
         session = self.session
         if session.outbox is not self.box:
             return
@@ -54,6 +63,12 @@ class Parked(Hold):
             entry = unacked.get(packet_id)
             if entry is None or entry[0] is not item[0]:
                 continue  # compiled, a tuple has no identity, so the message has to do
+            if item[0].envelope.is_expired(now):
+                session.expire(packet_id, item[0], now)
+                continue
+            if session.gates or session.repeats:
+                put_behind(session, [packet_id])
+                continue
             if messages and (item[1] is not grant or item[0].envelope is not messages[0].envelope):
                 session.send_run(ids, messages, grant, now)
                 ids, messages = [], []
@@ -62,6 +77,8 @@ class Parked(Hold):
             messages.append(item[0])
         if messages:
             session.send_run(ids, messages, grant, now)
+        if session.has_waiting:
+            session.pump(now)
 
 
 class Resumption(Hold):
@@ -75,12 +92,95 @@ class Resumption(Hold):
         self.box = session.outbox
 
     def release(self, now: float) -> None:
-        if self.session.outbox is self.box:
-            self.session.is_gated = False
+        session = self.session
+        if session.outbox is self.box:
+            session.gates -= 1
+            session.is_resuming = False
             try:
-                self.session.repeat(now)
+                repeat(session, now)
             except Exception as error:
                 self.box.owner.on_error(error, b"", now)
+
+
+def repeat(session: Session, now: float) -> None:
+    """Send a resumed session's window again, the PUBRELs first."""
+    for packet_id in session.window.releasing:
+        session.outbox.put(encode_ack(PUBREL, packet_id))
+    session.repeats = deque(session.window.unacked) or NOTHING
+    session.pump(now)
+
+
+def put_behind(session: Session, packet_ids: list[int]) -> None:
+    """Note that these were numbered, and are written for the first time when it is their turn."""
+    if session.repeats is NOTHING:
+        session.repeats = deque()
+    session.repeats.extend(packet_ids)
+    if session.unsent is None:
+        session.unsent = set()
+    session.unsent.update(packet_ids)
+
+
+def deliver_behind(
+    session: Session,
+    messages: list[Message],
+    grant: Grant,
+    n: int,
+    ticket: Ticket | None,
+    now: float,
+) -> None:
+    """Keep messages that may not leave now: in the queue, or in the window if only SUBACK keeps
+    them back, for then they have the room they would have behind it."""
+    room = 0
+    if (
+        session.gates
+        and not session.is_resuming
+        and session.queue is None
+        and session.outbox.state < CONGESTED
+    ):
+        room = max(0, min(session.window.room, len(messages)))
+    if room < len(messages):
+        session.enqueue(messages[room:], grant, n + room if n else 0, ticket, now)
+    if not room:
+        return
+    messages = messages[:room]
+    items: list[Item] = []
+    for place, message in enumerate(messages):
+        items.append((message, grant, n + place if n else 0, ticket))
+    ids = session.window.admit(items, grant.qos)
+    if ticket is not None:
+        ticket.deliver(session.sid, n, messages, grant, ids)
+        # What SUBSCRIBE brings has no message of its own, and SUBACK waits for it anyway.
+        if grant.qos == 2 and ticket.holds and ticket.messages:
+            ticket.park(Parked(session, list(zip(ids, items, strict=True))))
+            return
+    put_behind(session, ids)
+
+
+def send_numbered(session: Session, now: float, bytes_max: int = 1 << 62) -> bool:
+    """Write what has its packet id already, as far as the peer allows; False when its window is
+    full, or `bytes_max` are written."""
+    window = session.window
+    repeats = session.repeats
+    while repeats and session.outbox.state < CONGESTED:
+        if bytes_max < 0 or (
+            len(window.unacked) - len(repeats) + len(window.releasing) >= window.limit
+        ):
+            return False
+        packet_id = repeats.popleft()
+        is_first = session.unsent is not None and packet_id in session.unsent
+        if is_first and session.unsent is not None:
+            session.unsent.remove(packet_id)
+        entry = window.unacked.get(packet_id)
+        if entry is None:
+            continue
+        message, grant, _, _ = entry
+        if is_first and message.envelope.is_expired(now):
+            session.expire(packet_id, message, now)
+            continue
+        # What was sent once does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
+        session.send_one(packet_id, message, grant, now, dup=not is_first)
+        bytes_max -= message.envelope.size
+    return True
 
 
 class Then(Hold):

@@ -12,19 +12,18 @@ records what becomes of its deliveries in the journal.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mqtt_broker.codec.constants import NEVER_EXPIRES, PUBREL
-from mqtt_broker.codec.encode import ID_BYTES, encode_ack
+from mqtt_broker.codec.constants import NEVER_EXPIRES
+from mqtt_broker.codec.encode import ID_BYTES
 from mqtt_broker.codec.packets import Will
 from qos import PACKET_ID_MAX, Receiver, Sender
 from sessions.budget import Budget, QueueFull
 from sessions.feeds import Fed, Feed, end_fed, pump_feeds
 from sessions.group_deliveries import finish
-from sessions.holds import Parked, Resumption
+from sessions.holds import NOTHING, Parked, Resumption, deliver_behind, repeat, send_numbered
 from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
 from sessions.message import Grant, Ids, Message
 from sessions.outbox import CONGESTED, NOBODY, Outbox
@@ -32,7 +31,6 @@ from sessions.queue import Queue
 from sessions.session_row import returned, row_of
 
 _PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
-_NOTHING: Final[deque[int]] = deque(maxlen=0)  # shared by the many; an own one is 600 bytes
 
 
 class Cancellable(Protocol):
@@ -62,7 +60,6 @@ class Session:
     """State that outlives connections: subscriptions, window, queue, inbound QoS 2 ids."""
 
     __slots__ = (
-        "_repeats",
         "bounds",
         "budget",
         "client_id",
@@ -71,9 +68,10 @@ class Session:
         "expiry_interval",
         "expiry_timer",
         "feeds",
+        "gates",
         "has_group_deliveries",
-        "is_gated",
         "is_plain",
+        "is_resuming",
         "journal",
         "order",
         "outbox",
@@ -81,8 +79,10 @@ class Session:
         "queue",
         "receiver",
         "recorded_expiry",
+        "repeats",
         "sid",
         "subscriptions",
+        "unsent",
         "username",
         "version",
         "will",
@@ -111,7 +111,8 @@ class Session:
         self.sid = 0  # its number in the store; 0: it is not there
         self.order = 0  # the n of its newest stored delivery
         self.has_group_deliveries = False  # without a `sid`, it was given what a group stores
-        self.is_gated = False  # nothing goes out before what is to be repeated
+        self.gates = 0  # what has to leave before any message may: a Resumption, SUBACKs
+        self.is_resuming = False  # one of them is a Resumption
         self.will: Will | None = None
         self.will_at = 0.0  # when away: when the will is due
         self.will_sid = 0  # the number of its will in the store, of a session that is not there
@@ -120,7 +121,8 @@ class Session:
         self.outbox = NOBODY
         self.overflow: Callable[[], None] | None = None  # the queue is full and says disconnect
         self.feeds: list[Feed] | None = None  # readers of the log, when it has any
-        self._repeats = _NOTHING  # of a resumed window; the peer has no room yet
+        self.repeats = NOTHING  # numbered: of a resumed window, or kept back; still to be written
+        self.unsent: set[int] | None = None  # those numbered ones that were never written
 
     # What others ask.
 
@@ -143,7 +145,7 @@ class Session:
     @property
     def has_waiting(self) -> bool:
         """Whether there is anything to pump."""
-        return self.queue is not None or bool(self._repeats)
+        return self.queue is not None or bool(self.repeats)
 
     @property
     def never_expires(self) -> bool:
@@ -168,14 +170,14 @@ class Session:
                     self.order += len(messages)
                 else:
                     ticket = None
-        if box.state >= CONGESTED or self.queue is not None or self._repeats or self.is_gated:
-            self._enqueue(messages, grant, n, ticket, now)
+        if box.state >= CONGESTED or self.queue is not None or self.repeats or self.gates:
+            deliver_behind(self, messages, grant, n, ticket, now)
             return
         room = window.limit - len(window.unacked) - len(window.releasing)
         if room < len(messages):  # the send quota is used up. [MQTT-4.9.0-2]
             room = max(room, 0)
             behind = n + room if n else 0
-            self._enqueue(messages[room:], grant, behind, ticket, now)
+            self.enqueue(messages[room:], grant, behind, ticket, now)
             if not room:
                 return
             messages = messages[:room]
@@ -208,7 +210,7 @@ class Session:
         return (
             self.outbox.state < CONGESTED
             and self.window.room > 0
-            and not (self.has_waiting or self.is_gated)
+            and not (self.has_waiting or self.gates)
         )
 
     def _send_stored(
@@ -250,10 +252,10 @@ class Session:
         """
         box = self.outbox
         if self.budget.queue_qos0 and (self.queue is not None or not self.is_online):
-            self._enqueue(messages, grant, 0, None, now)  # behind what waits. [MQTT-4.6.0-5]
+            self.enqueue(messages, grant, 0, None, now)  # behind what waits. [MQTT-4.6.0-5]
             return False
         if may_wait and self.is_online and (self.queue is not None or box.state >= CONGESTED):
-            self._enqueue(messages, grant, 0, None, now)
+            self.enqueue(messages, grant, 0, None, now)
             return False
         if box.state >= CONGESTED:
             if self.is_online:
@@ -265,18 +267,9 @@ class Session:
 
     def pump(self, now: float) -> None:
         """Send what waits, as far as the window and the peer allow."""
-        if self.is_gated:
+        if self.gates or (self.repeats and not send_numbered(self, now)):
             return
-        window = self.window
-        while self._repeats and self.outbox.state < CONGESTED:
-            if len(window.unacked) - len(self._repeats) + len(window.releasing) >= window.limit:
-                return
-            packet_id = self._repeats.popleft()
-            entry = window.unacked.get(packet_id)
-            if entry is not None:
-                # What was sent once does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
-                self.send_one(packet_id, entry[0], entry[1], now, dup=True)
-        if self.queue is not None and not self._repeats:
+        if self.queue is not None and not self.repeats:
             self._pump_queue(self.queue, now)
         if self.feeds is not None:
             pump_feeds(self, now)
@@ -360,18 +353,22 @@ class Session:
         repeated from its wrong half would deliver twice.
         """
         journal = self.journal
-        self._repeats = _NOTHING
+        self.repeats = NOTHING
+        if self.unsent is not None:
+            self.unsent &= self.window.unacked.keys()
         if journal is not None and journal.holds and len(self.window) and not journal.is_settled:
-            self.is_gated = True
+            self.gates += 1
+            self.is_resuming = True
             journal.wait(Resumption(self))
         else:
-            self.repeat(now)
+            repeat(self, now)
 
-    def repeat(self, now: float) -> None:
-        for packet_id in self.window.releasing:
-            self.outbox.put(encode_ack(PUBREL, packet_id))
-        self._repeats = deque(self.window.unacked) or _NOTHING
-        self.pump(now)
+    def expire(self, packet_id: int, message: Message, now: float) -> None:
+        """It was numbered, and not written in time. [MQTT-3.3.2-5]"""
+        item = self.window.forget(packet_id)
+        self.budget.lose("expired", message, self.client_id)
+        if item is not None:
+            self._forget([item], now)
 
     def send_one(
         self, packet_id: int, message: Message, grant: Grant, now: float, *, dup: bool
@@ -413,12 +410,12 @@ class Session:
     @property
     def feed_room(self) -> int:
         """How many messages at QoS 1 a feed may give now: what is live goes first."""
-        is_free = self.outbox.state < CONGESTED and not (self.has_waiting or self.is_gated)
+        is_free = self.outbox.state < CONGESTED and not (self.has_waiting or self.gates)
         return max(0, self.window.room) if is_free else 0
 
     # The queue.
 
-    def _enqueue(
+    def enqueue(
         self, messages: list[Message], grant: Grant, n: int, ticket: Ticket | None, now: float
     ) -> None:
         """Keep messages for later, and record that they wait."""
@@ -506,7 +503,8 @@ class Session:
         self.sid = self.will_sid = 0
         self.queue = None
         self.window = Sender()
-        self._repeats = _NOTHING
+        self.repeats = NOTHING
+        self.unsent = None
 
     # Acknowledgements.
 
@@ -520,7 +518,7 @@ class Session:
                 self.journal.on_done(self.sid, done, now)
             elif self.has_group_deliveries:
                 finish(self.journal, done, now)
-        if self.queue is not None or self._repeats or self.feeds is not None:
+        if self.queue is not None or self.repeats or self.feeds is not None:
             self.pump(now)
 
     def on_pubrec(self, ids: list[int], now: float) -> bool:
@@ -566,7 +564,8 @@ class Session:
     def detach(self) -> None:
         self.outbox = NOBODY
         self.overflow = None
-        self.is_gated = False
+        self.gates = 0
+        self.is_resuming = False
 
     # The store.
 

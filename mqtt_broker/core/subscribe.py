@@ -15,7 +15,9 @@ from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core import sys_topics
 from mqtt_broker.core.replays import OFFSET_PROPERTY, Refusal, is_stream_filter
 from mqtt_broker.topics.names import filter_problem, level_count, split_share
+from sessions.holds import send_numbered
 from sessions.message import Grant
+from sessions.outbox import CONGESTED
 from sessions.rows import SubscriptionRow
 from sessions.session import Session, Subscription
 
@@ -75,14 +77,21 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     data = _encode_suback(connection, packet.packet_id, codes, texts)
     connection.check_answer(data)
 
+    session = connection.session
+    box = session.outbox
+    keeps = session.sid > 0 and broker.journal is not None and broker.journal.holds
+    brings = keeps and _bring(broker, session, fresh, now)
+
     def begin(then: float) -> None:
+        if brings and session.outbox is box:
+            _let_go(broker, session, then)
         for subscription, is_new in fresh:
             if not is_stream_filter(subscription.filter):
-                _send_retained(broker, subscription, is_new, then)
+                _send_retained(broker, subscription, is_new, then, 0, 0 if keeps else 2)
             elif broker.replays is not None:
                 broker.replays.begin(subscription, then)
 
-    connection.answer(data, now, begin, safely=connection.session.sid > 0)
+    connection.answer(data, now, begin, safely=session.sid > 0)
     _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
 
 
@@ -252,38 +261,70 @@ def end_subscriptions(broker: Broker, session: Session, now: float) -> None:
         unsubscribe(broker, subscription, now)
 
 
-def _send_retained(broker: Broker, subscription: Subscription, is_new: bool, now: float) -> None:
-    """Retained messages a subscription brings. [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+def _bring(
+    broker: Broker, session: Session, fresh: list[tuple[Subscription, bool]], now: float
+) -> bool:
+    """Record what these subscriptions bring at QoS 1 and 2 with them: whoever has got SUBACK gets
+    the messages too, over a crash. True when there are any: they leave behind SUBACK, and
+    everything behind them."""
+    session.gates += 1
+    count = 0
+    for subscription, is_new in fresh:
+        if not is_stream_filter(subscription.filter):
+            count += _send_retained(broker, subscription, is_new, now, 1, 2)
+    if not count:
+        session.gates -= 1
+    return count > 0
 
+
+def _let_go(broker: Broker, session: Session, now: float) -> None:
+    """SUBACK has left. What it kept back is written as much at a time as a peer may read."""
+    session.gates -= 1
+    is_more = not session.gates
+    while is_more and session.repeats and session.outbox.state < CONGESTED:
+        before = len(session.repeats)
+        send_numbered(session, now, _RETAINED_BYTES_AT_ONCE)
+        broker.write_out(session.outbox, now)
+        is_more = len(session.repeats) < before
+    session.pump(now)
+
+
+def _send_retained(
+    broker: Broker, subscription: Subscription, is_new: bool, now: float, low: int, high: int
+) -> int:
+    """Retained messages a subscription brings, of QoS `low` to `high`; returns how many.
+
+    [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
     With handling 0 a subscription that replaces one brings them again. [MQTT-3.8.4-4]
     """
     handling = subscription.retain_handling
     if handling == 2 or (handling == 1 and not is_new) or split_share(subscription.filter):
-        return
+        return 0
     session = subscription.session
     journal = broker.journal
-    if journal is not None and session.sid:
-        journal.open([], holds=journal.holds)
+    if journal is None or not session.sid:
+        return _deliver_retained(broker, subscription, session, now, low, high)
+    journal.open([], holds=journal.holds)
     try:
-        _deliver_retained(broker, subscription, session, now)
+        return _deliver_retained(broker, subscription, session, now, low, high)
     finally:
-        if journal is not None:
-            journal.close()
+        journal.close()
 
 
 def _deliver_retained(
-    broker: Broker, subscription: Subscription, session: Session, now: float
-) -> None:
-    waiting_bytes = 0
+    broker: Broker, subscription: Subscription, session: Session, now: float, low: int, high: int
+) -> int:
+    waiting_bytes = count = 0
     for message in broker.retained.match(subscription.filter):
         envelope = message.envelope
-        if envelope.is_expired(now):
+        qos = min(envelope.qos, subscription.qos)
+        if not low <= qos <= high or envelope.is_expired(now):
             continue
         if subscription.no_local and envelope.publisher == session.client_id:
             continue
-        qos = min(envelope.qos, subscription.qos)
         # A retained copy says so, whatever Retain As Published says. [MQTT-3.3.1-8]
         grant = Grant(qos, True, subscription.identifiers)
+        count += 1
         if qos:
             session.deliver([message], grant, now)
         else:
@@ -294,6 +335,7 @@ def _deliver_retained(
             broker.write_out(session.outbox, now)
     if waiting_bytes > broker.settings.outbox_bytes_max // 4:
         broker.write_out(session.outbox, now)
+    return count
 
 
 def _tell(connection: Connection, what: str, filters: list[str], now: float) -> None:

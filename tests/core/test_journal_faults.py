@@ -18,7 +18,7 @@ from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Publish, Suback
 from mqtt_broker.core import connection as connections
-from sessions import journal, packing, records, session, tickets
+from sessions import holds, journal, packing, records, session, tickets
 from sessions.holds import Then
 from tests.core.peers import V5, V311, Peer, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -43,7 +43,7 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (journal.Journal, "_hand_over"),
     (connections.Connection, "send_answers"),
     (session.Session, "send_run"),
-    (session.Session, "repeat"),
+    (holds, "repeat"),
 )
 
 

@@ -43,7 +43,7 @@ ORACLES: Final = {
 
 
 # What the broker is known to do, until it does so no more: such plays end without a verdict.
-KNOWN: Final = frozenset({"brought", "early-end", "group", "returned", "wide", "will"})
+KNOWN: Final = frozenset({"early-end", "group", "returned", "wide", "will"})
 
 
 class Broken(AssertionError):

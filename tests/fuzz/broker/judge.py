@@ -135,6 +135,7 @@ class Judge(Model):
     def _owe_retained(self, door: Door, state: State, wanted: wire.Asked, asked: Packet) -> None:
         """Those that stood all the while since SUBSCRIBE must come; others may."""
         identifier = asked.number(wire.SUB_ID)
+        brought = {owed.message.number: owed for owed in self.brought.pop(id(wanted), ())}
         for topic, fact in self.retained.items():
             if not wire.is_met(wanted.filter, topic):
                 continue
@@ -145,6 +146,9 @@ class Judge(Model):
                     continue
                 must = not possible and message.expires_at > self.now and not state.tainted
                 must = must and door.is_open and self._fits(state, message)
+                if message.number in brought:
+                    brought[message.number].must = must
+                    continue
                 qos = min(message.qos, wanted.qos)
                 ids = frozenset({identifier} - {0})
                 state.owed.append(Owed(message, qos, True, ids, must, "retained"))

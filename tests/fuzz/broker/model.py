@@ -27,6 +27,7 @@ class Model:
         self.is_stopping = False
         self.clients: dict[bytes, Fact[State | None]] = {}
         self.retained: dict[bytes, Fact[Message | None]] = {}
+        self.brought: dict[int, list[Owed]] = {}  # by request: since SUBSCRIBE, without SUBACK
         self.groups: dict[bytes, list[Owed]] = {}
         self.first_numbers: dict[tuple[bytes, bytes, bytes], int] = {}  # before any repetition
 
@@ -203,6 +204,8 @@ class Model:
             # With handling 1 a subscription that is there already brings nothing.
             one.handling = 2 if one.handling == 1 and fact.now is not None else one.handling
             fact.put(stamp, Subscription(one, identifier))
+            if state.stored and one.handling != 2 and wire.split_share(one.filter) is None:
+                self._bring(state, one, identifier)
             if wire.split_share(one.filter) is not None:
                 self.groups.setdefault(one.filter, [])
                 asked = one.qos, identifier, one.as_published
@@ -211,6 +214,19 @@ class Model:
                     for owed in self.groups[one.filter]:
                         owed.must = False
         self._expect(door, wire.SUBACK, packet.id, packet)
+
+    def _bring(self, state: State, one: wire.Asked, identifier: int) -> None:
+        """They are in the session from now on; that they come is sure with SUBACK."""
+        found = self.brought[id(one)] = []
+        for topic, fact in self.retained.items():
+            message = fact.now
+            if message is None or not wire.is_met(one.filter, topic):
+                continue
+            qos = min(message.qos, one.qos)
+            if qos and not (one.no_local and message.publisher == state.client):
+                ids = frozenset({identifier} - {0})
+                found.append(Owed(message, qos, True, ids, must=False, kind="retained"))
+        state.owed += found
 
     # Routing.
 
