@@ -43,7 +43,7 @@ ORACLES: Final = {
 
 
 # What the broker is known to do, until it does so no more: such plays end without a verdict.
-KNOWN: Final = frozenset({"early-end", "group", "returned", "wide", "will"})
+KNOWN: Final[frozenset[str]] = frozenset()
 
 
 class Broken(AssertionError):
@@ -159,6 +159,8 @@ class State:
     will_due: float = float("inf")
     will_stamp: int = 0
     ends: float = float("inf")
+    end_stamp: int = 0
+    is_row: bool = False  # its will was one in the store at a start, and ended there
     # Since what is surely on disk: any of these may hold after a crash.
     wills: list[Will | None] = field(default_factory=list)
     lives: list[tuple[float | None, int]] = field(default_factory=list)  # closed at, expiry
@@ -166,6 +168,15 @@ class State:
     def subscription(self, text: bytes) -> Subscription | None:
         fact = self.subs.get(text)
         return None if fact is None else fact.now
+
+
+@dataclass(eq=False)
+class Kept:
+    """A packet behind a CONNECT that waits. It acts after CONNACK, or never."""
+
+    packet: Packet | None  # none: it is malformed
+    must_close: bool = False
+    may_close: bool = False
 
 
 @dataclass(eq=False)
@@ -183,6 +194,11 @@ class Door:
     said_goodbye: bool = False
     expects_present: bool = False
     ended_stamp: int = 0  # an old session that CONNACK says is gone
+    life: tuple[float | None, int] | None = None  # of its session, as CONNACK says
+    waits: bool = False  # its CONNACK waits for the store
+    waits_until: float = float("inf")  # then it is refused
+    prior: tuple[float | None, int] | None = None  # life of the session, should it be lost
+    kept: list[Kept] = field(default_factory=list)  # what followed its CONNECT meanwhile
     refusals: frozenset[int] = frozenset()
     may_close: frozenset[int] = frozenset()  # reasons for which it may end at any time
     must_close: bool = False

@@ -53,13 +53,19 @@ class Judge(Model):
         if packet.reason:
             allowed = door.refusals or wire.MALFORMED
             if door.version < wire.V5 and door.version:
-                allowed = frozenset({1, 2, 3, 4, 5})
+                allowed = frozenset({1, 2, 4, 5})
+            if door.waits_until < FOREVER:  # the store did not come back in time
+                right = self.now >= door.waits_until
+                self.check(right, "close", f"{who}: CONNACK 0x{packet.reason:02X} too early")
+                allowed = frozenset({0x88 if door.version == wire.V5 else 3})
             self.check(
                 packet.reason in allowed and not packet.present, "close",
                 f"{who}: CONNACK 0x{packet.reason:02X}, not one of {hexed(allowed)}",
             )  # fmt: skip
             door.must_close = True
             return
+        right = door.state is not None
+        self.check(right, "close", f"{who}: CONNACK to a client that is gone")
         self.check(not door.must_close, "close", f"{who}: let in with a CONNECT that is none")
         self.check(
             packet.present == door.expects_present or not door.is_open, "present",
@@ -67,6 +73,10 @@ class Judge(Model):
         )  # fmt: skip
         if door.ended_stamp:
             self.clients[door.client].promise(door.ended_stamp)
+        assert door.state is not None
+        lives, life = door.state.lives, door.life
+        place = next((place for place, one in enumerate(lives) if one is life), 0)
+        lives[:place] = [one for one in lives[:place] if life is None or one[1] == life[1]]
 
     def _on_disconnected(self, door: Door, packet: Packet, who: str) -> None:
         self.check(

@@ -29,6 +29,7 @@ class Model:
         self.retained: dict[bytes, Fact[Message | None]] = {}
         self.brought: dict[int, list[Owed]] = {}  # by request: since SUBSCRIBE, without SUBACK
         self.groups: dict[bytes, list[Owed]] = {}
+        self.arriving: dict[bytes, Door] = {}  # those whose CONNACK waits, in their order
         self.first_numbers: dict[tuple[bytes, bytes, bytes], int] = {}  # before any repetition
 
     def check(self, is_right: bool, oracle: str, text: str) -> None:
@@ -53,9 +54,6 @@ class Model:
 
     def hear(self, door: Door, packet: Packet) -> None:
         door.last_heard = self.now
-        if packet.kind == wire.CONNECT:
-            self._on_connect(door, packet)
-            return
         state = door.state
         if state is None or not door.is_open:
             return
@@ -90,7 +88,13 @@ class Model:
     def _expect(self, door: Door, kind: int, key: int, what: Message | Packet | None) -> None:
         door.pending.setdefault((kind, key), []).append(what)
 
-    def _on_connect(self, door: Door, packet: Packet) -> None:
+    def arrive(self, door: Door, packet: Packet) -> bool:
+        """A CONNECT: take over, end what it ends. Returns whether CONNACK may wait for the store.
+
+        It may where a stored session of the client is over, or gets another Session Expiry
+        Interval, and that is not surely on disk.
+        """
+        door.last_heard = self.now
         door.connect = packet
         door.version = packet.version
         door.client = packet.client
@@ -98,26 +102,63 @@ class Model:
         if 0 < maximum < TINY:
             door.may_close |= {0x95, 0}
             door.tainted = True
-        stamp = self.tick_stamp()
+        self.tick_stamp()
         fact = self.clients.setdefault(packet.client, Fact(None))
+        other = self.arriving.get(packet.client)
+        if other is not None:
+            self.close(other)
         state = fact.now
         if state is not None and state.door is not None:
             self.close(state.door)
             state = fact.now
         if state is not None and packet.clean:
             self.end(state)
-            if state.stored:
-                door.ended_stamp = self.stamp
             state = None
+        others = (one for one in fact.possible if one is not None and one is not state)
+        if any(one.stored or one.is_row for one in others):
+            return True
+        expiry = asked_expiry(packet)
+        return state is not None and state.stored and any(
+            other_expiry != expiry for _, other_expiry in state.lives
+        )
+
+    def wait(self, door: Door) -> None:
+        """CONNACK waits. What the session will be may be on disk already, if there is one."""
+        assert door.connect is not None
+        door.waits = True
+        self.arriving[door.client] = door
+        state, expiry = self.state(door.client), asked_expiry(door.connect)
+        if state is not None and state.stored and state.lives[-1][1] != expiry:
+            door.prior = state.lives[-1]
+            state.lives.append((None, expiry))
+            state.wills.append(door.connect.will)
+
+    def _give_up(self, door: Door) -> None:
+        """It waited for CONNACK, and is gone: its session is what it was."""
+        door.waits = False
+        del self.arriving[door.client]
+        state = self.state(door.client)
+        if state is not None and door.prior is not None:
+            state.lives.append(door.prior)
+            state.wills.append(state.will)
+
+    def admit(self, door: Door) -> None:
+        """CONNACK: the client is in, with its session or a new one."""
+        packet = door.connect
+        assert packet is not None
+        if door.waits:
+            door.waits = False
+            del self.arriving[door.client]
+        fact = self.clients[door.client]
+        state = fact.now
         door.expects_present = state is not None and packet.version > wire.V31
+        stamp = self.tick_stamp()
         if state is None:
-            stamp = self.tick_stamp()
+            before = [one.end_stamp for one in fact.possible if one is not None and one.stored]
+            door.ended_stamp = max(before, default=0)
             state = State(packet.client, self.now, stamp)
             fact.put(stamp, state)
-        if packet.version == wire.V5:
-            state.expiry = packet.number(wire.SESSION_EXPIRY)
-        else:
-            state.expiry = 0 if packet.clean else NEVER
+        state.expiry = asked_expiry(packet)
         state.version = packet.version
         state.stored = state.stored or state.expiry > 0
         state.tainted = state.tainted or door.tainted
@@ -125,7 +166,8 @@ class Model:
         state.ends = state.will_due = FOREVER
         state.will, state.will_stamp = packet.will, stamp
         state.wills.append(packet.will)
-        state.lives.append((None, state.expiry))
+        door.life = (None, state.expiry)
+        state.lives.append(door.life)
 
     def _on_disconnect(self, door: Door, state: State, packet: Packet) -> None:
         if wire.has(packet.props, wire.SESSION_EXPIRY):
@@ -301,6 +343,9 @@ class Model:
         if not door.is_open:
             return
         door.is_open = False
+        if door.waits:
+            self._give_up(door)
+            return
         state = door.state
         if state is None or state.door is not door:
             return
@@ -352,7 +397,8 @@ class Model:
     def end(self, state: State) -> None:
         if state.will is not None and state.will_due < FOREVER:
             self.send_will(state)
-        self.clients[state.client].put(self.tick_stamp(), None)
+        state.end_stamp = self.tick_stamp()
+        self.clients[state.client].put(state.end_stamp, None)
         self.check_groups()
 
     def check_groups(self) -> None:
@@ -422,6 +468,12 @@ class Model:
         found[:] = [owed for owed in found if owed.again or not owed.taken]
         for owed in found:
             owed.message.promised = True
+
+
+def asked_expiry(packet: Packet) -> int:
+    if packet.version == wire.V5:
+        return packet.number(wire.SESSION_EXPIRY)
+    return 0 if packet.clean else NEVER
 
 
 def is_utf8(raw: bytes) -> bool:

@@ -51,8 +51,11 @@ def _judge_packet(door: Door, packet: Packet, settings: Settings) -> Verdict:
     """A packet that may be sent, if not here and now."""
     kind = packet.kind
     if kind == wire.CONNECT:
-        return Verdict(packet, may_close=True, reasons=wire.MALFORMED)
-    if not door.has_connack:
+        is_second = door.connect is not None
+        return Verdict(
+            packet, must_close=is_second, may_close=True, reasons=wire.MALFORMED, why="CONNECT twice"
+        )
+    if not (door.has_connack or door.waits):
         return Verdict(must_close=False, may_close=True, reasons=wire.MALFORMED)
     if kind == wire.AUTH:
         return Verdict(must_close=True, may_close=True, reasons=wire.MALFORMED, why="AUTH unasked")

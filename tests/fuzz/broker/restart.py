@@ -36,6 +36,8 @@ class Restart:
     def forget(self) -> None:
         model = self.model
         model.is_stopping = False
+        for door in list(model.arriving.values()):
+            model.close(door)
         for fact in model.clients.values():
             for state in fact.possible:
                 if state is None:
@@ -108,8 +110,12 @@ class Restart:
                 self._adopt_will(state, None, is_alone=fact.possible == [state])
             for one in fact.possible:
                 if one is not None and not one.stored:
+                    one.is_row = any(one.wills)
                     self._adopt_will(one, None, is_alone=fact.possible == [one])
-            fact.put(model.tick_stamp(), None)  # it may have ended just now, which is not on disk
+            stamp = model.tick_stamp()
+            for state in possible:
+                state.end_stamp = stamp
+            fact.put(stamp, None)  # it may have ended just now, which is not on disk
             return
         for one in fact.possible:
             if one is not None and not one.stored and one is fact.now:
@@ -139,7 +145,14 @@ class Restart:
         )
         state.ends = expires_at
         state.expiry = session.expiry_interval
-        left_at = expires_at - state.expiry if expires_at < FOREVER else self.now
+        left_at = self.now
+        if expires_at < FOREVER:
+            left_at = expires_at - state.expiry
+        elif session.will is not None:  # it says when its connection was lost
+            will = session.will.topic.encode()
+            delays = [wire.number(one.props, wire.WILL_DELAY)
+                      for one in state.wills if one is not None and one.topic == will]
+            left_at = min(self.now, session.will_at - max(delays, default=0))
         state.lives.append((left_at, state.expiry))
         self._adopt_subs(state, session)
         self._adopt_ids(state, session)

@@ -24,7 +24,7 @@ from tests.fuzz.broker import mutation, values, wire
 from tests.fuzz.broker.actor import Actor
 from tests.fuzz.broker.decisions import Decisions, Script
 from tests.fuzz.broker.disk import MemoryDisk, SqliteDisk
-from tests.fuzz.broker.facts import Broken, Door, Ignored
+from tests.fuzz.broker.facts import Broken, Door, Ignored, Kept
 from tests.fuzz.broker.judge import SHUTTING_DOWN, Judge
 from tests.fuzz.broker.restart import Restart
 
@@ -53,12 +53,18 @@ class Link:
         self.peer = f"192.0.2.1:{number}"
         self.actor = actor
         self.door = Door(number, last_heard=world.now)
+        self.opened_at = world.now
         self.opened_stamp = world.model.stamp
         self.unread = bytearray()
         self.is_closed = False  # by the broker
         self.is_lost = False  # and it has been told so
         self.is_paused = False
         self.connection = world.broker.accept(self, world.now)
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether a CONNACK that lets it in is the next that it reads."""
+        return len(self.unread) > 3 and self.unread[0] == 0x20 and not self.unread[3]
 
     def write(self, data: bytes) -> int:
         if not self.is_closed:
@@ -222,8 +228,44 @@ class World:
         link.connection.receive(data, self.now)
         for packet in parsed:
             if not (is_new and link.is_closed):
-                self.model.hear(link.door, packet)
+                self._hear(link, packet)
         self._note_closed()
+
+    def _hear(self, link: Link, packet: wire.Packet) -> None:
+        """The broker took a packet that is right."""
+        door = link.door
+        if packet.kind != wire.CONNECT:
+            if door.waits:
+                door.kept.append(Kept(packet))
+            else:
+                self.model.hear(door, packet)
+            return
+        if self.model.arrive(door, packet):
+            self.broker.flush(self.now)
+            if not link.is_welcome:
+                self.model.wait(door)
+                return
+        self.model.admit(door)
+
+    def _admit(self) -> None:
+        """Those whose CONNACK waited, and left: what they sent behind CONNECT acts now."""
+        for door in list(self.model.arriving.values()):
+            link = next(link for link in self.links if link.door is door)
+            if not link.is_welcome or not door.waits:
+                continue
+            self.model.admit(door)
+            if door.tainted:
+                self.taint(door)
+            kept, door.kept = door.kept, []
+            for one in kept:
+                if one.must_close:
+                    text = f"connection {door.number} stays, whatever it sent behind CONNECT"
+                    self.model.check(link.is_closed, "close", text)
+                goes = one.packet is not None and one.packet.kind == wire.DISCONNECT
+                if one.packet is None or one.must_close:
+                    break
+                if goes or not (one.may_close and link.is_closed):
+                    self.model.hear(door, one.packet)
 
     def send_piece(self, link: Link, raw: bytes) -> None:
         """What may be no packet at all. Whole packets one by one: each is judged alone."""
@@ -234,6 +276,8 @@ class World:
         self.say(f"{door.number} > {raw[:200].hex()}{'...' if len(raw) > 200 else ''} (mutated)")
         packets, rest = wire.cut(raw)
         for one in (*packets, rest):
+            if door.kept and door.kept[-1].may_close:
+                return  # whether it was taken is only seen when nothing follows
             if one and not (link.is_closed or link.is_lost):
                 self._send_doubtful(link, one, is_whole=one is not rest)
                 self.rest()
@@ -255,6 +299,10 @@ class World:
         door = link.door
         verdict = mutation.judge(door, raw, self.settings, is_whole=is_whole)
         self._doubt(link, verdict)
+        if door.waits:
+            link.connection.receive(raw, self.now)
+            door.kept.append(Kept(verdict.packet, verdict.must_close, verdict.may_close))
+            return
         if verdict.packet is not None and verdict.packet.kind == wire.CONNECT:
             door.version = verdict.packet.version
             self._expect_connect(link, verdict.packet)
@@ -272,7 +320,7 @@ class World:
         if verdict.packet is None:
             return
         if not refused or verdict.packet.kind == wire.DISCONNECT:
-            self.model.hear(door, verdict.packet)
+            self._hear(link, verdict.packet)
             if door.state is not None:
                 self.taint(door)
         self._note_closed()
@@ -305,6 +353,10 @@ class World:
             door = link.door
             if not link.is_closed or not door.is_open:
                 continue
+            if door.waits:
+                door.waits_until = link.opened_at + self.settings.connect_timeout_s
+                right = bool(link.unread) or SHUTTING_DOWN in door.may_close
+                self.model.check(right, "close", f"connection {door.number}: closed, no CONNACK")
             if door.has_connack and not door.tainted:
                 keeps = door.connect.keep_alive if door.connect is not None else 0
                 is_silent = keeps and self.now >= door.last_heard + keeps * 1.5 - 0.01
@@ -317,6 +369,7 @@ class World:
         """Let the broker write and the clients answer, until nobody has anything to say."""
         for _ in range(ROUNDS_MAX):
             self.broker.flush(self.now)
+            self._admit()
             self._note_closed()
             is_quiet = True
             for link in list(self.links):
@@ -331,9 +384,21 @@ class World:
                     is_quiet = False
                     actor.catch_up()
             if is_quiet:
+                self._check_doors()
                 self.model.check_live()
                 return
         raise Broken("liveness", "the broker and its clients never come to rest")
+
+    def _check_doors(self) -> None:
+        """Who was taken over is closed, who came in was told so, and nobody waits for too long."""
+        for link in self.links:
+            door = link.door
+            self.model.check(door.is_open, "close", f"connection {door.number} should be closed")
+            if door.connect is None or door.has_connack:
+                continue
+            self.model.check(door.waits, "answer", f"connection {door.number} gets no CONNACK")
+            right = self.now < link.opened_at + self.settings.connect_timeout_s + TICK_S
+            self.model.check(right, "liveness", f"connection {door.number} waits for CONNACK")
 
     def _read(self, link: Link) -> None:
         data = bytes(link.unread)
@@ -356,7 +421,7 @@ class World:
         link.is_lost = True
         self.say(f"{door.number} is closed")
         if door.is_ended and door.has_connack and not door.said_goodbye and not door.tainted:
-            right = door.version < wire.V5 or 0 in door.may_close
+            right = door.version < wire.V5 or 0 in door.may_close or door.must_close
             self.model.check(right, "close", f"connection {door.number} is closed without a word")
         link.connection.lost(self.now)
         if link.actor.link is link:
@@ -398,6 +463,8 @@ class World:
         self.rest()
         if not self.submitted and self.journal.is_settled:
             self.model.settle()
+            waiting = [door.number for door in self.model.arriving.values()]
+            self.model.check(not waiting, "liveness", f"connections {waiting} wait for nothing")
 
     def fold(self) -> None:
         if not self.is_failing:
