@@ -121,6 +121,7 @@ class Owed:
     taken_at: int = 0
     again: bool = False  # a crash may have forgotten that it was taken, or sent
     holders: set[Door] = field(default_factory=set)  # of a group's: connections that have it
+    receiver: State | None = None  # of a group's: who has it, or had it last
     is_mixed: bool = False  # a group's: a member is in another that gets the message too
     keepers: list[State] = field(default_factory=list)  # of a group's: stored members at the time
 

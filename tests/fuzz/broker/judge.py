@@ -235,7 +235,9 @@ class Judge(Model):
         shared = self._find_shared(door, state, packet, topic)
         likely = [*repeats, *fresh, *shared] if packet.dup else [*fresh, *shared, *repeats]
         alike = [owed for owed in likely if same_props(door, packet, owed.message)]
-        likely = alike or self._find_other(door, state, packet, topic) or likely
+        likely = alike or self._swap(door, state, packet, topic)
+        likely = likely or self._find_other(door, state, packet, topic)
+        likely = likely or [*repeats, *fresh, *shared]
         # Copies of one publication and of its repetition look alike: the surest comes first.
         for owed in sorted(
             likely,
@@ -244,12 +246,16 @@ class Judge(Model):
                 one.message.expires_at < self.now,
                 one.taken > 0 or not one.must,
                 packet.dup and not one.sent,
+                one.kind == "group",
                 one.message.number,
             ),
         ):
             if not owed.sent and owed.kind == "live" and owed in fresh:
                 self._check_order(state, packet, owed)
             owed.sent += 1
+            owed.receiver = state
+            if owed.taken and owed.again:  # a crash forgot that it was
+                owed.taken = 0
             owed.again = owed.again and owed.sent < 2
             return owed
         return None
@@ -277,6 +283,28 @@ class Judge(Model):
             and (self.is_stopping or not owed.holders)
             and (not owed.taken or owed.again or owed.message.qos != packet.qos)
         ]
+
+    def _swap(self, door: Door, state: State, packet: Packet, topic: bytes) -> list[Owed]:
+        """A group's copy that was taken for its receiver's own: the two look the same."""
+        for text in state.groups:
+            for owed in self.groups.get(text, ()):
+                other = owed.receiver
+                if other is None or other is state or not same_props(door, packet, owed.message):
+                    continue
+                if (owed.message.topic, owed.message.payload) != (topic, packet.payload):
+                    continue
+                for own in other.owed:
+                    message = own.message
+                    is_alike = (message.topic, message.payload) == (topic, packet.payload)
+                    if is_alike and not own.sent and own.qos == owed.qos:
+                        own.sent, own.taken, own.taken_at = owed.sent, owed.taken, owed.taken_at
+                        for packet_id, one in other.outstanding.items():
+                            if one is owed:
+                                other.outstanding[packet_id] = own
+                        owed.sent = owed.taken = 0
+                        owed.holders.clear()
+                        return [owed]
+        return []
 
     def _find_other(self, door: Door, state: State, packet: Packet, topic: bytes) -> list[Owed]:
         """What another group has not given away yet: copies for several groups look alike."""
@@ -353,17 +381,14 @@ class Judge(Model):
     def check_kept(self) -> None:
         """Everybody is here, reads and acknowledges: nothing may be owed any more."""
         for state in self.states:
-            shared = {  # copies that may have been taken for its own
-                (owed.message.topic, owed.message.payload)
-                for text in state.groups
-                for owed in self.groups.get(text, ())
-            }
+            # Copies that may have been taken for its own.
+            shared = set().union(*(self.dealt.get(text, set()) for text in state.groups))
             for owed in state.owed:
                 right = owed.taken or not owed.must or owed.message.expires_at <= self.now
                 right = right or (owed.message.topic, owed.message.payload) in shared
-                oracle = "brought" if owed.kind == "retained" else "promise"
+                oracle = "will" if owed.message.is_will else "promise"
                 self.check(
-                    bool(right), "will" if owed.message.is_will else oracle,
+                    bool(right), "brought" if owed.kind == "retained" else oracle,
                     f"{state.client[:20]!r} never got {owed.message} ({owed.kind}, {owed.qos})",
                 )  # fmt: skip
         for text, waiting in self.groups.items():

@@ -29,6 +29,7 @@ class Model:
         self.retained: dict[bytes, Fact[Message | None]] = {}
         self.brought: dict[int, list[Owed]] = {}  # by request: since SUBSCRIBE, without SUBACK
         self.groups: dict[bytes, list[Owed]] = {}
+        self.dealt: dict[bytes, set[tuple[bytes, bytes]]] = {}  # all that groups ever had
         self.arriving: dict[bytes, Door] = {}  # those whose CONNACK waits, in their order
         self.first_numbers: dict[tuple[bytes, bytes, bytes], int] = {}  # before any repetition
 
@@ -322,6 +323,7 @@ class Model:
         owed = Owed(message, message.qos, False, frozenset(), must, "group", is_mixed=is_mixed)
         owed.keepers = [one for one in members if one.stored]
         self.groups.setdefault(text, []).append(owed)
+        self.dealt.setdefault(text, set()).add((message.topic, message.payload))
 
     def _sub(self, state: State, text: bytes) -> Subscription:
         found = state.subscription(text)
@@ -397,6 +399,8 @@ class Model:
     def end(self, state: State) -> None:
         if state.will is not None and state.will_due < FOREVER:
             self.send_will(state)
+        for owed in state.owed:  # what is acknowledged from here on is not for it
+            owed.must = owed.must and owed.message.promised
         state.end_stamp = self.tick_stamp()
         self.clients[state.client].put(state.end_stamp, None)
         self.check_groups()

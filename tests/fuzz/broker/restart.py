@@ -285,7 +285,7 @@ class Restart:
             ]
             right = bool(same)
             model.check(
-                right, "retained" if fact.now is not None else "cleared",
+                right, "cleared" if None in fact.possible else "retained",
                 f"{topic[:40]!r}: {found.payload[:24]!r} is retained, not {fact.now}",
             )  # fmt: skip
             self._collapse(fact, same[-1])
