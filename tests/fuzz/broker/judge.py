@@ -346,7 +346,9 @@ class Judge(Model):
         if message.expires_at < FOREVER:
             is_new = owed.sent == 1 and not packet.dup and packet.qos < 2 and not owed.again
             late = is_new and self.now > message.expires_at
-            oracle = "expired" if owed.kind == "group" else "unowed"
+            dealt = set().union(*(self.dealt.get(text, set()) for text in state.groups))
+            is_of_group = (message.topic, message.payload) in dealt
+            oracle = "expired" if is_of_group else "unowed"
             self.check(not late, oracle, f"{shown} came after its expiry")
             if door.version == wire.V5:
                 left = packet.number(wire.EXPIRY, -1)

@@ -468,10 +468,22 @@ class Model:
         for waiting in self.groups.values():
             self._settle_owed(waiting)
 
+    def _is_confused(self, owed: Owed) -> bool:
+        """Whether a group's copy may have been its receiver's own, which looks the same."""
+        return owed.receiver is not None and owed.kind == "group" and any(
+            not own.sent and is_alike(own.message, owed.message) for own in owed.receiver.owed
+        )
+
     def _settle_owed(self, found: list[Owed]) -> None:
-        found[:] = [owed for owed in found if owed.again or not owed.taken]
+        found[:] = [
+            owed for owed in found if owed.again or not owed.taken or self._is_confused(owed)
+        ]
         for owed in found:
             owed.message.promised = True
+
+
+def is_alike(one: Message, other: Message) -> bool:
+    return (one.topic, one.payload) == (other.topic, other.payload)
 
 
 def asked_expiry(packet: Packet) -> int:
