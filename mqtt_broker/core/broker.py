@@ -238,6 +238,7 @@ class Broker:
         self.links.discard(connection)
         self._held_back.discard(connection)
         self.strangers.forget(connection)
+        self.unanswered.forget(connection)
         admission.give_up(self, connection)
         self.waiting_bytes -= connection.outbox.waiting_bytes
         connection.outbox.waiting_bytes = 0

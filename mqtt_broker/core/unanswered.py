@@ -30,6 +30,10 @@ class Unanswered:
         if connection not in self._first:
             self._first[connection] = (None, 0.0)
 
+    def forget(self, connection: Connection) -> None:
+        """It is closed: nothing is owed to it."""
+        self._first.pop(connection, None)
+
     def check(self, now: float) -> None:
         """Find the oldest. Called about once a second, which is how exact the times are."""
         first = self._first

@@ -96,3 +96,13 @@ def test_who_comes_and_goes_leaves_nothing() -> None:
         one.drop()
     assert age(world) == 0
     assert not world.broker.unanswered._first
+
+
+def test_a_connection_that_is_gone_is_forgotten_though_nobody_looks() -> None:
+    """An embedded broker has no watchdog."""
+    world = with_a_session(StoredWorld())
+    one = world.client("p")
+    put(one, 1)
+    assert len(world.broker.unanswered._first) == 1
+    one.drop()
+    assert not world.broker.unanswered._first
