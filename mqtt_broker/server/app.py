@@ -104,6 +104,7 @@ class Server:
         self._links: set[SocketLink] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self._again: asyncio.TimerHandle | None = None  # the end of a turn that failed
         self._error_said = ""
         self._error_at = 0.0
         self._idle = asyncio.Event()
@@ -256,7 +257,12 @@ class Server:
     def _try_again(self, error: Exception) -> None:
         """A turn is not over: it ends a little later, whether anything else happens or not."""
         self._on_error(error)
-        self.loop.call_later(_TURN_AGAIN_S, self.end_turn)
+        if self._again is None:  # one is enough, however many turns fail
+            self._again = self.loop.call_later(_TURN_AGAIN_S, self._end_turn_again)
+
+    def _end_turn_again(self) -> None:
+        self._again = None
+        self.end_turn()
 
     def guard(self, act: Callable[[], None]) -> None:
         """Do something; an error of ours is logged, and what follows happens all the same."""

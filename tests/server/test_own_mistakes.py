@@ -193,6 +193,27 @@ def test_each_call_fails_in_one_broker(tmp_path: Path) -> None:
     assert sum(faults.calls > 0 for faults in found) > len(CALLS) - 8
 
 
+def test_a_turn_that_always_fails_is_tried_again_by_one_timer(tmp_path: Path) -> None:
+    with Running(config=config(tmp_path)) as broker:
+        server, made = broker.server, []
+
+        def call_later(delay: float, act: Any) -> object:
+            made.append((delay, act))
+            return object()
+
+        def fail_often() -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(server.loop, "call_later", call_later)
+                for _ in range(10):
+                    server._try_again(ValueError("a mistake"))
+
+        broker.ask(fail_often)
+        assert len(made) == 1
+        broker.ask(made[0][1])
+        broker.ask(fail_often)
+        assert len(made) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name"), CALLS, ids=[f"{getattr(o, '__name__', o)}.{n}" for o, n in CALLS]
