@@ -352,7 +352,11 @@ def _let_in(connection: Connection, session: Session, verdict: Allow, limits: Li
 
 
 def _is_its_own(broker: Broker, client_id: str, username: str | None) -> bool:
-    """Nobody takes what another user's client left, or is connected with."""
+    """Nobody takes what another user's client left, is connected with, or waits to be."""
+    arriving = broker.arriving.get(client_id)
+    admitted_by = None if arriving is None else arriving.admitted_by
+    if admitted_by is not None and admitted_by.username not in (None, username):
+        return False
     session = broker.sessions.get(client_id)
     return session is None or session.username in (None, username)
 

@@ -449,6 +449,17 @@ class TestVerdicts:
         world.commit()
         assert refused(peer) == reasons.NOT_AUTHORIZED
 
+    def test_another_user_does_not_take_the_client_id_of_one_that_waits(self) -> None:
+        world = GuardedWorld()
+        world.access.verdict = Allow("mine", is_bound=True)
+        stored(world).drop()
+        world.commit()
+        peer = arrive(world)
+        world.access.verdict = Allow("theirs", is_bound=True)
+        assert refused(arrive(world)) == reasons.CLIENT_IDENTIFIER_NOT_VALID
+        world.commit()
+        assert not present(peer)
+
 
 class TestWhatElseIsPromised:
     """Acknowledgements of sessions that are stored, or are not, across a crash."""
