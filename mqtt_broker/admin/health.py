@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from mqtt_broker.admin.doors import Snapshot
 from mqtt_broker.admin.pages import Problem, Site, json_answer
 
 
@@ -23,14 +24,19 @@ def routes(site: Site) -> list[web.RouteDef]:
 
 async def _what_fails(site: Site) -> str:
     watch = site.commands.watch()
-    if watch is not None and watch.why:
-        return "; ".join(watch.why)
-    try:
-        snapshot = await site.ask(site.commands.snapshot)
-    except Problem as problem:
-        return str(problem)
+    why = [] if watch is None else list(watch.why)
+    if watch is None or not watch.is_loop_late:
+        try:
+            why += _what_stops(await site.ask(site.commands.snapshot))
+        except Problem as problem:
+            why.append(str(problem))
+    return "; ".join(why)
+
+
+def _what_stops(snapshot: Snapshot) -> list[str]:
+    """Reasons that the broker itself knows."""
     if snapshot.is_stopping:
-        return "the broker stops"
+        return ["the broker stops"]
     if snapshot.store is not None and snapshot.store.state:
-        return f"store: {snapshot.store.state}"
-    return ""
+        return [f"store: {snapshot.store.state}"]
+    return []

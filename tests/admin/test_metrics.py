@@ -62,6 +62,9 @@ def test_health(broker: LogBroker, http: Serving) -> None:
         broker.base = base
         found = http.get("/healthz")
         assert (found.status, found.json()) == (503, {"status": "failing", "why": why})
+        broker.watched = WatchFigures(12.5, 0.0, ("publishes wait",))  # which does not hide it
+        assert http.get("/healthz").json()["why"] == f"publishes wait; {why}"
+        broker.watched = WatchFigures()
     broker.base = replace(BASE, store=None)
     assert http.get("/healthz").status == 200
     broker.watched = None  # nobody watches
