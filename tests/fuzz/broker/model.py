@@ -119,8 +119,10 @@ class Model:
         if any(one.stored or one.is_row for one in others):
             return True
         expiry = asked_expiry(packet)
-        return state is not None and state.stored and any(
-            other_expiry != expiry for _, other_expiry in state.lives
+        return (
+            state is not None
+            and state.stored
+            and any(other_expiry != expiry for _, other_expiry in state.lives)
         )
 
     def wait(self, door: Door) -> None:
@@ -470,8 +472,12 @@ class Model:
 
     def _is_confused(self, owed: Owed) -> bool:
         """Whether a group's copy may have been its receiver's own, which looks the same."""
-        return owed.receiver is not None and owed.kind == "group" and any(
-            not own.sent and is_alike(own.message, owed.message) for own in owed.receiver.owed
+        return (
+            owed.receiver is not None
+            and owed.kind == "group"
+            and any(
+                not own.sent and is_alike(own.message, owed.message) for own in owed.receiver.owed
+            )
         )
 
     def _settle_owed(self, found: list[Owed]) -> None:

@@ -53,7 +53,11 @@ def _judge_packet(door: Door, packet: Packet, settings: Settings) -> Verdict:
     if kind == wire.CONNECT:
         is_second = door.connect is not None
         return Verdict(
-            packet, must_close=is_second, may_close=True, reasons=wire.MALFORMED, why="CONNECT twice"
+            packet,
+            must_close=is_second,
+            may_close=True,
+            reasons=wire.MALFORMED,
+            why="CONNECT twice",
         )
     if not (door.has_connack or door.waits):
         return Verdict(must_close=False, may_close=True, reasons=wire.MALFORMED)

@@ -150,8 +150,11 @@ class Restart:
             left_at = expires_at - state.expiry
         elif session.will is not None:  # it says when its connection was lost
             will = session.will.topic.encode()
-            delays = [wire.number(one.props, wire.WILL_DELAY)
-                      for one in state.wills if one is not None and one.topic == will]
+            delays = [
+                wire.number(one.props, wire.WILL_DELAY)
+                for one in state.wills
+                if one is not None and one.topic == will
+            ]
             left_at = min(self.now, session.will_at - max(delays, default=0))
         state.lives.append((left_at, state.expiry))
         self._adopt_subs(state, session)
