@@ -325,7 +325,7 @@ class Judge(Model):
 
     def _check_order(self, state: State, packet: Packet, owed: Owed) -> None:
         message = owed.message
-        if message.serial != message.number or not message.payload:
+        if message.serial in self.repeated or not message.payload:
             return  # its publisher repeats it, or it looks like others
         key = message.publisher, message.topic, packet.qos
         last = state.order.get(key, 0)

@@ -31,6 +31,7 @@ class Model:
         self.groups: dict[bytes, list[Owed]] = {}
         self.dealt: dict[bytes, set[tuple[bytes, bytes]]] = {}  # all that groups ever had
         self.arriving: dict[bytes, Door] = {}  # those whose CONNACK waits, in their order
+        self.repeated: set[int] = set()  # serials
         self.first_numbers: dict[tuple[bytes, bytes, bytes], int] = {}  # before any repetition
 
     def check(self, is_right: bool, oracle: str, text: str) -> None:
@@ -195,6 +196,7 @@ class Model:
         key = state.client, topic, packet.payload
         if packet.dup:
             message.serial = self.first_numbers.get(key, message.serial)
+            self.repeated.add(message.serial)
         self.first_numbers[key] = message.serial
         if packet.qos:
             kind = wire.PUBACK if packet.qos == 1 else wire.PUBREC

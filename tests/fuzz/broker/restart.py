@@ -149,11 +149,11 @@ class Restart:
         if expires_at < FOREVER:
             left_at = expires_at - state.expiry
         elif session.will is not None:  # it says when its connection was lost
-            will = session.will.topic.encode()
+            topic = session.will.topic.encode()
             delays = [
                 wire.number(one.props, wire.WILL_DELAY)
                 for one in state.wills
-                if one is not None and one.topic == will
+                if one is not None and one.topic == topic
             ]
             left_at = min(self.now, session.will_at - max(delays, default=0))
         state.lives.append((left_at, state.expiry))
@@ -223,7 +223,8 @@ class Restart:
         waits = session is not None and session.will is not None
         if waits:
             topic = session.will.topic.encode()
-            state.will = next((will for will in wills if will.topic == topic), None)
+            alike = [will for will in wills if (will.topic, will.payload) == (topic, session.will.payload)]
+            state.will = alike[-1] if alike else None
             state.will_due = session.will_at
             if is_sure and state.will is not None:
                 low = min(self._will_low(state, state.will, one) for one in state.lives)
@@ -291,7 +292,8 @@ class Restart:
                 right, "cleared" if None in fact.possible else "retained",
                 f"{topic[:40]!r}: {found.payload[:24]!r} is retained, not {fact.now}",
             )  # fmt: skip
-            self._collapse(fact, same[-1])
+            came_at = found.envelope.received_at  # two may look alike
+            self._collapse(fact, min(reversed(same), key=lambda one: abs(one.at - came_at)))
 
     def _collapse(self, fact: Fact[Message | None], value: Message | None) -> None:
         if any(one is not None and one.number > self.mark for one in fact.possible):

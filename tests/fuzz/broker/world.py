@@ -266,6 +266,8 @@ class World:
                     break
                 if goes or not (one.may_close and link.is_closed):
                     self.model.hear(door, one.packet)
+            if link.is_closed:  # before the next one comes in
+                self._note_closed()
 
     def send_piece(self, link: Link, raw: bytes) -> None:
         """What may be no packet at all. Whole packets one by one: each is judged alone."""
