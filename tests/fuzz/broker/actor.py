@@ -13,7 +13,8 @@ from tests.fuzz.broker.decisions import Decisions
 from tests.fuzz.broker.wire import Asked, Packet, Will
 
 if TYPE_CHECKING:
-    from tests.fuzz.broker.world import Link, World
+    from tests.fuzz.broker.links import Link
+    from tests.fuzz.broker.world import World
 
 OPEN_QOS2_MAX = 3  # below every Receive Maximum that the broker announces
 _PACKET_IDS = (1, 2, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFE, 0xFFFF)

@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sessions.journal import Owner
 from sessions.snapshot import Snapshot
@@ -21,6 +21,16 @@ from tests.store.memory_store import MemoryStore, Page
 
 PAGE_BYTES: Final = 1 << 20
 WAIT_S: Final = 30.0
+
+
+class Disk(Protocol):
+    def snapshot(self) -> Any: ...
+    def start(self, on_committed: Any, on_folded: Any) -> None: ...
+    def commit(self, groups: list[tuple[int, bytes, float]]) -> None: ...
+    def fold(self) -> None: ...
+    def page(self, owner: Owner, messages_max: int, on_page: Any) -> None: ...
+    def crash(self, alive_at: float) -> Any: ...
+    def close(self) -> None: ...
 
 
 class MemoryDisk:

@@ -396,8 +396,17 @@ class Model:
         message = self._message(
             will.topic, will.payload, will.qos, will.retain, will.props, state.client
         )
-        message.is_will = True
         state.wills.append(None)
+        self.route_will(message)
+
+    def route_will(self, message: Message) -> None:
+        """A crash may bring the same one again."""
+        message.is_will = True
+        key = message.publisher, message.topic, message.payload
+        if key in self.first_numbers:
+            message.serial = self.first_numbers[key]
+            self.repeated.add(message.serial)
+        self.first_numbers[key] = message.serial
         self.route(message)
 
     def end(self, state: State) -> None:

@@ -74,8 +74,7 @@ class Restart:
             message = model._message(
                 will.topic, will.payload, will.qos, will.retain, will.props, state.client
             )
-            message.is_will = True
-            model.route(message)
+            model.route_will(message)
             if not is_sure:
                 self._make_doubtful(message)
             elif will.retain:
@@ -223,7 +222,11 @@ class Restart:
         waits = session is not None and session.will is not None
         if waits:
             topic = session.will.topic.encode()
-            alike = [will for will in wills if (will.topic, will.payload) == (topic, session.will.payload)]
+            alike = [
+                will
+                for will in wills
+                if (will.topic, will.payload) == (topic, session.will.payload)
+            ]
             state.will = alike[-1] if alike else None
             state.will_due = session.will_at
             if is_sure and state.will is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import struct
 from collections import deque
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.restore import items_of, restore
@@ -23,9 +23,10 @@ from sessions.journal import Journal, Owner
 from tests.fuzz.broker import mutation, values, wire
 from tests.fuzz.broker.actor import Actor
 from tests.fuzz.broker.decisions import Decisions, Script
-from tests.fuzz.broker.disk import MemoryDisk, SqliteDisk
+from tests.fuzz.broker.disk import Disk, MemoryDisk, SqliteDisk
 from tests.fuzz.broker.facts import Broken, Door, Ignored, Kept
 from tests.fuzz.broker.judge import SHUTTING_DOWN, Judge
+from tests.fuzz.broker.links import Link, Links
 from tests.fuzz.broker.restart import Restart
 
 START: Final = 1_000_000.0
@@ -34,63 +35,6 @@ ROUNDS_MAX: Final = 2_000
 DEADLINES_MAX: Final = 400
 BEAT_S: Final = 5.0  # how old the last sign of life may be at a crash
 NARROW_MAX: Final = 0x7FFF_FFFF
-
-
-class Disk(Protocol):
-    def snapshot(self) -> Any: ...
-    def start(self, on_committed: Any, on_folded: Any) -> None: ...
-    def commit(self, groups: list[tuple[int, bytes, float]]) -> None: ...
-    def fold(self) -> None: ...
-    def page(self, owner: Owner, messages_max: int, on_page: Any) -> None: ...
-    def crash(self, alive_at: float) -> Any: ...
-    def close(self) -> None: ...
-
-
-class Link:
-    """A socket that takes everything at once."""
-
-    def __init__(self, world: World, actor: Actor, number: int) -> None:
-        self.peer = f"192.0.2.1:{number}"
-        self.actor = actor
-        self.door = Door(number, last_heard=world.now)
-        self.opened_at = world.now
-        self.opened_stamp = world.model.stamp
-        self.unread = bytearray()
-        self.is_closed = False  # by the broker
-        self.is_lost = False  # and it has been told so
-        self.is_paused = False
-        self.connection = world.broker.accept(self, world.now)
-
-    @property
-    def is_welcome(self) -> bool:
-        """Whether a CONNACK that lets it in is the next that it reads."""
-        return len(self.unread) > 3 and self.unread[0] == 0x20 and not self.unread[3]
-
-    def write(self, data: bytes) -> int:
-        if not self.is_closed:
-            self.unread += data
-        return 0
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    abort = close
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-
-
-class Links(dict[Any, None]):
-    """A set that keeps its order: the same script is the same play."""
-
-    def add(self, link: Any) -> None:
-        self[link] = None
-
-    def discard(self, link: Any) -> None:
-        self.pop(link, None)
 
 
 class World:
