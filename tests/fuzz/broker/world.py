@@ -210,8 +210,8 @@ class World:
                     break
                 if goes or not (one.may_close and link.is_closed):
                     self.model.hear(door, one.packet)
-            if link.is_closed:  # before the next one comes in
-                self._note_closed()
+            if link.is_closed and door.is_open:  # before the next one comes in
+                self._note_end(link)
 
     def send_piece(self, link: Link, raw: bytes) -> None:
         """What may be no packet at all. Whole packets one by one: each is judged alone."""
@@ -296,20 +296,22 @@ class World:
     def _note_closed(self) -> None:
         """Links that the broker has closed: the model's connections end before it reads on."""
         for link in self.links:
-            door = link.door
-            if not link.is_closed or not door.is_open:
-                continue
-            if door.waits:
-                door.waits_until = link.opened_at + self.settings.connect_timeout_s
-                right = bool(link.unread) or SHUTTING_DOWN in door.may_close
-                self.model.check(right, "close", f"connection {door.number}: closed, no CONNACK")
-            if door.has_connack and not door.tainted:
-                keeps = door.connect.keep_alive if door.connect is not None else 0
-                is_silent = keeps and self.now >= door.last_heard + keeps * 1.5 - 0.01
-                right = bool(is_silent or door.may_close or door.refusals)
-                self.model.check(right, "close", f"connection {door.number} is closed for nothing")
-            door.is_ended = True
-            self.model.close(door)
+            if link.is_closed and link.door.is_open:
+                self._note_end(link)
+
+    def _note_end(self, link: Link) -> None:
+        door = link.door
+        if door.waits:
+            door.waits_until = link.opened_at + self.settings.connect_timeout_s
+            right = bool(link.unread) or SHUTTING_DOWN in door.may_close
+            self.model.check(right, "close", f"connection {door.number}: closed, no CONNACK")
+        if door.has_connack and not door.tainted:
+            keeps = door.connect.keep_alive if door.connect is not None else 0
+            is_silent = keeps and self.now >= door.last_heard + keeps * 1.5 - 0.01
+            right = bool(is_silent or door.may_close or door.refusals)
+            self.model.check(right, "close", f"connection {door.number} is closed for nothing")
+        door.is_ended = True
+        self.model.close(door)
 
     def rest(self) -> None:
         """Let the broker write and the clients answer, until nobody has anything to say."""
