@@ -66,11 +66,11 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 
 
 class Bad(Exception):
-    """No such packet may be sent. `reasons`: what its sender may be told."""
+    """No such packet may be sent. `reasons`: what its sender may be told; `only`: alone that."""
 
-    def __init__(self, text: str, *reasons: int) -> None:
+    def __init__(self, text: str, *reasons: int, only: int = 0) -> None:
         super().__init__(text)
-        self.reasons = MALFORMED | set(reasons)
+        self.reasons = frozenset({only}) if only else MALFORMED | set(reasons)
 
 
 @dataclass
@@ -340,6 +340,8 @@ class Reader:
             if kind == "varint"
             else int.from_bytes(self.take({"bool": 1, "u16": 2, "u32": 4}[kind]), "big")
         )
+        if key == SUB_ID and not found:
+            raise Bad("Subscription Identifier 0", only=0x82)
         if (kind == "bool" and found > 1) or (key in NOT_ZERO and not found):
             raise Bad(f"property 0x{key:02X} is {found}")
         return found
@@ -461,10 +463,14 @@ def _read_connect(packet: Packet, reader: Reader) -> None:
     if flags & 4:
         props = reader.props(WILL) if version == V5 else []
         _check_response(props)
-        topic = reader.topic()
+        try:
+            topic = reader.topic()
+            payload = reader.blob()
+        except Bad as bad:
+            raise Bad(f"will: {bad}", only=0x81) from None
         if not topic:
-            raise Bad("no will topic", 0x90)
-        packet.will = Will(topic, reader.blob(), qos, bool(flags & 0x20), props)
+            raise Bad("no will topic", only=0x81)
+        packet.will = Will(topic, payload, qos, bool(flags & 0x20), props)
     if flags & 0x80:
         reader.text(0x86)
     if flags & 0x40:
