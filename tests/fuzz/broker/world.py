@@ -295,9 +295,15 @@ class World:
 
     def _note_closed(self) -> None:
         """Links that the broker has closed: the model's connections end before it reads on."""
-        for link in self.links:
-            if link.is_closed and link.door.is_open:
-                self._note_end(link)
+        ended = [link for link in self.links if link.is_closed and link.door.is_open]
+        for link in sorted(ended, key=self._silent_at):  # one tick may end several
+            self._note_end(link)
+
+    def _silent_at(self, link: Link) -> float:
+        """When its keep alive was over, if that may be why it ended."""
+        connect = link.door.connect
+        due = 0.0 if connect is None else link.door.last_heard + connect.keep_alive * 1.5
+        return due if connect is not None and connect.keep_alive and due <= self.now else 0.0
 
     def _note_end(self, link: Link) -> None:
         door = link.door
