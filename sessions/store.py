@@ -52,6 +52,7 @@ class Store:
         self._on_folded: Callable[[int], None] = _nobody
         self._on_state: Callable[[str], None] = _nobody
         self._is_started = False
+        self._is_stopping = False
         self._is_closed = False
         self._is_done = False
         self._is_saved = False  # what there is was saved from damaged files, just now
@@ -313,7 +314,7 @@ class Store:
 
     def dead_threads(self) -> list[str]:
         """The names of its threads that have ended before their time. From any thread."""
-        if self._is_closed:
+        if self._is_stopping or self._is_closed:
             return []
         workers = (self._writer, self._folder, self._pager)
         return [worker.name for worker in workers if worker.has_ended]
@@ -348,6 +349,7 @@ class Store:
         """Commit what was submitted, fold it, close. False: it could not be done in time."""
         if self._is_closed:
             return self._is_done
+        self._is_stopping = True
         until = time.monotonic() + timeout_s
         is_done = not self._is_started or self.flush(timeout_s)
         for worker in (self._pager, self._folder, self._writer):

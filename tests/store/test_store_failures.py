@@ -98,3 +98,20 @@ def test_what_could_not_be_told_is_told_again(place: Place, what: str) -> None:
         assert news.wait_for(lambda: len(told["page"]) > 0, PATIENCE_S)
         assert news.wait_for(lambda: not told["state"] or not told["state"][-1], PATIENCE_S)
     assert (told["committed"], told["folded"], len(told["page"][0])) == ([1], [1], 3)
+
+
+def test_threads_that_end_with_the_store_are_not_dead(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Watch(place.open()).store
+    found: list[list[str]] = []
+    stop = store._writer.stop
+
+    def look() -> None:
+        """The others have ended by now."""
+        found.append(store.dead_threads())
+        stop()
+
+    monkeypatch.setattr(store._writer, "stop", look)
+    assert store.stop(PATIENCE_S)
+    assert found == [[]]
