@@ -317,6 +317,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     _tell(connection, present, now)
     kept, connection.kept = connection.kept, []
     if kept:
+        broker.strangers.forget(connection)
         connection.take(kept, now)
 
 

@@ -258,7 +258,9 @@ class Connection:
             elif self.state == CLOSED:  # what follows a refused CONNECT too. [MQTT-3.1.4-6]
                 return
             elif self.state == WAITING and self.proceed is None:
-                self.kept.extend(packets[index:])
+                kept = packets[index:]
+                self.kept.extend(kept)
+                self.broker.strangers.keep_packets(self, kept, now)
                 return
             else:
                 self._dispatch(packet, now)

@@ -36,7 +36,7 @@ class Settings:
         524_288, "largest CONNECT, from whom nothing is known yet", 20, REMAINING_LENGTH_MAX + 5
     )
     connecting_bytes_max: int = _option(
-        64 << 20, "bytes of CONNECTs that are not whole, of all clients", 1024
+        64 << 20, "bytes of clients that are not connected yet, of all", 1024
     )
     topic_alias_maximum: int = _option(10, "Topic Aliases a client may use", 0, 65_535)
     topic_alias_outbound_max: int = _option(

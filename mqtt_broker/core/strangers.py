@@ -1,18 +1,22 @@
-"""What those who are not known yet may make us keep: parts of a CONNECT, of all of them together.
+"""Limit the memory held for clients that are not connected yet, of all of them together.
 
 A CONNECT is at most `connect_bytes_max` long (the decoder sees to that), and nobody who sends one
 in pieces is bothered while it is small. What larger ones keep is bounded by a sum: who goes beyond
-it has to go.
+it has to go. What follows a CONNECT that waits for its answer counts as well.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mqtt_broker.codec.packets import Packet, Publish
+
 if TYPE_CHECKING:
+    from mqtt_broker.codec.errors import Violation
     from mqtt_broker.core.connection import Connection
 
 SMALL_BYTES: Final = 16 << 10
+_PACKET_BYTES: Final = 256  # about what a packet takes in memory beside its own bytes
 
 
 class Strangers:
@@ -29,7 +33,17 @@ class Strangers:
         mine = self._held[connection] = self._held.get(connection, 0) + size
         if self._bytes > self._bytes_max and mine > SMALL_BYTES:
             connection.broker.stats.refuse("connect", "connecting_bytes")
-            connection.end(now, say=False, why="too many CONNECTs that are not whole")
+            connection.end(now, say=False, why="too much memory for CONNECTs")
+
+    def keep_packets(
+        self, connection: Connection, packets: list[Packet | Violation], now: float
+    ) -> None:
+        """Count what a client sent behind its CONNECT, while that is being decided."""
+        size = _PACKET_BYTES * len(packets)
+        for packet in packets:
+            if type(packet) is Publish:
+                size += len(packet.raw)
+        self.keep(connection, size, now)
 
     def forget(self, connection: Connection) -> None:
         """It is known now, or gone."""

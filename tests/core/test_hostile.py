@@ -12,6 +12,7 @@ from mqtt_broker.codec.packets import Disconnect, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.access import PENDING, Access, Allow, ConnectRequest, Verdict
 from tests.core.peers import V5, V311, World, connect, disconnect, publish, subscribe
+from tests.core.stored import StoredWorld
 
 ACK = b"\x40\x02"
 
@@ -173,6 +174,25 @@ def test_what_strangers_make_us_keep_is_bounded_together() -> None:
     assert not another.is_closed
     world.wait(11)
     assert [another.is_closed, late.is_closed] == [True, False]
+
+
+def test_what_follows_a_connect_that_waits_is_bounded_together() -> None:
+    world = StoredWorld(connecting_bytes_max=1_000_000)
+    for number in range(20):
+        world.client(f"c{number}", clean=False, expiry=1000)
+    world.commit()
+    many = subscribe(V5, "a") * 2_000  # a few bytes each, and an object in memory
+    comers = [world.peer() for _ in range(20)]
+    for number, comer in enumerate(comers):
+        comer.send(connect(f"c{number}", expiry=1000) + many)
+    assert [one.is_closed for one in comers] == [False] + [True] * 19
+    assert world.broker.stats.refusals()["connect/connecting_bytes"] == 19
+    small = world.peer()
+    small.send(connect("c19", expiry=1000) + subscribe(V5, "a"))
+    world.commit()
+    world.commit()  # of what they asked for then
+    assert [len(comers[0].take()), len(small.take())] == [2_001, 2]
+    assert world.broker.strangers._bytes == 0
 
 
 def test_long_topics_do_not_stay_in_the_match_cache() -> None:
