@@ -196,7 +196,7 @@ class Writer(Worker):
             self._sort_in()
 
     def _sort_in(self) -> None:
-        """What was received, where it belongs; if that fails, it is done again."""
+        """Sort in what was received; if that fails, it is done again."""
         item = self._received
         if isinstance(item, threading.Event):
             self._flushed.append(item)
@@ -276,7 +276,7 @@ class Writer(Worker):
             self._tell()
 
     def _tell(self) -> None:
-        """Those who wait hear of it, and if that fails, once more."""
+        """Tell those who wait, and if that fails, once more."""
         if self._told != (self.last_number, self._recorded):
             self._on_committed(self.last_number, self._recorded, self._committed_bytes)
             self._told = self.last_number, self._recorded

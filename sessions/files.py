@@ -163,7 +163,7 @@ def _remove_logs(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """It, and what is missing above it, each with its name on disk.
+    """Make it, and what is missing above it, each with its name on disk.
 
     An earlier start may have been cut short behind making it, so its own name is always made sure
     of, where it stands in a directory that we may read.

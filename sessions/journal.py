@@ -375,7 +375,7 @@ class Journal:
         return packed
 
     def _take_in(self, packed: packing.Packed) -> None:
-        """What was packed is gathered no longer."""
+        """Move what was packed out of what is gathered."""
         is_whole = packed.count == len(self._entries)
         blobs = packed.blobs
         number = self.number + max(1, len(blobs))

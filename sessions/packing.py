@@ -1,4 +1,4 @@
-"""What was gathered as blobs: the records of a group, in parts that a row of a database holds.
+"""Pack what was gathered: the records of a group, in parts that a row of a database holds.
 
 Packing changes nothing: it may fail anywhere and be done again. A ticket that cannot be packed
 is left out alone. Where memory does not suffice for all, the first half is packed, and so on:
@@ -20,7 +20,7 @@ Entry = bytes | Ticket | Hold
 
 
 class Packed:
-    """What came of the first `count` entries."""
+    """The result of packing the first `count` entries."""
 
     __slots__ = ("blobs", "cancelled", "count", "failed", "records", "waits")
 

@@ -1,4 +1,4 @@
-"""What a value that was read from a store may be, and what stands in for one that may not be.
+"""Ranges of the values that a store may hold, and what stands in for one that is outside.
 
     FIELDS   of every kind of row its fields: type, range, and the value that stands in
     mend     puts right what is wrong with a row; Hopeless, when nothing can stand in
@@ -144,7 +144,7 @@ FIELDS: Final[dict[type, dict[str, Field]]] = {
 
 
 def mend(row: Any) -> list[str]:
-    """What was wrong with the row, and is not any longer. Raises Hopeless."""
+    """Put the row right, and return what was wrong with it. Raises Hopeless."""
     wrong: list[str] = []
     for name, field in FIELDS[type(row)].items():
         value = getattr(row, name)

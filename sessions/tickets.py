@@ -1,4 +1,4 @@
-"""What a burst of messages is to the journal, from its arrival until it is packed.
+"""Bursts of messages on their way to the journal, from their arrival until they are packed.
 
 Ticket    a burst of messages: written, unless every stored session has taken it before
 Hold      something that may go out once what was recorded before it is safe
@@ -18,7 +18,7 @@ NEVER: Final = 1 << 62  # the number of a group that is never packed
 
 
 class Hold:
-    """What waits for the records before it. Each kind says what it does when they are safe."""
+    """Something that waits for the records before it. Each kind acts when they are safe."""
 
     __slots__ = ("is_safe",)
 
@@ -30,7 +30,7 @@ class Hold:
         raise AssertionError
 
     def refuse(self, now: float) -> None:
-        """What it waits for cannot be stored: it may not be said to be safe."""
+        """Refuse it: what it waits for cannot be stored, and may not be said to be safe."""
         raise AssertionError
 
 
@@ -81,7 +81,7 @@ class Ticket:
         self._gone: list[tuple[int, int, int]] | None = None
 
     def number_messages(self) -> None:
-        """They go to the store: give them the numbers they have there."""
+        """Give the messages the numbers they have in the store."""
         if not self._is_numbered:
             self._is_numbered = True
             mid = self.journal.last_mid
@@ -117,14 +117,14 @@ class Ticket:
         )
 
     def retain(self, message: Message | None, before: int) -> None:
-        """One of its messages is retained, or none any longer; `before` was, or 0."""
+        """Note that one of its messages is retained, or none any longer; `before` was, or 0."""
         if message is not None:
             self.number_messages()
         self.retained = (0 if message is None else message.mid, before)
         self.is_pinned = True
 
     def receive(self, sid: int, packet_ids: list[int]) -> None:
-        """They came under these QoS 2 ids, which are remembered with them."""
+        """Note the QoS 2 ids that they came under, which are remembered with them."""
         self.inbound_sid = sid
         self.inbound_ids = packet_ids
         self.is_pinned = True
@@ -160,7 +160,7 @@ class Ticket:
         self._gone.append((sid, n, mid))
 
     def on_taken(self, now: float) -> None:
-        """One delivery is over. When all are, nobody needs the disk. [whichever is first]"""
+        """Count one that is over. When all are, nobody needs the disk. [whichever is first]"""
         self.remaining -= 1
         if not self.remaining and not self.is_pinned and self.answer is not None:
             self.answer.is_safe = True
@@ -196,7 +196,7 @@ class Ticket:
         return out
 
     def holds_of(self) -> list[Hold]:
-        """What waits for it and is not safe already."""
+        """Return what waits for it and is not safe already."""
         holds = [] if self.answer is None or self.answer.is_safe else [self.answer]
         return holds if self.parked is None else [*holds, *self.parked]
 
@@ -209,7 +209,7 @@ class Ticket:
         self._sent = self._gone = None
 
     def give_up(self) -> list[Hold]:
-        """It cannot be stored, ever: its messages live in memory, if anywhere.
+        """Give up what can never be stored: its messages live in memory, if anywhere.
 
         Returns what may not be said to be safe.
         """
@@ -226,7 +226,7 @@ class Ticket:
 def _by_session(
     noted: list[tuple[int, int, int]] | None,
 ) -> list[tuple[int, list[tuple[int, int]]]]:
-    """What was noted for one session after the other, put together."""
+    """Put together what was noted for one session after the other."""
     found: list[tuple[int, list[tuple[int, int]]]] = []
     for sid, first, second in noted or ():
         if not found or found[-1][0] != sid:

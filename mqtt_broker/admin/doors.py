@@ -117,7 +117,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class WatchFigures:
-    """What the watchdog sees, whether the broker's loop answers or not."""
+    """Findings of the watchdog, whether the broker's loop answers or not."""
 
     unanswered_s: float = 0.0  # how long the oldest acknowledgement has waited for the store
     loop_late_s: float = 0.0

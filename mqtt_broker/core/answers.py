@@ -40,7 +40,7 @@ class Answer(Hold):
             connection.on_error(error, b"", now)
 
     def refuse(self, now: float) -> None:
-        """What it would have acknowledged cannot be stored. 3.1.1 has no word for that."""
+        """Refuse what cannot be stored; 3.x has no word for that, and its connection ends."""
         connection = self.connection
         if connection.state == states.CLOSED:
             return

@@ -164,7 +164,7 @@ def _will(broker: Broker, row: WillRow) -> Will:
 
 
 def _properties(broker: Broker, row: MessageRow | WillRow) -> Properties:
-    """What its section says; it was checked when it came, as a PUBLISH's or as a will's.
+    """Decode its section, which was checked when it came, as a PUBLISH's or as a will's.
 
     One that says nothing after all is as good as none.
     """
@@ -333,7 +333,7 @@ def _waiting_shared(
 
 
 def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None:
-    """What waited for a member goes to its group; if it has left that since, it is its own."""
+    """Give what waited for a member to its group; to the member, if it has left that since."""
     message, grant, _, _ = item
     if isinstance(grant.group, Group):
         if not grant.group.hand_over(session.sid, item, now):
@@ -357,7 +357,7 @@ def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Item:
 
 
 def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> list[Item]:
-    """What cannot be read is left out: the queue finds that it has fewer than it thought."""
+    """Read a page. What cannot be read is left out: the queue finds that it has fewer."""
     before = sum(broker.healed.values())
     items = [_item(broker, delivery, row) for delivery, row in _pairs(broker, page)]
     more = sum(broker.healed.values()) - before

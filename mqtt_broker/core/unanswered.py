@@ -26,12 +26,12 @@ class Unanswered:
         self._first: dict[Connection, tuple[Answer | None, float]] = {}
 
     def add(self, connection: Connection) -> None:
-        """It waits for an answer, from now on."""
+        """Note that it waits for an answer, from now on."""
         if connection not in self._first:
             self._first[connection] = (None, 0.0)
 
     def forget(self, connection: Connection) -> None:
-        """It is closed: nothing is owed to it."""
+        """Drop a connection that is closed: nothing is owed to it."""
         self._first.pop(connection, None)
 
     def check(self, now: float) -> None:

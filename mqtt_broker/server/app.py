@@ -306,7 +306,7 @@ class Server:
         )
 
     def _on_error(self, error: Exception) -> None:
-        """One that comes in every turn is shown once in a while."""
+        """Log an error of ours; one that comes in every turn, once in a while."""
         said = repr(error)
         now = self.now()
         if said != self._error_said or now - self._error_at > _ERROR_AGAIN_S:

@@ -194,7 +194,7 @@ class Durable:
             self._pack()
 
     def _pack(self) -> None:
-        """What fails here is kept, reported, and tried again: until then nothing is promised."""
+        """Pack and hand over. A failure is reported and tried again; nothing is lost by it."""
         try:
             self.journal.flush(self._server.now())
         except Exception as error:

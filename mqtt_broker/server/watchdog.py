@@ -60,7 +60,7 @@ class Watchdog:
     # From any thread.
 
     def look(self) -> Watched:
-        """What there is to see now."""
+        """Return how late everything is now, and what is wrong."""
         now = self._clock()
         asked_at, since = self._asked_at, self._server.broker.unanswered.since
         late_s = max(self._took_s, now - asked_at) if asked_at else self._took_s

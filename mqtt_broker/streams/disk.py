@@ -74,7 +74,7 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def make_directories(self, path: Path) -> None:
-        """It, and what is missing above it, each with its name on disk."""
+        """Make it, and what is missing above it, each with its name on disk."""
         missing = [one for one in (path, *path.parents) if not one.exists()]
         for one in reversed(missing):
             self.make_directory(one)
