@@ -522,8 +522,9 @@ class Connection:
         if code is not None:  # else the close says it. [MQTT3-3.2.2-6]
             self.broker.stats.packets_sent[CONNACK] += 1
             self.send(encode_connack(version, False, code))  # no session. [MQTT-3.2.2-6]
-        self.broker.log(f"{self.name}: refused, {reasons.name(reason)}")
-        self.end(now, reason, say=False, why=f"refused: {reasons.name(reason)}")
+        said = reasons.name(reason) + (f" ({counted_as})" if counted_as else "")
+        self.broker.log(f"{self.name}: refused, {said}")
+        self.end(now, reason, say=False, why=f"refused: {said}")
 
     # Time.
 

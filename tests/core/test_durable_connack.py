@@ -194,10 +194,13 @@ class TestAnEndedSession:
         world.store.commit()
         assert peer.take() == []
         assert present(carried) and not present(other)
+        lines: list[str] = []
+        world.broker.log = lines.append
         world.wait(11)
         (answer,) = peer.take()
         assert isinstance(answer, Connack) and answer.reason == code
         assert peer.is_closed and not world.broker.arriving
+        assert "refused, Server unavailable (store timeout)" in lines[0]
         assert world.broker.stats.refused["connect/store timeout"] == 1
         world.store.fail("")
         world.commit()
