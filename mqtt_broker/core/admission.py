@@ -33,13 +33,20 @@ def admit_ready(broker: Broker, now: float) -> None:
         if verdict is None or not broker.sessions.is_on_disk(client_id):
             continue
         connection.admitted_by = None
-        connection.link.resume_reading()
-        guard = verdict.guard
-        has_expired = 0 < verdict.expires_at <= now
-        if has_expired or (guard is not None and not guard.is_welcome):
-            connection.refuse(now, reasons.NOT_AUTHORIZED)
-        else:
-            connection.resume(verdict, now)
+        try:
+            _go_on(connection, verdict, now)
+        except Exception as error:  # ours: it costs this client, and not those behind it
+            connection.on_error(error, b"", now)
+
+
+def _go_on(connection: Connection, verdict: Allow, now: float) -> None:
+    connection.link.resume_reading()
+    guard = verdict.guard
+    has_expired = 0 < verdict.expires_at <= now
+    if has_expired or (guard is not None and not guard.is_welcome):
+        connection.refuse(now, reasons.NOT_AUTHORIZED)
+    else:
+        connection.resume(verdict, now)
 
 
 def end_earlier(connection: Connection, packet: Connect, now: float) -> None:
@@ -94,3 +101,4 @@ def give_up(broker: Broker, connection: Connection) -> None:
     session = broker.sessions.get(packet.client_id)
     if session is not None and session.recorded_expiry != session.expiry_interval:
         session.record()
+        broker.sessions.mark(packet.client_id)

@@ -374,6 +374,26 @@ class TestAnotherExpiry:
         world.commit()
         assert present(peer)
 
+    def test_the_one_that_disconnect_asked_for_a_moment_before(self) -> None:
+        world = StoredWorld()
+        found = Properties({prop.SESSION_EXPIRY_INTERVAL: 5})
+        stored(world).send(encode_from_client(V5, Disconnect(0, found)))
+        peer = arrive(world, expiry=5, clean=False)
+        assert peer.take() == []
+        world.commit()
+        assert present(peer)
+
+    def test_the_old_one_after_a_connection_that_asked_for_another(self) -> None:
+        world = StoredWorld()
+        stored(world).drop()
+        world.commit()
+        gone = arrive(world, expiry=5, clean=False)
+        gone.drop()
+        peer = arrive(world, expiry=EXPIRY, clean=False)
+        assert peer.take() == []
+        world.commit()
+        assert present(peer)
+
 
 class LateAccess(OpenAccess):
     """Answers when it is told to."""
