@@ -65,12 +65,14 @@ test: $(VENV)/.ready  ## run the fast tests on all cores
 test-slow: $(VENV)/.ready  ## run the slow tests of SLOW (tests), one after the other
 	@$(BIN)/python -m pytest -q -m slow $(SLOW)
 
+# Not those that replace what is inside a module: compiled code calls it all the same.
 test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof
 	@cd build/proof && python="$(CURDIR)/$(BIN)/python" && \
 		$$python -c 'import mqtt_broker.core.publish as m; print("testing", m.__file__)' && \
 		$$python -m pytest -q -n auto -m 'not slow' \
 		--ignore tests/spec/test_rules.py --ignore tests/core/test_calls.py \
+		--ignore tests/core/test_journal_faults.py --ignore tests/server/test_own_mistakes.py \
 		-k 'not busy_loop and not our_mistake' \
 		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server \
 		tests/sessions tests/core tests/streams

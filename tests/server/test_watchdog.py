@@ -25,7 +25,7 @@ from sessions.journal import Journal, Ticket
 from tests.admin.brokers import Reply, Serving
 from tests.core.peers import V5 as VERSION
 from tests.core.peers import publish, subscribe
-from tests.server.process import PATIENCE_S, Process
+from tests.server.process import PATIENCE_S, Process, document
 from tests.server.running import Raw, Running
 
 HOLD_S: Final = 60.0  # at most; a test lets go of what it holds
@@ -268,6 +268,6 @@ TOPICS: Final = ("health", "loop/late", "publish/unanswered/oldest")
 
 
 def test_its_topics_stand_in_the_document() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
+    text = document("docs/PROTOCOL.md")
     assert ROOT == "$SYS/broker/"
     assert all(f"`{topic}`" in text for topic in TOPICS)
