@@ -192,6 +192,8 @@ class Judge(Model):
         if owed is None:
             # Empty payloads, which remove what is retained, all look alike.
             right = state.tainted or not packet.payload
+            # What a group gives as it was published looks like what a subscription brings.
+            right = right or (packet.retain and self._has_brought(state, topic))
             self.check(right, "unowed", f"{who} was sent {shown}, which nobody owes it")
         if packet.qos == 2:
             state.received[packet.id] = owed
@@ -201,6 +203,13 @@ class Judge(Model):
             if packet.qos:
                 owed.holders.add(door)
             self._check_message(door, state, packet, owed, f"{who}: {shown}")
+
+    def _has_brought(self, state: State, topic: bytes) -> bool:
+        """Whether the client asked for this topic by itself and by a shared subscription."""
+        shared = [split for one in state.subs if (split := wire.split_share(one)) is not None]
+        return any(wire.is_met(one[1], topic) for one in shared) and any(
+            wire.is_met(one, topic) for one in state.subs if wire.split_share(one) is None
+        )
 
     def _check_window(self, door: Door, packet: Packet, who: str) -> None:
         assert door.connect is not None
