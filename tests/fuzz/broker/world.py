@@ -30,6 +30,7 @@ from tests.fuzz.broker.links import Link, Links
 from tests.fuzz.broker.restart import Restart
 
 START: Final = 1_000_000.0
+COMMITS_MAX: Final = 400  # until all has come to its end: a QoS 2 message takes three commits
 TICK_S: Final = 0.001  # between steps, so that no two sessions are of one moment
 ROUNDS_MAX: Final = 2_000
 DEADLINES_MAX: Final = 400
@@ -533,7 +534,7 @@ class World:
         self.rest()
 
     def _come_to_rest(self) -> None:
-        for _ in range(40):
+        for _ in range(COMMITS_MAX):
             self.rest()
             self.commit()
             self.fold()
