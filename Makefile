@@ -117,14 +117,14 @@ load: setup  ## load a broker with Locust's users for LOAD_SECONDS seconds (60);
 
 # Targets begin with the inputs that tests/fuzz keeps, and with what they learned the last time, which
 # stays in build/fuzz. What a target finds stays here as crash-*.
-fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60)
+fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60), from SEED (1)
 	@set -e; shopt -s nullglob; targets=(tests/fuzz/fuzz_*.py); \
 	[ $${#targets[@]} -gt 0 ] || { echo "fuzz: no tests/fuzz/fuzz_*.py" >&2; exit 1; }; \
 	mkdir -p build/fuzz; $(BIN)/python -m tests.fuzz.seeds build/fuzz; \
 	for target in "$${targets[@]}"; do \
 		echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
 		learned=build/fuzz/$$(basename "$$target" .py); mkdir -p "$$learned"; \
-		PYTHONPATH=. $(BIN)/python "$$target" -max_total_time=$(FUZZ_SECONDS) -timeout=20 \
+		PYTHONPATH=. $(BIN)/python "$$target" -max_total_time=$(FUZZ_SECONDS) -timeout=20 -seed=$(SEED) \
 			-verbosity=0 -print_final_stats=1 "$$learned" 2>build/fuzz/log || \
 			{ tail -n 60 build/fuzz/log >&2; exit 1; }; \
 		grep -h number_of_executed_units build/fuzz/log; \
