@@ -10,30 +10,27 @@ from mqtt_broker.core import restore
 from tests.fuzz import seeds
 from tests.fuzz.broker import decisions, replay, search, wire
 from tests.fuzz.broker.decisions import Script
-from tests.fuzz.broker.facts import KNOWN
 from tests.fuzz.broker.world import play
 
 
 def kept() -> list[object]:
-    """Scripts that reach far, or found something once: oracles to leave out, script, why."""
+    """Scripts that reach far, or found something once: what found it, script, why."""
     found: list[object] = []
-    for oracle, text, why in seeds.lines("broker_scripts.txt"):
-        found.append(pytest.param(oracle, replay.read(text), id=why))
+    for _, text, why in seeds.lines("broker_scripts.txt"):
+        found.append(pytest.param(replay.read(text), id=why))
     return found
 
 
-@pytest.mark.parametrize(("oracle", "script"), kept())
-def test_kept_scripts(oracle: str, script: Script) -> None:
-    if oracle in KNOWN:
-        pytest.skip(f"a known fault: {oracle}")
-    play(script, ignored=KNOWN)
+@pytest.mark.parametrize("script", kept())
+def test_kept_scripts(script: Script) -> None:
+    play(script)
 
 
 @pytest.mark.parametrize("start", range(0, 80, 20))
 def test_seeds(start: int) -> None:
     for seed in range(start, start + 20):
         try:
-            play(replay.script_of(seed), ignored=KNOWN)
+            play(replay.script_of(seed))
         except Exception as error:
             raise AssertionError(f"python -m tests.fuzz.broker --start {seed} --seeds 1") from error
 
@@ -47,7 +44,7 @@ MISREAD = (
 
 @pytest.mark.parametrize("seed", MISREAD)
 def test_seeds_that_were_misread(seed: int) -> None:
-    play(replay.script_of(seed), ignored=KNOWN)
+    play(replay.script_of(seed))
 
 
 def test_a_search_finds_what_was_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,19 +55,19 @@ def test_a_search_finds_what_was_put_back(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_real_store() -> None:
     for seed in (3, 7):
-        play(replay.script_of(seed), ignored=KNOWN, on_disk=True)
+        play(replay.script_of(seed), on_disk=True)
 
 
 @pytest.mark.slow
 def test_many_seeds() -> None:
     for seed in range(10_000, 13_000):
-        play(replay.script_of(seed), ignored=KNOWN)
+        play(replay.script_of(seed))
 
 
 @pytest.mark.slow
 def test_many_seeds_on_disk() -> None:
     for seed in range(20_000, 20_100):
-        play(replay.script_of(seed), ignored=KNOWN, on_disk=True)
+        play(replay.script_of(seed), on_disk=True)
 
 
 def test_a_script_is_the_same_again() -> None:
@@ -78,7 +75,7 @@ def test_a_script_is_the_same_again() -> None:
     script = replay.script_of(1)
     data = decisions.encode(script)
     assert decisions.decode(data) == script and replay.read(replay.shown(script)) == script
-    assert play(script, ignored=KNOWN).trace == play(script, ignored=KNOWN).trace
+    assert play(script).trace == play(script).trace
 
 
 def test_shrinking_keeps_what_fails() -> None:

@@ -42,10 +42,6 @@ ORACLES: Final = {
 }
 
 
-# What the broker is known to do, until it does so no more: such plays end without a verdict.
-KNOWN: Final[frozenset[str]] = frozenset()
-
-
 class Broken(AssertionError):
     def __init__(self, oracle: str, text: str) -> None:
         assert oracle in ORACLES

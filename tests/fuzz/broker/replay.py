@@ -6,7 +6,6 @@ import random
 
 from tests.fuzz.broker import decisions
 from tests.fuzz.broker.decisions import Script
-from tests.fuzz.broker.facts import KNOWN
 from tests.fuzz.broker.world import play
 
 
@@ -14,7 +13,7 @@ def broker_once(data: bytes) -> None:
     """A fuzz target: one script as bytes."""
     script = decisions.decode(data)
     if script:
-        play(script, ignored=KNOWN)
+        play(script)
 
 
 def script_of(seed: int) -> Script:
