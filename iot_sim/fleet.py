@@ -435,7 +435,7 @@ class Run:
         return drained
 
     def _collect(self, runners: list[Runner]) -> None:
-        """Who is away and has something to finish connects once more."""
+        """Connect those once more that are away and have something to finish."""
         for runner in runners:
             client = runner.client
             owed = self._commander is not None and self._commander.owes(runner)

@@ -284,7 +284,7 @@ class Ledger:
         flow.cancelled.add(number)
 
     def will_moot(self, flow: WillFlow, number: int) -> None:
-        """Whether it is published is for the broker to say (the client came back at its hour)."""
+        """Leave it to the broker whether it is published: the client came back at its hour."""
         if flow.due.pop(number, None) is not None:
             self.will_counts.due -= 1
 
