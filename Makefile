@@ -69,7 +69,7 @@ test-slow: $(VENV)/.ready  ## run the slow tests of SLOW (tests), one after the 
 test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof
 	@cd build/proof && python="$(CURDIR)/$(BIN)/python" && \
-		$$python -c 'import mqtt_broker.core.publish as m; print("testing", m.__file__)' && \
+		$$python -c 'import mqtt_broker.core.inbound.publish as m; print("testing", m.__file__)' && \
 		$$python -m pytest -q -n auto -m 'not slow' \
 		--ignore tests/spec/test_rules.py --ignore tests/core/test_calls.py \
 		--ignore tests/core/test_journal_faults.py --ignore tests/server/test_own_mistakes.py \
@@ -100,10 +100,10 @@ sabotage: $(VENV)/.ready  ## put known defects back, one after the other, and se
 	@$(BIN)/python -m tests.sabotage --seeds 10
 
 spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their commits, and executors, and count
-	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS)
-	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS) --cluster
-	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS) --broker
-	@$(BIN)/python -m tests.spark.killing --kills $(SPARK_KILLS) --broker --http --cluster
+	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS)
+	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS) --cluster
+	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS) --broker
+	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS) --broker --http --cluster
 
 spark-zip: $(VENV)/.ready  ## pack the code that Spark's executors need, for --py-files
 	@$(BIN)/python deploy/spark_zip.py

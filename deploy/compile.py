@@ -1,9 +1,9 @@
-"""Build FleetMQ with its hot rooms compiled to C, and install that into this Python.
+"""Build FleetMQ with its hot packages compiled to C, and install that into this Python.
 
     python deploy/compile.py            compiled where a C compiler is found, else as it is
     FLEETMQ_COMPILE=0 python ...        as it is
 
-The rooms that do the work are typed so that mypyc can compile them: a message then costs a
+The packages that do the work are typed so that mypyc can compile them: a message then costs a
 third of the interpreted time. The build happens in a copy, `build/product`: the working tree
 stays plain Python, which is what `python -m pytest` in it imports, and nothing there can be
 older than its source. It needs setuptools and mypy, which the `dev` extra brings.
@@ -21,25 +21,35 @@ import sysconfig
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ROOT / "build" / "product"
 PACKAGES = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
-# Whole rooms, of the server what runs in every turn, and of the log the way into it.
-COMPILED = ("qos", "sessions", "mqtt_broker/codec", "mqtt_broker/topics", "mqtt_broker/core")
-COMPILED_TOO = (
-    *(f"mqtt_broker/server/{name}.py" for name in "turns links app layered tls websocket".split()),
-    *(f"mqtt_broker/streams/{name}.py" for name in "tap writer builder partitioners".split()),
+# Whole folders, without those below them; and single modules of folders that stay interpreted.
+COMPILED = (
+    "qos",
+    *(f"sessions/{name}" for name in (".", "messages", "journal")),
+    "mqtt_broker/codec",
+    "mqtt_broker/topics",
+    *(f"mqtt_broker/core/{name}" for name in ". limits runtime routing clients inbound".split()),
 )
-# What inherits from a class that is not ours stays as it is (compiled, a dict of our own breaks
-# the collector), and so do the doors, since other people's classes inherit from them.
+COMPILED_TOO = (
+    *(f"mqtt_broker/core/interfaces/{name}.py" for name in "message_log payload_checks".split()),
+    "mqtt_broker/core/interfaces/stream_subscriptions.py",
+    "mqtt_broker/server/server.py",
+    *(
+        f"mqtt_broker/server/net/{name}.py"
+        for name in "poller link layered_link tls websocket".split()
+    ),
+    *(f"mqtt_broker/streams/write/{name}.py" for name in "topic_writer writer".split()),
+    *(f"mqtt_broker/streams/format/{name}.py" for name in "batch_builder partitioning".split()),
+)
+# A class that inherits from a class that is not ours stays interpreted (compiled, a dict of our
+# own breaks the collector), and so do strategies, since other people's classes inherit from them.
+# Rows are named tuples, which the database's library has to recognise.
 INTERPRETED = (
     "mqtt_broker/codec/properties.py",
-    "mqtt_broker/core/access.py",
     "mqtt_broker/topics/shared.py",
+    "sessions/journal/rows.py",
+    "sessions/journal/snapshot.py",
+    "sessions/journal/value_ranges.py",
 )
-# Of the sessions' room not what is for SQL: the time goes into the database there, and its rows
-# are no tuples of ours.
-COMPILED_SESSIONS = (
-    "budget changes feeds group_deliveries holds journal message outbox packing queue "
-    "records registry session session_row tickets"
-).split()
 
 SETUP = """\
 from mypyc.build import mypycify
@@ -52,9 +62,9 @@ setup(ext_modules=mypycify(["--strict", "--explicit-package-bases", *{modules!r}
 def modules() -> list[str]:
     found = [
         path.relative_to(ROOT).as_posix()
-        for room in COMPILED
-        for path in sorted((ROOT / room).glob("*.py"))
-        if path.name != "__init__.py" and (room != "sessions" or path.stem in COMPILED_SESSIONS)
+        for folder in COMPILED
+        for path in sorted((ROOT / folder).glob("*.py"))
+        if path.name != "__init__.py"
     ]
     return [name for name in (*found, *COMPILED_TOO) if name not in INTERPRETED]
 
@@ -95,7 +105,7 @@ def why_not() -> str:
 def main() -> int:
     reason = why_not()
     if not reason:
-        print("setup: compiling the hot rooms, about half a minute", flush=True)
+        print("setup: compiling the hot packages, about half a minute", flush=True)
         lay_out(compiled=True)
         if install():
             return 0

@@ -16,7 +16,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ("spark_ingest", "mqtt_broker", "qos", "sessions")
 # What runs beside a broker or a terminal, never in an executor.
-LEFT_OUT = ("mqtt_broker/server", "mqtt_broker/admin", "mqtt_broker/cli")
+LEFT_OUT = ("mqtt_broker/server", "mqtt_broker/http_api", "mqtt_broker/cli")
 LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 

@@ -5,7 +5,7 @@
     Commander   tells devices what to do and waits for the answer
     Churner     connects, publishes, breaks off or says goodbye, and resumes its session
 
-`--sim-scenario` says which scenario the devices come from. With `,iot_sim/locust_shape.py`
+`--sim-scenario` says which scenario the devices come from. With `,iot_sim/locust_users/shape.py`
 behind the file's name its load shapes decide how many users there are. Locust patches the
 standard library for gevent, so nothing else of the simulator imports this module.
 """
@@ -25,14 +25,14 @@ from locust import User, between, constant, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
-from iot_sim import stamps
-from iot_sim.device import Publication
-from iot_sim.devices import command as make_command
-from iot_sim.filters import disjoint
-from iot_sim.locust_client import Connection, Refused
-from iot_sim.locust_shape import SCENARIO_DEFAULT
-from iot_sim.scenario import Fleet, Scenario
-from iot_sim.scenario_file import device_of, load
+from iot_sim.devices.device import Publication
+from iot_sim.judge import stamps
+from iot_sim.judge.filters import disjoint
+from iot_sim.locust_users.client import Connection, Refused
+from iot_sim.locust_users.shape import SCENARIO_DEFAULT
+from iot_sim.models.catalogue import command as make_command
+from iot_sim.scenarios.file import device_of, load
+from iot_sim.scenarios.scenario import Fleet, Scenario
 
 ANSWER_S: Final = 10.0
 PATIENCE_S: Final = 0.2  # the longest wait in a task, so that users end soon when told to

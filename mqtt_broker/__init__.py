@@ -1,5 +1,5 @@
-"""FleetMQ's broker. Each room's docstring says its rules; docs/ARCHITECTURE.md is the map."""
+"""FleetMQ's broker. Each package's docstring says its rules; docs/ARCHITECTURE.md is the map."""
 
-from typing import Final
+from mqtt_broker.version import __version__
 
-__version__: Final = "0.1.0"
+__all__ = ["__version__"]

@@ -11,8 +11,8 @@
 
 It listens on a free port of 127.0.0.1, keeps everything in memory, and is gone afterwards;
 with `data_dir` it keeps its state there, and a second broker may carry on from it. Keyword
-arguments are the settings of `mqtt_broker.core.settings.Settings`, and `access` for a door of
-your own (`mqtt_broker.core.access.Access`).
+arguments are the settings of `mqtt_broker.core.limits.settings.Settings`, and `access` for a door
+of your own (`mqtt_broker.core.interfaces.access.Access`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
-from mqtt_broker.core.access import Access
-from mqtt_broker.core.settings import Settings
-from mqtt_broker.server.app import Server
-from mqtt_broker.server.config import Config
-from mqtt_broker.server.listeners import Endpoint
+from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.net.listener import Endpoint
+from mqtt_broker.server.server import Server
 
 
 class Broker:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sessions.journal import Item, Journal
+from sessions.journal.journal import Item, Journal
 
 if TYPE_CHECKING:
     from sessions.session import Session

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.codec.constants import PUBREL
 from mqtt_broker.codec.encode import encode_ack
-from sessions.journal import Hold, Item, Ticket
-from sessions.message import Grant, Message
-from sessions.outbox import CONGESTED
+from sessions.journal.journal import Hold, Item, Ticket
+from sessions.messages.message import Grant, Message
+from sessions.messages.outbox import CONGESTED
 
 if TYPE_CHECKING:
     from sessions.session import Session

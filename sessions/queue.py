@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from sessions.journal import Item
+from sessions.journal.journal import Item
 
 
 class Queue:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sessions.budget import Budget
-from sessions.journal import Journal
+from sessions.journal.journal import Journal
+from sessions.messages.backlog import Budget
 from sessions.session import Session
 
 

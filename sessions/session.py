@@ -20,15 +20,15 @@ from mqtt_broker.codec.constants import NEVER_EXPIRES
 from mqtt_broker.codec.encode import ID_BYTES
 from mqtt_broker.codec.packets import Will
 from qos import PACKET_ID_MAX, Receiver, Sender
-from sessions.budget import Budget, QueueFull
-from sessions.feeds import Fed, Feed, end_fed, pump_feeds
 from sessions.group_deliveries import finish
 from sessions.holds import NOTHING, Parked, Resumption, deliver_behind, repeat, send_numbered
-from sessions.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
-from sessions.message import Grant, Ids, Message
-from sessions.outbox import CONGESTED, NOBODY, Outbox
+from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
+from sessions.messages.backlog import Budget, QueueFull
+from sessions.messages.message import Grant, Ids, Message
+from sessions.messages.outbox import CONGESTED, NOBODY, Outbox
 from sessions.queue import Queue
 from sessions.session_row import returned, row_of
+from sessions.sources import Fed, Feed, end_fed, pump_feeds
 
 _PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqtt_broker.codec.packets import Will
-from sessions.rows import SessionRow, WillRow
+from sessions.journal.rows import SessionRow, WillRow
 
 if TYPE_CHECKING:
     from sessions.session import Session

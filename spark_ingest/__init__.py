@@ -21,6 +21,6 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Make `format("fleetmq")` known to a session."""
-    from spark_ingest.source import FleetmqDataSource
+    from spark_ingest.source.data_source import FleetmqDataSource
 
     spark.dataSource.register(FleetmqDataSource)

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from sqlalchemy import MetaData, Table, inspect, select
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
-from spark_ingest.sinks.sink import SinkError
+from spark_ingest.contract.sink import SinkError
 from spark_ingest.sinks.sql import explain, open_engine
 
 DEVICE: Final = "device"

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.columns import REASON
+from spark_ingest.payloads.columns import REASON
 
 COLUMNS: Final = (
     "partition", "offset", "received", "topic", "client_id", "payload", REASON,

@@ -63,7 +63,7 @@ def put_in(name: str) -> None:
 @sabotage("crash", "powerloss", "torture")
 def acknowledged_before_the_commit() -> None:
     """Acknowledgements leave when a group is packed, and not when it is on disk."""
-    from sessions.journal import Journal
+    from sessions.journal.journal import Journal
 
     flush = Journal.flush
 
@@ -77,7 +77,7 @@ def acknowledged_before_the_commit() -> None:
 @sabotage("crash")
 def inbound_id_forgotten() -> None:
     """The packet id of an inbound QoS 2 message is not recorded with it."""
-    from sessions.journal import Ticket
+    from sessions.journal.journal import Ticket
 
     pack = Ticket.pack
 
@@ -91,7 +91,7 @@ def inbound_id_forgotten() -> None:
 @sabotage("crash")
 def outbound_id_unrecorded() -> None:
     """An outbound QoS 2 PUBLISH leaves before its packet id is on disk."""
-    from sessions.journal import Ticket
+    from sessions.journal.journal import Ticket
 
     def release(self: Ticket, parked: Any) -> None:
         parked.release(self.born_at)
@@ -102,7 +102,7 @@ def outbound_id_unrecorded() -> None:
 @sabotage("crash")
 def session_end_unrecorded() -> None:
     """A session that ends stays in the store."""
-    from sessions.journal import Journal
+    from sessions.journal.journal import Journal
 
     def forget(self: Journal, sid: int, items: list[Any], now: float) -> None:
         for _, _, n, ticket in items:
@@ -115,7 +115,7 @@ def session_end_unrecorded() -> None:
 @sabotage("crash")
 def will_sent_again() -> None:
     """A will that was sent stays recorded, and is sent again after a crash."""
-    from mqtt_broker.core import wills
+    from mqtt_broker.core.clients import wills
     from sessions.session import Session
 
     send = wills.send
@@ -131,7 +131,7 @@ def will_sent_again() -> None:
 @sabotage("crash")
 def suback_at_once() -> None:
     """SUBACK does not wait until the subscription is on disk."""
-    from sessions.journal import Journal
+    from sessions.journal.journal import Journal
 
     def release(self: Journal, hold: Any) -> None:
         hold.is_safe = True
@@ -145,9 +145,9 @@ def expiry_signed() -> None:
     """A Message Expiry Interval of 2**31 or more does not fit its record, and takes its group."""
     import struct
 
-    from sessions import packing, records
-    from sessions.journal import Journal
-    from sessions.tickets import Ticket
+    from sessions.journal import packing, records
+    from sessions.journal.journal import Journal
+    from sessions.journal.transaction import Ticket
 
     def pack(self: Journal, now: float) -> packing.Packed:
         entries, self._entries = self._entries, []
@@ -173,7 +173,7 @@ def connack_at_once() -> None:
 @sabotage("crash", "fuzz")
 def lent_unstored() -> None:
     """What a group gives to a member without a stored session is not stored."""
-    from mqtt_broker.core.groups import Group
+    from mqtt_broker.core.routing.shared_groups import Group
 
     _set(Group, "_lend", lambda self, session, message, grant, now: False)
 
@@ -218,34 +218,34 @@ def synchronous_off() -> None:
 @sabotage("powerloss")
 def directories_unsynced() -> None:
     """The names of new files in the store and the log are not synced."""
-    from mqtt_broker.streams.disk import Disk
-    from sessions import files
+    from mqtt_broker.streams.format.disk import Disk
+    from sessions.store import sqlite_files
 
-    sync = files.sync
+    sync = sqlite_files.sync
 
     def sync_files(path: Path) -> None:
         if not path.is_dir():
             sync(path)
 
-    _set(files, "sync", sync_files)
+    _set(sqlite_files, "sync", sync_files)
     _set(Disk, "sync_directory", lambda self, path: None)
 
 
 @sabotage("powerloss")
 def data_directory_unsynced() -> None:
     """The name of a new data directory is not synced."""
-    from sessions import files
+    from sessions.store import sqlite_files
 
     def make(path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    _set(files, "make_directory", make)
+    _set(sqlite_files, "make_directory", make)
 
 
 @sabotage("powerloss")
 def log_unsynced() -> None:
     """What is written to the log is not synced."""
-    from mqtt_broker.streams.disk import Disk
+    from mqtt_broker.streams.format.disk import Disk
 
     _set(Disk, "sync", lambda self, file: None)
 

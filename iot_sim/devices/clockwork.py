@@ -15,9 +15,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from iot_sim.device import Publication, Spec
-from iot_sim.devices.declare import BOOL, FLOAT, INT, STR, Option
-from iot_sim.signals import Clock
+from iot_sim.devices.device import Publication, Spec
+from iot_sim.devices.model_info import BOOL, FLOAT, INT, STR, Option
+from iot_sim.devices.signals import Clock
 
 OPTIONS: Final = (
     Option("aligned", BOOL, False, "report at whole multiples of the interval, as meters do"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from iot_sim.schema import LONG, STRING, Field
+from iot_sim.payloads.schema import LONG, STRING, Field
 
 DOWNLOADING: Final = "downloading"
 VERIFYING: Final = "verifying"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from iot_sim.device import Publication
-from iot_sim.devices.declare import Command
-from iot_sim.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
+from iot_sim.devices.device import Publication
+from iot_sim.devices.model_info import Command
+from iot_sim.payloads.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
 
 TEXT_CHARS_MAX: Final = 64
 

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from iot_sim.device import (
+from iot_sim.devices import firmware
+from iot_sim.devices.clockwork import OPTIONS, Clockwork
+from iot_sim.devices.device import (
     BIRTH,
     DEATH,
     RESPONSE,
@@ -25,9 +27,7 @@ from iot_sim.device import (
     Spec,
     Subscription,
 )
-from iot_sim.devices import firmware
-from iot_sim.devices.clockwork import OPTIONS, Clockwork
-from iot_sim.devices.declare import (
+from iot_sim.devices.model_info import (
     BOOL,
     FLOAT,
     INT,
@@ -41,8 +41,8 @@ from iot_sim.devices.declare import (
 )
 from iot_sim.devices.orders import COMMON, RESPONSE_FIELDS, Outcome, Refused, number, text
 from iot_sim.payloads.layouts import CBOR, JSON, TEMPLATE, Unreadable, make_layout
+from iot_sim.payloads.schema import BOOLEAN, DOUBLE, HEAD, LONG, STRING, Field
 from iot_sim.payloads.templates import Template, TemplateError
-from iot_sim.schema import BOOLEAN, DOUBLE, HEAD, LONG, STRING, Field
 
 COMMON_OPTIONS: Final = (
     *OPTIONS,

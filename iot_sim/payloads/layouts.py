@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from iot_sim.payloads.schema import DOUBLE, LONG, Field
 from iot_sim.payloads.templates import Template
-from iot_sim.schema import DOUBLE, LONG, Field
 
 JSON: Final = "json"
 CBOR: Final = "cbor"

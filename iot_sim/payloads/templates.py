@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from iot_sim.schema import DOUBLE, LONG, STRING, Field
+from iot_sim.payloads.schema import DOUBLE, LONG, STRING, Field
 
 TEMPLATE_CHARS_MAX: Final = 65_536
 

@@ -11,16 +11,16 @@ import resource
 import signal
 import sys
 
-from mqtt_broker import __version__
-from mqtt_broker.admin.front import Front
-from mqtt_broker.admin.server import HttpServerError
-from mqtt_broker.server.app import Server, load_strategy
-from mqtt_broker.server.config import DATA_DIR, Config, ConfigError, StartError, load
-from mqtt_broker.server.listeners import check_files
-from mqtt_broker.server.loop import TurnLoop
-from mqtt_broker.server.memory import keep_large_buffers
-from mqtt_broker.server.notify import Notifier
-from mqtt_broker.server.watchdog import Watchdog
+from mqtt_broker.http_api.http_server import HttpServerError
+from mqtt_broker.http_api.service import Front
+from mqtt_broker.server.config.config import DATA_DIR, Config, ConfigError, StartError, load
+from mqtt_broker.server.net.event_loop import TurnLoop
+from mqtt_broker.server.net.listener import check_files
+from mqtt_broker.server.process.allocator import keep_large_buffers
+from mqtt_broker.server.process.systemd import Notifier
+from mqtt_broker.server.process.watchdog import Watchdog
+from mqtt_broker.server.server import Server, load_strategy
+from mqtt_broker.version import __version__
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
             check_files(config.endpoints)
             if config.security.is_on:
                 # Not above: hashing, keys and SQL are for those who ask for them.
-                from mqtt_broker.server.security import check_access
+                from mqtt_broker.server.services.security import check_access
 
                 check_access(config.security)
             print(f"configuration ok: {', '.join(one.url for one in config.endpoints)}")

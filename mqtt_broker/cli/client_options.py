@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Final, cast
 from urllib.parse import unquote, urlsplit
 
-from mqtt_broker.cli.client import Target
 from mqtt_broker.cli.errors import UsageError
+from mqtt_broker.client.blocking import Target
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import (
     CONNECT,

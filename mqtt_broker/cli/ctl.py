@@ -17,9 +17,9 @@ from typing import TextIO
 
 from mqtt_broker.cli import ctl_access
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
-from sessions import transfer
-from sessions.files import sync
-from sessions.store import Store, StoreError
+from sessions.store import export_import
+from sessions.store.sqlite_files import sync
+from sessions.store.store import Store, StoreError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def _write_file(path: Path, store: Store, args: argparse.Namespace) -> int:
 
 def _write(file: TextIO, store: Store, args: argparse.Namespace) -> int:
     lines = 0
-    for line in transfer.export(store, _progress(args)):
+    for line in export_import.export(store, _progress(args)):
         file.write(line)
         lines += 1
     return lines - 2  # the first and the last are none
@@ -123,7 +123,7 @@ def _import(args: argparse.Namespace) -> None:
         except OSError as error:
             raise UsageError(f"{args.file}: {error.strerror}") from None
         store = stack.enter_context(_store(args, must_exist=False))
-        counts = transfer.load(store, file, _progress(args))
+        counts = export_import.load(store, file, _progress(args))
     if not args.quiet:
         found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         print(f"imported {found or 'nothing'}", file=sys.stderr)

@@ -11,12 +11,12 @@ from typing import Any, Final
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.strings import decode_utf8
-from mqtt_broker.security.bans import KINDS, Ban, add_ban, lift_ban, make_ban, read_bans
-from mqtt_broker.security.errors import FileError, Unavailable
-from mqtt_broker.security.identity import Identity
-from mqtt_broker.security.ruleset import RuleSet
-from mqtt_broker.server.config import ConfigError, read_security_of
-from mqtt_broker.server.security_tables import SQL_RULES_FROM, Security
+from mqtt_broker.security.files.errors import FileError, Unavailable
+from mqtt_broker.security.protection.bans import KINDS, Ban, add_ban, lift_ban, make_ban, read_bans
+from mqtt_broker.security.rules.identity import Identity
+from mqtt_broker.security.rules.ruleset import RuleSet
+from mqtt_broker.server.config.config import ConfigError, read_security_of
+from mqtt_broker.server.config.security import SQL_RULES_FROM, Security
 from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
 
 ACTIONS: Final = ("acl", "ban", "unban", "bans")

@@ -29,11 +29,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from mqtt_broker.admin import address
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
-from mqtt_broker.streams.errors import StreamError
-from mqtt_broker.streams.source import Source
-from spark_ingest import session
+from mqtt_broker.http_api import address_file
+from mqtt_broker.streams.format.errors import StreamError
+from mqtt_broker.streams.read.source import Source
+from spark_ingest.run import spark_session
 
 DEVICES: Final = 200
 SECONDS: Final = 25
@@ -95,8 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        session.check()
-    except session.NotThere as error:
+        spark_session.check()
+    except spark_session.NotThere as error:
         raise Failure(f"{error}; all but the Spark jobs works without: see README.md", 2) from None
     for option, value, least in (
         ("--devices", args.devices, 1),
@@ -119,8 +119,8 @@ def _made(folder: Path) -> Path:
         if folder.exists() and any(folder.iterdir()):
             if not (folder / _MARK).is_file():
                 raise UsageError(f"--dir: {folder} is there already, and is not of a demo")
-            with contextlib.suppress(address.NoAddress):
-                address.read(folder / "data")
+            with contextlib.suppress(address_file.NoAddress):
+                address_file.read(folder / "data")
                 raise UsageError(f"--dir: a broker still runs in {folder}")
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ class Demo:
             *("--data-dir", "data", "--http", "127.0.0.1:0"),
         )
         # It writes where its HTTP server is when it listens; a life before may have, too.
-        place = self.folder / "data" / address.FILE
+        place = self.folder / "data" / address_file.FILE
         for _ in _ticks(time.monotonic() + _PATIENCE_S, 0.02):
             self._check([process])
             with contextlib.suppress(OSError, ValueError, KeyError):

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from mqtt_broker import __version__
 from mqtt_broker.cli.errors import INTERRUPTED, WRONG_USAGE, Failure, UsageError
+from mqtt_broker.version import __version__
 
 
 class Command(NamedTuple):

@@ -13,17 +13,17 @@ import sys
 from pathlib import Path
 
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
-from mqtt_broker.security.errors import FileError, Unavailable
-from mqtt_broker.security.password_file import (
+from mqtt_broker.security.authentication.password_file import (
     Entry,
     decode_line,
     is_comment,
     read_entries,
     username_problem,
 )
-from mqtt_broker.security.passwords import PASSWORD_BYTES_MAX, hash_password
-from mqtt_broker.security.scram import SALT_BYTES, is_stored_keys, make_keys
-from mqtt_broker.security.whole_files import alone, write_whole
+from mqtt_broker.security.authentication.password_hasher import PASSWORD_BYTES_MAX, hash_password
+from mqtt_broker.security.authentication.scram import SALT_BYTES, is_stored_keys, make_keys
+from mqtt_broker.security.files.atomic_files import alone, write_whole
+from mqtt_broker.security.files.errors import FileError, Unavailable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

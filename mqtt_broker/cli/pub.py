@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from mqtt_broker.cli import client_options as options
-from mqtt_broker.cli.client import Client, Deadline
-from mqtt_broker.cli.client_protocol import Closed, Event, Published, Unsendable
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, refusal
+from mqtt_broker.client.blocking import Client, Deadline
+from mqtt_broker.client.protocol import Closed, Event, Published, Unsendable
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, PUBLISH, WILL
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties

@@ -18,14 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from iot_sim import report, workers
-from iot_sim.devices import models
-from iot_sim.outcome import Sample
-from iot_sim.progress import Progress
-from iot_sim.reading import ScenarioError
-from iot_sim.scenario import Scenario
-from iot_sim.scenario_file import load, ready_scenarios
-from iot_sim.verdict import LIMITS, judge, number
+from iot_sim.judge.outcome import Sample
+from iot_sim.judge.verdict import LIMITS, judge, number
+from iot_sim.models.catalogue import models
+from iot_sim.report import report
+from iot_sim.report.progress import Progress
+from iot_sim.run import processes
+from iot_sim.scenarios.file import load, ready_scenarios
+from iot_sim.scenarios.scenario import Scenario
+from iot_sim.scenarios.tables import ScenarioError
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 
 BROKER_DEFAULT: Final = "mqtt://127.0.0.1:1883"
@@ -66,24 +67,24 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--workers: 1 to {WORKERS_MAX}, not {args.workers}")
         for path in (args.report, args.html):
             _check_writable(path)
-        broker = workers.parse_broker(args.broker, ca_file=args.cafile, is_insecure=args.insecure)
+        broker = processes.parse_broker(args.broker, ca_file=args.cafile, is_insecure=args.insecure)
         if args.check:
             print(f"{scenario.name}: {scenario.device_count:,} devices,"
                   f" up to {scenario.rate_per_s:,.0f} messages a second,"
                   f" {scenario.duration_s:g} s: the scenario is right")  # fmt: skip
             return DONE
         return _run(args, scenario, broker)
-    except (ScenarioError, workers.SetupError) as error:
+    except (ScenarioError, processes.SetupError) as error:
         raise UsageError(str(error)) from None
-    except workers.RunError as error:
+    except processes.RunError as error:
         raise Failure(str(error)) from None
 
 
-def _run(args: argparse.Namespace, scenario: Scenario, broker: workers.Broker) -> int:
+def _run(args: argparse.Namespace, scenario: Scenario, broker: processes.Broker) -> int:
     progress = Progress(scenario, sys.stderr, is_terminal=sys.stderr.isatty())
     on_second: Callable[[Sample], None] = _ignore if args.quiet else progress.put
     try:
-        outcome = workers.run(
+        outcome = processes.run(
             scenario, broker, workers=args.workers, pid=args.pid, on_second=on_second
         )
     finally:

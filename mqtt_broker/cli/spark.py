@@ -30,11 +30,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
-from spark_ingest import session
 from spark_ingest.jobs import SUMMARIES, load
+from spark_ingest.run import spark_session
 
 if TYPE_CHECKING:
-    from spark_ingest.running import Plan, Progress
+    from spark_ingest.run.runner import Plan, Progress
 
 CHECKPOINTS: Final = "fleetmq-spark"
 LINE_EVERY_S: Final = 5.0
@@ -53,8 +53,8 @@ class _JobParser(argparse.ArgumentParser):
 
     def _ask(self, job: str) -> None:
         try:
-            session.check(needs_java=False)
-        except session.NotThere as error:
+            spark_session.check(needs_java=False)
+        except spark_session.NotThere as error:
             self.exit(2, f"{self.prog}: {error}\n")
         options = self.add_argument_group(f"of {job}")
         for one in dataclasses.fields(load(job).settings):
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         assert isinstance(one, _JobParser)
         one.job = name
     bridge = actions.add_parser("bridge", help="from any MQTT broker into a local log")
-    importlib.import_module("spark_ingest.bridge").add_bridge_arguments(bridge)
+    importlib.import_module("spark_ingest.bridge.bridge").add_bridge_arguments(bridge)
 
 
 def _kind_of(parser: argparse.ArgumentParser) -> type[argparse.ArgumentParser]:
@@ -136,33 +136,33 @@ def run(args: argparse.Namespace) -> int:
             print(f"{name:{width}}  {summary}")
         return DONE
     if args.action == "bridge":
-        code: int = importlib.import_module("spark_ingest.bridge").run_bridge(args)
+        code: int = importlib.import_module("spark_ingest.bridge.bridge").run_bridge(args)
         return code
     try:
-        session.check()
-    except session.NotThere as error:
+        spark_session.check()
+    except spark_session.NotThere as error:
         raise Failure(str(error), 2) from None
     return _run(args)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from spark_ingest import running
-    from spark_ingest.jobs.job import OptionError
-    from spark_ingest.sinks.sink import SinkError
+    from spark_ingest.contract.job import OptionError
+    from spark_ingest.contract.sink import SinkError
+    from spark_ingest.run import runner
 
     try:
         with _sinks(args) as sinks:
             plan = _plan(args, sinks)
             return _with_spark(args, plan)
-    except (OptionError, SinkError, session.NotThere, running.ReadError) as error:
+    except (OptionError, SinkError, spark_session.NotThere, runner.ReadError) as error:
         raise UsageError(str(error)) from None
-    except running.RunError as error:
+    except runner.RunError as error:
         raise Failure(str(error)) from None
 
 
 @contextlib.contextmanager
 def _sinks(args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
-    from spark_ingest.sinks.sink import open_sink
+    from spark_ingest.contract.sink import open_sink
 
     with contextlib.ExitStack() as stack:
         sinks = []
@@ -174,8 +174,8 @@ def _sinks(args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
 
 
 def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
-    from spark_ingest.jobs.job import APPEND, Context, duration
-    from spark_ingest.running import Plan, log_rows
+    from spark_ingest.contract.job import APPEND, Context, duration
+    from spark_ingest.run.runner import Plan, log_rows
 
     job = load(args.job)
     given = {
@@ -246,7 +246,7 @@ def _source(args: argparse.Namespace) -> dict[str, str]:
 def _only_stream(log: str, *, is_url: bool) -> str:
     if is_url:
         raise UsageError("--stream: say which, when --log is a URL")
-    from mqtt_broker.streams.source import stream_names
+    from mqtt_broker.streams.read.source import stream_names
 
     found = stream_names(Path(log))
     if len(found) != 1:
@@ -257,9 +257,9 @@ def _only_stream(log: str, *, is_url: bool) -> str:
 
 def _registry(args: argparse.Namespace, wanted: str) -> Any:
     """The device registry: where it is said, else in the SQL sink, if the job wants one."""
-    from spark_ingest.jobs.job import NEEDED, NONE
+    from spark_ingest.contract.job import NEEDED, NONE
+    from spark_ingest.contract.sink import is_sql
     from spark_ingest.registry import Registry
-    from spark_ingest.sinks.sink import is_sql
 
     url = args.registry or next((url for url in args.sink if is_sql(url)), None)
     if wanted == NONE or (wanted != NEEDED and args.registry is None):
@@ -288,9 +288,9 @@ def _conf(said: Sequence[str]) -> dict[str, str]:
 
 def _with_spark(args: argparse.Namespace, plan: Plan) -> int:
     import spark_ingest
-    from spark_ingest import running
+    from spark_ingest.run import runner
 
-    spark = session.start(
+    spark = spark_session.start(
         f"fleetmq {args.job}", args.master, _conf(args.conf), py_files=tuple(args.py_files)
     )
     stop = _Stop()
@@ -299,10 +299,10 @@ def _with_spark(args: argparse.Namespace, plan: Plan) -> int:
         spark_ingest.register(spark)
         with stop:
             if args.end is not None:
-                progress = running.batch(spark, plan)
+                progress = runner.batch(spark, plan)
             else:
                 show.say(f"{args.job}: reading {args.log}; checkpoint {plan.checkpoint}")
-                progress = running.stream(
+                progress = runner.stream(
                     spark, plan, is_stopped=stop.is_asked, on_progress=show.put
                 )
         show.end(progress)

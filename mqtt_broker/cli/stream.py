@@ -16,8 +16,8 @@ from typing import Final
 
 from mqtt_broker.cli import stream_change, stream_export, stream_read
 from mqtt_broker.cli.errors import Failure, UsageError
-from mqtt_broker.streams.connection import NotAllowed
-from mqtt_broker.streams.errors import Invalid, StreamError, UnreadableFile
+from mqtt_broker.streams.format.errors import Invalid, StreamError, UnreadableFile
+from mqtt_broker.streams.remote.http_client import NotAllowed
 
 DATA_DIR: Final = "fleetmq-data"
 _PARTS: Final = (stream_read, stream_export, stream_change)

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from mqtt_broker.admin import address
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from mqtt_broker.cli.stream_read import FROM_HELP, add_token, whole
 from mqtt_broker.cli.stream_text import count_text, plain, plural, print_json, table
-from mqtt_broker.streams.connection import Connection, Rejected
-from mqtt_broker.streams.errors import Invalid
-from mqtt_broker.streams.offsets import LATEST
-from mqtt_broker.streams.settings import Settings, parse_bytes, parse_duration
+from mqtt_broker.http_api import address_file
+from mqtt_broker.streams.format.errors import Invalid
+from mqtt_broker.streams.format.offsets import LATEST
+from mqtt_broker.streams.format.stream_settings import Settings, parse_bytes, parse_duration
+from mqtt_broker.streams.remote.http_client import Connection, Rejected
 
 _ROOT: Final = "/api/v1/streams"
 
@@ -99,8 +99,8 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: object = None) 
     url = args.api
     if url is None:
         try:
-            url = address.read(Path(args.data_dir))
-        except address.NoAddress as error:
+            url = address_file.read(Path(args.data_dir))
+        except address_file.NoAddress as error:
             raise Failure(f"{error}; say --api URL or --data-dir DIR") from None
     with Connection(url, args.token, patience_s=0) as connection:
         try:

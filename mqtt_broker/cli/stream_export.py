@@ -16,12 +16,12 @@ from typing import IO, Any, Final
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from mqtt_broker.cli.stream_read import FROM_HELP, add_log, add_skip, opened, resolved, whole
 from mqtt_broker.cli.stream_text import Progress, plural, record_json
-from mqtt_broker.streams.disk import Disk
-from mqtt_broker.streams.errors import Damaged, UnknownPartition
-from mqtt_broker.streams.offsets import EARLIEST, LATEST, Offsets, check_range
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.remote import RemoteSource, open_reader
-from mqtt_broker.streams.source import Source
+from mqtt_broker.streams.format.disk import Disk
+from mqtt_broker.streams.format.errors import Damaged, UnknownPartition
+from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, check_range
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.remote.remote_source import RemoteSource, open_reader
 
 _STDOUT: Final = "-"
 OnDamage = Callable[[Damaged], None] | None
@@ -142,26 +142,26 @@ def _write_parquet(
     on_rows: Callable[[int], None],
     on_damage: OnDamage,
 ) -> int:
-    parquet = _parquet()
+    parquet_export = _parquet()
     batches = (
         batch
         for number, offset, until in wanted
-        for batch in parquet.record_batches(source, number, offset, until, on_damage)
+        for batch in parquet_export.record_batches(source, number, offset, until, on_damage)
     )
-    rows: int = parquet.write(file, batches, about, on_rows)
+    rows: int = parquet_export.write(file, batches, about, on_rows)
     return rows
 
 
 def _parquet() -> Any:
     try:
-        from mqtt_broker.streams import parquet
+        from mqtt_broker.streams.remote import parquet_export
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "pyarrow":
             raise
         raise Failure(
             "--format parquet needs pyarrow, which is not installed: pip install 'fleetmq[spark]'"
         ) from None
-    return parquet
+    return parquet_export
 
 
 ACTIONS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {"export": _export}

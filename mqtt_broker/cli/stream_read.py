@@ -30,8 +30,7 @@ from mqtt_broker.cli.stream_text import (
     size_text,
     table,
 )
-from mqtt_broker.streams import verify as checks
-from mqtt_broker.streams.errors import (
+from mqtt_broker.streams.format.errors import (
     Damaged,
     Invalid,
     OffsetGone,
@@ -39,10 +38,12 @@ from mqtt_broker.streams.errors import (
     UnknownPartition,
     UnreadableFile,
 )
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import Record, records
-from mqtt_broker.streams.remote import (
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.records import Record, records
+from mqtt_broker.streams.read import verify as checks
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.remote.remote_source import (
     RemoteReader,
     RemoteSource,
     is_url,
@@ -51,7 +52,6 @@ from mqtt_broker.streams.remote import (
     open_source,
     stream_root,
 )
-from mqtt_broker.streams.source import Source
 
 FROM_HELP: Final = "earliest, latest, an ISO 8601 time, or offsets as JSON"
 _LINES: Final = 10

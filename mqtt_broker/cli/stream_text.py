@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
-from mqtt_broker.streams.records import Record, as_dict, time_text
+from mqtt_broker.streams.format.records import Record, as_dict, time_text
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _PERIODS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))

@@ -15,8 +15,9 @@ from typing import BinaryIO
 
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli import sub_format
-from mqtt_broker.cli.client import Client, Deadline, Interrupt
-from mqtt_broker.cli.client_protocol import (
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, refusal
+from mqtt_broker.client.blocking import Client, Deadline, Interrupt
+from mqtt_broker.client.protocol import (
     Answered,
     Closed,
     Connected,
@@ -25,7 +26,6 @@ from mqtt_broker.cli.client_protocol import (
     Published,
     Unsendable,
 )
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, refusal
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, SUBSCRIBE, UNSUBSCRIBE, V5, WILL
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest

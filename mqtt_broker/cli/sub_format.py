@@ -14,8 +14,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from mqtt_broker.cli.client_protocol import Message
 from mqtt_broker.cli.errors import Failure, UsageError
+from mqtt_broker.client.protocol import Message
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.properties import Kind, Properties
 

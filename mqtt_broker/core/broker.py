@@ -19,28 +19,31 @@ from typing import Final
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import DISCONNECT, PUBLISH
 from mqtt_broker.codec.reasons import may_carry
-from mqtt_broker.core import admission, connect, limits, states, subscribe, sys_topics
-from mqtt_broker.core.access import Access, AskingGuard, Guard, OpenAccess, Verdict
-from mqtt_broker.core.checks import Checks
-from mqtt_broker.core.connection import Connection, Link
-from mqtt_broker.core.dead_letters import REASONS, DeadLetters
-from mqtt_broker.core.groups import Group
-from mqtt_broker.core.replays import Replays
-from mqtt_broker.core.routes import Routes
-from mqtt_broker.core.settings import DEFAULTS, UNLIMITED, Settings
-from mqtt_broker.core.stats import Stats
-from mqtt_broker.core.strangers import Strangers
-from mqtt_broker.core.taps import Taps
-from mqtt_broker.core.timers import Timers
-from mqtt_broker.core.unanswered import Unanswered
+from mqtt_broker.core import sys_topics
+from mqtt_broker.core.clients import states
+from mqtt_broker.core.clients.connection import Connection, Link
+from mqtt_broker.core.clients.unanswered import Unanswered
+from mqtt_broker.core.inbound import admission, connect, subscribe
+from mqtt_broker.core.interfaces.access import Access, AskingGuard, Guard, OpenAccess, Verdict
+from mqtt_broker.core.interfaces.message_log import Taps
+from mqtt_broker.core.interfaces.payload_checks import Checks
+from mqtt_broker.core.interfaces.stream_subscriptions import Replays
+from mqtt_broker.core.limits import client_limits
+from mqtt_broker.core.limits.preconnect_limits import Strangers
+from mqtt_broker.core.limits.settings import DEFAULTS, UNLIMITED, Settings
+from mqtt_broker.core.routing.dead_letters import REASONS, DeadLetters
+from mqtt_broker.core.routing.routes import Routes
+from mqtt_broker.core.routing.shared_groups import Group
+from mqtt_broker.core.runtime.timers import Timers
 from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
-from sessions.budget import Budget, QueueFull
 from sessions.group_deliveries import take_back
-from sessions.journal import MEMORY, Journal
-from sessions.message import Message
-from sessions.outbox import DIRTY, Outbox
+from sessions.journal.journal import MEMORY, Journal
+from sessions.messages.backlog import Budget, QueueFull
+from sessions.messages.counters import Stats
+from sessions.messages.message import Message
+from sessions.messages.outbox import DIRTY, Outbox
 from sessions.registry import Registry
 from sessions.session import Session
 
@@ -71,7 +74,7 @@ class Broker:
         durabilities: Sequence[tuple[str, int]] = (),
     ) -> None:
         self.settings = settings
-        self.limits = limits.KnownLimits(limits.of_settings(settings))  # of clients
+        self.limits = client_limits.KnownLimits(client_limits.of_settings(settings))  # of clients
         self.journal = journal  # None: everything is in memory
         self._durabilities = durabilities  # by Topic Filter; the first that matches counts
         self.rng = rng

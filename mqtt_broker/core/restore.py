@@ -7,9 +7,9 @@ Time went on while the broker was away. A client that was connected then lost it
 some time after the last sign of life: its will and its session's expiry count from the latest
 moment that can have been, and what came due meanwhile happens now.
 
-Nothing that was read is believed: values that cannot be are put right (`sessions.soundness`), and
-of rows that contradict each other one stands, by the rules in docs/DURABILITY.md. What goes is
-taken out of the store as well, counted, and said in one line.
+Nothing that was read is believed: values that cannot be are put right
+(`sessions.journal.value_ranges`), and of rows that contradict each other one stands, by the rules
+in docs/DURABILITY.md. What goes is taken out of the store as well, counted, and said in one line.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from mqtt_broker.codec.constants import PUBLISH, WILL
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
-from mqtt_broker.core import connect, subscribe, wills
-from mqtt_broker.core.groups import Group
+from mqtt_broker.core.clients import wills
+from mqtt_broker.core.inbound import connect, subscribe
+from mqtt_broker.core.routing.shared_groups import Group
 from mqtt_broker.topics.names import filter_problem, split_share
 from qos import PACKET_ID_MAX
-from sessions.journal import Item
-from sessions.message import Envelope, Grant, Message
+from sessions.journal.journal import Item
+from sessions.journal.rows import DeliveryRow, MessageRow, SessionRow, SubscriptionRow, WillRow
+from sessions.journal.snapshot import Snapshot
+from sessions.journal.value_ranges import count, sound
+from sessions.messages.message import Envelope, Grant, Message
 from sessions.queue import Queue
-from sessions.rows import DeliveryRow, MessageRow, SessionRow, SubscriptionRow, WillRow
 from sessions.session import Session, Subscription
-from sessions.snapshot import Snapshot
-from sessions.soundness import count, sound
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker import __version__
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH, STRING_BYTES_MAX
-from mqtt_broker.core.publish import publish
-from sessions.message import single
+from mqtt_broker.core.inbound.publish import publish
+from mqtt_broker.version import __version__
+from sessions.messages.message import single
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker

@@ -33,12 +33,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from mqtt_broker.security.accounts import USERNAME_CHARS_MAX, Account
-from mqtt_broker.security.errors import FileError, Unavailable
-from mqtt_broker.security.passwords import hash_problem
-from mqtt_broker.security.rule_rows import rule_of
-from mqtt_broker.security.rules import Rule, RuleError
-from mqtt_broker.security.scram import ITERATIONS, ScramError, decode_stored_keys
+from mqtt_broker.security.authentication.accounts import USERNAME_CHARS_MAX, Account
+from mqtt_broker.security.authentication.password_hasher import hash_problem
+from mqtt_broker.security.authentication.scram import ITERATIONS, ScramError, decode_stored_keys
+from mqtt_broker.security.files.errors import FileError, Unavailable
+from mqtt_broker.security.rules.rule import Rule, RuleError
+from mqtt_broker.security.rules.rule_parser import rule_of
 
 METADATA: Final = MetaData()
 USERS: Final = Table(

@@ -20,7 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from spark_ingest.jobs.job import Job
+    from spark_ingest.contract.job import Job
 
 SUMMARIES: Final = {
     "windows": "statistics per device, site and metric over tumbling, hopping or session windows",

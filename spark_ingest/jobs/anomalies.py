@@ -19,10 +19,10 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import REJECTS
-from spark_ingest.jobs.job import APPEND, Context, Job, Output, duration, number, option, whole
-from spark_ingest.jobs.keyed import Watched, run, waiting
-from spark_ingest.jobs.statistics import Limits, Statistics
+from spark_ingest.analysis.columns import REJECTS
+from spark_ingest.analysis.keyed import Watched, run, waiting
+from spark_ingest.analysis.statistics import Limits, Statistics
+from spark_ingest.contract.job import APPEND, Context, Job, Output, duration, number, option, whole
 
 ALERTS = Output("alerts", ("device", "metric", "kind", "began_at"))
 _RESULT = (

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import (
+from spark_ingest.analysis.columns import (
     REJECTS,
     TIME_US_MAX,
     Telemetry,
@@ -33,7 +33,8 @@ from spark_ingest.jobs.columns import (
     text_of,
     time_of,
 )
-from spark_ingest.jobs.job import (
+from spark_ingest.analysis.lateness import interval_text
+from spark_ingest.contract.job import (
     UPDATE,
     Context,
     Job,
@@ -42,7 +43,6 @@ from spark_ingest.jobs.job import (
     option,
     positive_duration,
 )
-from spark_ingest.jobs.lateness import interval_text
 
 CLOCK = Output("clock", ("device", "window_start", "window_end"))
 

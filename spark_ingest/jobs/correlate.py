@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import (
+from spark_ingest.analysis.columns import (
     REJECTS,
     at_the_end,
     before_the_end,
@@ -36,7 +36,8 @@ from spark_ingest.jobs.columns import (
     time_trouble,
     topic_filter,
 )
-from spark_ingest.jobs.job import (
+from spark_ingest.analysis.lateness import interval_text, plus
+from spark_ingest.contract.job import (
     APPEND,
     Context,
     Job,
@@ -46,7 +47,6 @@ from spark_ingest.jobs.job import (
     option,
     positive_duration,
 )
-from spark_ingest.jobs.lateness import interval_text, plus
 
 CORRELATED = Output(
     "correlated",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import (
+from spark_ingest.analysis.columns import (
     REJECTS,
     Telemetry,
     flat_columns,
@@ -26,7 +26,7 @@ from spark_ingest.jobs.columns import (
     text_of,
     time_of,
 )
-from spark_ingest.jobs.job import EACH_BATCH, NEEDED, Context, Job, Output
+from spark_ingest.contract.job import EACH_BATCH, NEEDED, Context, Job, Output
 from spark_ingest.registry import ABOUT, DEVICE, is_valid_at
 
 ENRICHED = Output("enriched", ("stream_partition", "stream_offset"))

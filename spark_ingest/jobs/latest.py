@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_ingest.jobs.columns import (
+from spark_ingest.analysis.columns import (
     REJECTS,
     Telemetry,
     of_topics,
@@ -24,8 +24,8 @@ from spark_ingest.jobs.columns import (
     text_of,
     time_of,
 )
+from spark_ingest.contract.job import EACH_BATCH, OPTIONAL, Context, Job, Output
 from spark_ingest.jobs.enrich import with_registry
-from spark_ingest.jobs.job import EACH_BATCH, OPTIONAL, Context, Job, Output
 from spark_ingest.registry import ABOUT
 
 LATEST = Output("latest", ("device",), newer_by=("at", "stream_offset"))

@@ -19,10 +19,10 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark_ingest.jobs.columns import REJECTS, value_column
-from spark_ingest.jobs.findings import TOTALS, Findings, Limits
-from spark_ingest.jobs.job import APPEND, Context, Job, Output, duration, option, whole
-from spark_ingest.jobs.keyed import Watched, run, waiting
+from spark_ingest.analysis.columns import REJECTS, value_column
+from spark_ingest.analysis.findings import TOTALS, Findings, Limits
+from spark_ingest.analysis.keyed import Watched, run, waiting
+from spark_ingest.contract.job import APPEND, Context, Job, Output, duration, option, whole
 
 FINDINGS = Output("findings", ("device", "kind", "metric", "began_at", "number"))
 # `messages` only grows, so a repeated batch never takes a device back.

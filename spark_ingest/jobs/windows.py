@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from spark_ingest.jobs.columns import (
+from spark_ingest.analysis.columns import (
     REJECTS,
     Telemetry,
     at_the_end,
@@ -40,7 +40,16 @@ from spark_ingest.jobs.columns import (
     text_of,
     time_of,
 )
-from spark_ingest.jobs.job import (
+from spark_ingest.analysis.lateness import (
+    Lateness,
+    counted,
+    interval_text,
+    is_late,
+    plus,
+    spark_delay_us,
+    verdict,
+)
+from spark_ingest.contract.job import (
     APPEND,
     UPDATE,
     Context,
@@ -51,15 +60,6 @@ from spark_ingest.jobs.job import (
     option,
     optional_duration,
     positive_duration,
-)
-from spark_ingest.jobs.lateness import (
-    Lateness,
-    counted,
-    interval_text,
-    is_late,
-    plus,
-    spark_delay_us,
-    verdict,
 )
 
 WINDOWS = Output("windows", ("device", "site", "metric", "window_start", "window_end"))

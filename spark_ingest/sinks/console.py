@@ -9,7 +9,7 @@ from typing import TextIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ingest.sinks.sink import Batch
+from spark_ingest.contract.sink import Batch
 
 ROWS_MAX = 20
 CELL_CHARS_MAX = 40

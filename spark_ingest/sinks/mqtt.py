@@ -38,9 +38,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from spark_ingest.jobs.job import Output, duration
-from spark_ingest.sinks.letters import dead_letter, rows_of
-from spark_ingest.sinks.sink import Batch, SinkError
+from spark_ingest.contract.job import Output, duration
+from spark_ingest.contract.sink import Batch, SinkError
+from spark_ingest.sinks.dead_letters import dead_letter, rows_of
 
 ID: Final = "id"
 TOPIC_DEFAULT: Final = "alerts/{device}"

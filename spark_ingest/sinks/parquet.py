@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from spark_ingest.sinks.sink import Batch, SinkError
+from spark_ingest.contract.sink import Batch, SinkError
 
 # The columns that a day is taken of: the first that an output has.
 TIMES: Final = ("window_start", "at", "received")

@@ -49,9 +49,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from spark_ingest.contract.sink import Batch, SinkError
 from spark_ingest.sinks import tables
-from spark_ingest.sinks.letters import DeadLetter
-from spark_ingest.sinks.sink import Batch, SinkError
+from spark_ingest.sinks.dead_letters import DeadLetter
 
 LEDGER: Final = "fleetmq_spark_ledger"
 DEAD_LETTERS: Final = "dead_letters"

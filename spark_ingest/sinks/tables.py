@@ -34,9 +34,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.types import TypeEngine
 
-from spark_ingest.jobs.job import Output
-from spark_ingest.sinks.letters import DeadLetter, dead_letter, rows_of, times_outside
-from spark_ingest.sinks.sink import SinkError
+from spark_ingest.contract.job import Output
+from spark_ingest.contract.sink import SinkError
+from spark_ingest.sinks.dead_letters import DeadLetter, dead_letter, rows_of, times_outside
 
 # Keys are indexed, and some databases index no text without a length.
 KEY_CHARS_MAX: Final = 255

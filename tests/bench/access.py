@@ -21,13 +21,13 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.encode import encode_publish, encode_subscribe
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.connection import Connection
-from mqtt_broker.core.settings import Settings
-from mqtt_broker.security.audit import Audit
-from mqtt_broker.security.door import Door
-from mqtt_broker.security.identity import Identity
-from mqtt_broker.security.rule_rows import rule_of
-from mqtt_broker.security.ruleset import RuleSet
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.protection.audit_log import Audit
+from mqtt_broker.security.rules.identity import Identity
+from mqtt_broker.security.rules.rule_parser import rule_of
+from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.bench.core import NOW, join
 
 ROUNDS: Final = 25

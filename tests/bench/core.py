@@ -13,8 +13,8 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.encode import encode_connect, encode_publish, encode_subscribe
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.connection import Connection
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.limits.settings import Settings
 
 NOW = 1_000.0
 

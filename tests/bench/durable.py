@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the working tree, installe
 
 
 from tests.bench import flows, peers
-from tests.bench.asked import answers
-from tests.bench.asked import options as asked
 from tests.bench.flows import Counters
+from tests.bench.password_check import answers
+from tests.bench.password_check import options as asked
 from tests.bench.peers import Flow, Link, Wrong
 from tests.bench.places import (
     PAYLOAD_BYTES,

@@ -22,10 +22,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the working tree, installed or not
 
-from mqtt_broker.core.routes import Routes
-from mqtt_broker.core.settings import DEFAULTS
+from mqtt_broker.core.limits.settings import DEFAULTS
+from mqtt_broker.core.routing.routes import Routes
 from mqtt_broker.topics.trie import Trie
-from sessions.budget import Budget, QueueFull
+from sessions.messages.backlog import Budget, QueueFull
 from sessions.session import Session, Subscription
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)

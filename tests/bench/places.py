@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the working tree, installe
 from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 
 from mqtt_broker.codec.constants import NEVER_EXPIRES, V311
-from sessions import records
-from sessions.message import MESSAGE_OVERHEAD_BYTES
-from sessions.rows import SessionRow, SubscriptionRow
-from sessions.store import Store
+from sessions.journal import records
+from sessions.journal.rows import SessionRow, SubscriptionRow
+from sessions.messages.message import MESSAGE_OVERHEAD_BYTES
+from sessions.store.store import Store
 from tests.bench.flows import Counters
 from tests.bench.peers import Link, Target, Wrong
 from tests.fault.tether import tied

@@ -24,11 +24,11 @@ from mqtt_broker.codec.encode import encode_connect, encode_subscribe
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.settings import Settings as CoreSettings
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.replay import Replay
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.writer import LogWriter
+from mqtt_broker.core.limits.settings import Settings as CoreSettings
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.replay.service import Replay
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
 
 NOW = 1_000.0
 MESSAGES = 200_000

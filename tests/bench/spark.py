@@ -25,12 +25,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import pyarrow as pa
 
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.writer import LogWriter
-from spark_ingest.decoding import AUTO, CBOR, JSON, Decoder
-from spark_ingest.schemas import shape_of
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
+from spark_ingest.payloads.decoder import AUTO, CBOR, JSON, Decoder
+from spark_ingest.payloads.schemas import shape_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,7 +154,7 @@ def _write(writer: LogWriter, number: int) -> None:
 
 
 def bench_read(root: pathlib.Path, messages: int) -> None:
-    from spark_ingest.source import FleetmqDataSource
+    from spark_ingest.source.data_source import FleetmqDataSource
 
     print("read: the log to RecordBatches as Spark takes them, one core, without Spark")
     with Source.open(root, NAME) as source:

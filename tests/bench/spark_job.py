@@ -26,14 +26,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ingest
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.writer import LogWriter
-from spark_ingest import session
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
+from spark_ingest.contract.job import Context
+from spark_ingest.contract.sink import Batch, open_sink
 from spark_ingest.jobs import load
-from spark_ingest.jobs.job import Context
-from spark_ingest.running import log_rows
-from spark_ingest.sinks.sink import Batch, open_sink
+from spark_ingest.run import spark_session
+from spark_ingest.run.runner import log_rows
 
 STREAM: Final = "telemetry"
 DEVICES: Final = 200
@@ -155,8 +155,8 @@ def main() -> None:
         began = time.perf_counter()
         write_log(whole, args.messages)
         print(f"{args.messages:,} messages written in {time.perf_counter() - began:.0f} s")
-        session.check()
-        spark = session.start("bench", args.master, {"spark.local.dir": str(directory)})
+        spark_session.check()
+        spark = spark_session.start("bench", args.master, {"spark.local.dir": str(directory)})
         spark_ingest.register(spark)
         kinds = {"reader": job_rows, "from_json": from_json_rows}
         for kind, rows in kinds.items():

@@ -30,13 +30,13 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 import spark_ingest
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.writer import LogWriter
-from spark_ingest import running, session
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
+from spark_ingest.contract.job import Context
+from spark_ingest.contract.sink import Batch
 from spark_ingest.jobs import load
-from spark_ingest.jobs.job import Context
-from spark_ingest.sinks.sink import Batch
+from spark_ingest.run import runner, spark_session
 from spark_ingest.sinks.sql import SqlSink, open_engine
 from tests.bench.spark_job import DEVICES, SCHEMA, STREAM, descendants
 
@@ -190,8 +190,8 @@ def main() -> None:
     args = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="fleetmq-bench-"))
     try:
-        session.check()
-        spark = session.start("latency", args.master, {"spark.local.dir": str(directory)})
+        spark_session.check()
+        spark = spark_session.start("latency", args.master, {"spark.local.dir": str(directory)})
         spark_ingest.register(spark)
         fleet = Fleet(directory / "log", args.rate)
         fleet.start()
@@ -201,14 +201,14 @@ def main() -> None:
             "path": str(directory / "log"), "stream": STREAM, "startingOffsets": "earliest",
         }  # fmt: skip
         settings: Any = job.parse(SHORT if args.short else {})
-        read = running.log_rows(source, job, settings, is_stream=True)
-        plan = running.Plan(
+        read = runner.log_rows(source, job, settings, is_stream=True)
+        plan = runner.Plan(
             job, settings, Context(), (sink,), read,
             checkpoint=str(directory / "checkpoint"), trigger="1 second",
         )  # fmt: skip
         until = time.time() + args.warm_up + args.seconds
         memory = Memory(spark, args.every)
-        running.stream(
+        runner.stream(
             spark, plan, is_stopped=lambda: time.time() > until, on_progress=lambda _: memory.look()
         )
         fleet.is_stopped.set()

@@ -25,9 +25,9 @@ from typing import Self
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from sessions import records
-from sessions.rows import SessionRow, SubscriptionRow
-from sessions.store import Store
+from sessions.journal import records
+from sessions.journal.rows import SessionRow, SubscriptionRow
+from sessions.store.store import Store
 from tests.fault.postgres import PostgreSQL
 
 AHEAD_MAX = 8  # groups that are submitted and not committed

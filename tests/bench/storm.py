@@ -30,7 +30,7 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.encode import encode_from_client, encode_publish
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.security.passwords import hash_password
+from mqtt_broker.security.authentication.password_hasher import hash_password
 
 PATIENCE_S: Final = 120.0
 FLEETMQ: Final = pathlib.Path(sys.executable).with_name("fleetmq")

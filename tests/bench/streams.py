@@ -20,13 +20,13 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from mqtt_broker.streams.builder import Builder, Run
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.writer import LogWriter
+from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
 from tests.streams.test_scale import build
 
 NAME = "bench"
@@ -122,7 +122,7 @@ def bench_write(args: argparse.Namespace, root: pathlib.Path) -> None:
 def bench_decode(args: argparse.Namespace, root: pathlib.Path) -> None:
     messages = 500_000 if args.small else 2_000_000
     try:
-        from mqtt_broker.streams import arrow
+        from mqtt_broker.streams.read import arrow
     except ImportError:
         print("decode: pyarrow is not installed")
         return

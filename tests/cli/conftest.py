@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.admin import address
-from tests.admin.brokers import LogBroker, Serving
+from mqtt_broker.http_api import address_file
 from tests.cli.streams import TOKEN, Shell
+from tests.http_api.brokers import LogBroker, Serving
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def broker(data_dir: Path) -> Iterator[LogBroker]:
 @pytest.fixture
 def http(broker: LogBroker, data_dir: Path) -> Iterator[Serving]:
     with Serving(broker, broker.root, TOKEN) as serving:
-        address.write(data_dir, serving.url)
+        address_file.write(data_dir, serving.url)
         yield serving
     assert serving.lines == []
 

@@ -9,8 +9,8 @@ import pytest
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli import main as entry
 from mqtt_broker.cli import pub, sub
-from mqtt_broker.cli.client import Target
 from mqtt_broker.cli.errors import UsageError
+from mqtt_broker.client.blocking import Target
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import CONNECT, NEVER_EXPIRES, PUBLISH, SUBSCRIBE, V5, V31, WILL
 from mqtt_broker.codec.packets import Connect, Will

@@ -12,9 +12,9 @@ import pytest
 
 from mqtt_broker.cli.main import main
 from mqtt_broker.security import sql
-from mqtt_broker.security.bans import read_bans
-from mqtt_broker.security.password_file import PasswordFile
-from mqtt_broker.security.passwords import Passwords
+from mqtt_broker.security.authentication.password_file import PasswordFile
+from mqtt_broker.security.authentication.password_hasher import Passwords
+from mqtt_broker.security.protection.bans import read_bans
 
 
 class Stdin(io.TextIOWrapper):
@@ -60,7 +60,7 @@ def test_a_user_is_added_changed_and_removed(
 
 
 def test_two_at_a_time_lose_nothing(tmp_path: Path) -> None:
-    from mqtt_broker.security.whole_files import alone, write_whole
+    from mqtt_broker.security.files.atomic_files import alone, write_whole
 
     path = tmp_path / "count"
     path.write_text("0")

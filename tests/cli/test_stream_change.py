@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.admin import address
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.settings import Settings
-from tests.admin.brokers import LogBroker, Serving
+from mqtt_broker.http_api import address_file
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.stream_settings import Settings
 from tests.cli.streams import TOKEN, Shell
 from tests.cli.test_stream_read import fill
+from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.logs import NAME
 
 
@@ -155,9 +155,9 @@ def test_where_the_broker_is(
     assert TOKEN not in found.err
     shell.fails(2, "url: 'nonsense' is none like http://host:port", *asked, "--api", "nonsense")
     shell.fails(1, "http://127.0.0.1:1: Connection refused", *asked, "--api", "http://127.0.0.1:1")
-    address.write(data_dir, "http://127.0.0.1:1")
+    address_file.write(data_dir, "http://127.0.0.1:1")
     shell.fails(1, "Connection refused", *asked, "--data-dir", str(data_dir))
-    (data_dir / address.FILE).write_text("{}")
+    (data_dir / address_file.FILE).write_text("{}")
     shell.fails(1, "is not what a broker writes", *asked, "--data-dir", str(data_dir))
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mqtt_broker.streams import parquet
-from tests.admin.brokers import LogBroker, Serving
+from mqtt_broker.streams.remote import parquet_export
 from tests.cli.streams import PROGRAM, Shell
 from tests.cli.test_stream_read import damage, fill
+from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.logs import NAME
 
 
@@ -63,7 +63,7 @@ def test_a_range(broker: LogBroker, log: str, shell: Shell, tmp_path: Path) -> N
 
 def test_parquet(broker: LogBroker, log: str, shell: Shell, tmp_path: Path,
                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr(parquet, "ROWS", 8)
+    monkeypatch.setattr(parquet_export, "ROWS", 8)
     fill(broker, 40)
     path = tmp_path / "out.parquet"
     argv = ("export", NAME, "--log", log, "--format", "parquet", "-o", str(path))

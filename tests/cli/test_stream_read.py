@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.cli import stream_text
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.source import Source
-from tests.admin.brokers import PATIENCE_S, LogBroker, Serving
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
 from tests.cli.streams import PROGRAM, TOKEN, Shell
+from tests.http_api.brokers import PATIENCE_S, LogBroker, Serving
 from tests.streams.logs import NAME, Sent, segments
 
 PLACES = ["data directory", "streams", "url"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from mqtt_broker.cli import sub_format
-from mqtt_broker.cli.client_protocol import Message
 from mqtt_broker.cli.errors import Failure, UsageError
+from mqtt_broker.client.protocol import Message
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.properties import Properties
 

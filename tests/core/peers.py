@@ -30,10 +30,10 @@ from mqtt_broker.codec.packets import (
     Will,
 )
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.access import Access
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.connection import Connection
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.limits.settings import Settings
 
 START = 1000.0
 

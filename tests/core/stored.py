@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
-from mqtt_broker.core.settings import Settings
-from sessions.journal import COMMIT, Journal, Owner
+from sessions.journal.journal import COMMIT, Journal, Owner
 from tests.core.peers import START, World
-from tests.store.memory_store import MemoryStore, Page
+from tests.sessions.store.memory_store import MemoryStore, Page
 
 
 class StoredWorld(World):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessions.journal import MEMORY
+from sessions.journal.journal import MEMORY
 from tests.core.peers import V311, publish
 from tests.core.stored import StoredWorld
 from tests.core.test_durable import kept

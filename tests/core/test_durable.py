@@ -12,7 +12,7 @@ from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Connack, Disconnect, Publish, Suback, Unsuback, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.restore import SIGN_OF_LIFE_S
-from sessions.journal import MEMORY, RELAXED
+from sessions.journal.journal import MEMORY, RELAXED
 from tests.core.peers import V5, V311, Peer, connect, disconnect, publish, subscribe, unsubscribe
 from tests.core.stored import StoredWorld
 

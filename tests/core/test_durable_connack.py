@@ -13,8 +13,8 @@ from mqtt_broker.codec.constants import PUBREC, V31
 from mqtt_broker.codec.encode import encode_from_client
 from mqtt_broker.codec.packets import Ack, Connack, Disconnect, Publish, Suback, Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.access import PENDING, Allow, ConnectRequest, OpenAccess, Reply
-from sessions.journal import MEMORY, RELAXED
+from mqtt_broker.core.interfaces.access import PENDING, Allow, ConnectRequest, OpenAccess, Reply
+from sessions.journal.journal import MEMORY, RELAXED
 from tests.core.peers import V5, V311, Peer, connect, disconnect, publish, subscribe
 from tests.core.stored import StoredWorld
 

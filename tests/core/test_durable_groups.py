@@ -10,7 +10,7 @@ from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack
-from sessions.journal import MEMORY
+from sessions.journal.journal import MEMORY
 from tests.core.peers import V5, Peer, World, publish, subscribe, unsubscribe
 from tests.core.stored import StoredWorld
 

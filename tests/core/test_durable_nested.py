@@ -12,10 +12,10 @@ from mqtt_broker.codec.constants import PUBACK
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.groups import Group
+from mqtt_broker.core.routing.shared_groups import Group
 from mqtt_broker.topics.shared import Member
-from sessions.journal import Item, Journal, Ticket
-from sessions.message import Grant, single
+from sessions.journal.journal import Item, Journal, Ticket
+from sessions.messages.message import Grant, single
 from tests.core.peers import V5, Peer, connect, publish, subscribe
 from tests.core.stored import StoredWorld
 

@@ -10,8 +10,8 @@ from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Suback, Unsuback
-from mqtt_broker.core.access import Allow
-from sessions.journal import RELAXED
+from mqtt_broker.core.interfaces.access import Allow
+from sessions.journal.journal import RELAXED
 from tests.core.peers import V5, V311, Peer, publish, subscribe, unsubscribe
 from tests.core.stored import StoredWorld
 

@@ -10,7 +10,7 @@ from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Publish, Suback
-from sessions.journal import RELAXED
+from sessions.journal.journal import RELAXED
 from tests.core.peers import V5, Peer, publish, subscribe, unsubscribe
 from tests.core.stored import StoredWorld
 

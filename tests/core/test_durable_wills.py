@@ -11,7 +11,7 @@ from mqtt_broker.codec.constants import V311
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.restore import SIGN_OF_LIFE_S
-from sessions.rows import SessionRow
+from sessions.journal.rows import SessionRow
 from tests.core.peers import V5, Peer, connect, disconnect, publish, subscribe
 from tests.core.stored import StoredWorld
 

@@ -10,7 +10,7 @@ import pytest
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.packets import Disconnect, Will
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.core.access import PENDING, Access, Allow, ConnectRequest, Verdict
+from mqtt_broker.core.interfaces.access import PENDING, Access, Allow, ConnectRequest, Verdict
 from tests.core.peers import V5, V311, World, connect, disconnect, publish, subscribe
 from tests.core.stored import StoredWorld
 

@@ -17,20 +17,21 @@ import pytest
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Publish, Suback
-from mqtt_broker.core import connection as connections
-from sessions import holds, journal, packing, records, session, tickets
+from mqtt_broker.core.clients import connection as connections
+from sessions import holds, session
 from sessions.holds import Then
+from sessions.journal import journal, packing, records, transaction
 from tests.core.peers import V5, V311, Peer, publish, subscribe
 from tests.core.stored import StoredWorld
-from tests.store.memory_store import MemoryStore
+from tests.sessions.store.memory_store import MemoryStore
 
 EXPIRY = 0xFFFF_FFFF
 CALLS_MAX = 400
 # What flush calls, beside what Python does by itself.
 CALLS: tuple[tuple[Any, str], ...] = (
     (packing, "pack"),
-    (tickets.Ticket, "pack"),
-    (tickets.Ticket, "holds_of"),
+    (transaction.Ticket, "pack"),
+    (transaction.Ticket, "holds_of"),
     (records, "encode_stored"),
     (records, "encode_delivered"),
     (records, "encode_retained"),
@@ -236,14 +237,14 @@ def test_one_that_never_fits_in_memory_is_refused_at_last(monkeypatch: pytest.Mo
     kept(world, "away", "a", 1).drop()
     world.commit()
     one, two = world.client("one"), world.client("two")
-    pack = tickets.Ticket.pack
+    pack = transaction.Ticket.pack
 
-    def fail(ticket: tickets.Ticket) -> list[bytes]:
+    def fail(ticket: transaction.Ticket) -> list[bytes]:
         if ticket.messages[0].payload == b"too much":
             raise MemoryError
         return pack(ticket)
 
-    monkeypatch.setattr(tickets.Ticket, "pack", fail)
+    monkeypatch.setattr(transaction.Ticket, "pack", fail)
     one.send(publish("a", b"too much", qos=1, retain=True))
     two.send(publish("a", b"enough", qos=1))
     with pytest.raises(MemoryError):

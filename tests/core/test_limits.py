@@ -14,8 +14,8 @@ from mqtt_broker.codec.constants import PUBACK, REMAINING_LENGTH_MAX, V5, V311
 from mqtt_broker.codec.encode import encode_ack, encode_auth, encode_from_client
 from mqtt_broker.codec.packets import Ack, Auth, Connack, Connect, Disconnect, Publish, Suback, Will
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.core.access import Allow, ConnectRequest, OpenAccess, Verdict
-from mqtt_broker.core.limits import (
+from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, OpenAccess, Verdict
+from mqtt_broker.core.limits.client_limits import (
     ANY_RATE,
     KnownLimits,
     Limits,
@@ -23,9 +23,9 @@ from mqtt_broker.core.limits import (
     of_settings,
     stricter,
 )
-from mqtt_broker.core.rates import Allowance, Meter, count_publishes
-from mqtt_broker.core.settings import UNLIMITED, Settings
-from sessions.message import Grant, single
+from mqtt_broker.core.limits.settings import UNLIMITED, Settings
+from mqtt_broker.core.limits.token_bucket import Allowance, Meter, count_publishes
+from sessions.messages.message import Grant, single
 from tests.core.peers import START, Peer, World, connect, publish
 from tests.core.stored import StoredWorld
 

@@ -11,8 +11,8 @@ import pytest
 from mqtt_broker.codec.constants import PUBCOMP, PUBREC
 from mqtt_broker.codec.encode import encode_publish
 from mqtt_broker.codec.packets import Ack
-from mqtt_broker.core.answers import ANSWERS_HELD_BYTES_MAX
-from mqtt_broker.core.states import ACTIVE
+from mqtt_broker.core.clients.ack_queue import ANSWERS_HELD_BYTES_MAX
+from mqtt_broker.core.clients.states import ACTIVE
 from tests.core.peers import V5, V311, Peer, World, publish
 from tests.core.stored import StoredWorld
 

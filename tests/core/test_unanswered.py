@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_broker.core import unanswered
-from sessions.journal import MEMORY, Ticket
+from mqtt_broker.core.clients import unanswered
+from sessions.journal.journal import MEMORY, Ticket
 from tests.core.peers import V5 as VERSION
 from tests.core.peers import Peer, World, publish, subscribe
 from tests.core.stored import StoredWorld

@@ -17,12 +17,12 @@ from typing import Final
 
 import pytest
 
-from mqtt_broker.admin import address
 from mqtt_broker.cli import demo
 from mqtt_broker.cli.main import main
-from spark_ingest import session
+from mqtt_broker.http_api import address_file
+from spark_ingest.run import spark_session
 from tests.server.process import ROOT, environment
-from tests.spark.conftest import what_is_missing
+from tests.spark_ingest.conftest import what_is_missing
 
 PATIENCE_S: Final = 180.0
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
@@ -43,7 +43,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[object, str
 @pytest.fixture
 def fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether there is Spark here is not what is tested."""
-    monkeypatch.setattr(session, "check", lambda: None)
+    monkeypatch.setattr(spark_session, "check", lambda: None)
 
 
 # What it refuses.
@@ -52,7 +52,7 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_java_it_says_so_and_makes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session, "NEEDED", ())
+    monkeypatch.setattr(spark_session, "NEEDED", ())
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     code, said = refused(capsys, "--dir", str(tmp_path / "demo"))
     assert code == 2
@@ -87,10 +87,10 @@ def test_a_demo_that_runs_is_not_removed(
 ) -> None:
     folder = demo._made(tmp_path / "demo")
     (folder / "data").mkdir()
-    address.write(folder / "data", "http://127.0.0.1:1")  # of this process, which runs
+    address_file.write(folder / "data", "http://127.0.0.1:1")  # of this process, which runs
     code, said = refused(capsys, "--dir", str(folder))
     assert code == 2 and "a broker still runs" in said
-    assert (folder / "data" / address.FILE).exists()
+    assert (folder / "data" / address_file.FILE).exists()
 
 
 def test_one_that_is_over_is(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.cli.main import COMMANDS
-from mqtt_broker.server.config import DEFAULT_HTTP, Config, load
-from mqtt_broker.server.listeners_table import DEFAULT_PORTS
+from mqtt_broker.server.config.config import DEFAULT_HTTP, Config, load
+from mqtt_broker.server.config.listeners import DEFAULT_PORTS
 from tests.core.peers import publish, subscribe
 from tests.server.process import Process, refused
 from tests.server.transports import connected, over_tls

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mqtt_broker.streams.errors import StreamError, UnknownStream
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import Record, records
-from mqtt_broker.streams.source import Source
+from mqtt_broker.streams.format.errors import StreamError, UnknownStream
+from mqtt_broker.streams.format.records import Record, records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
 from tests.fault import plan
 from tests.fault.verdict import Flow, Verdict
 

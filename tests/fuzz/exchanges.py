@@ -18,15 +18,15 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.codec.encode import PINGREQ_BYTES
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Auth, Connack, Disconnect, Pingresp
-from mqtt_broker.core.states import ACTIVE
-from mqtt_broker.security import scram
-from mqtt_broker.security.accounts import Account
-from mqtt_broker.security.audit import Audit
-from mqtt_broker.security.chain import Chain, PasswordWay, ScramWay, Step
-from mqtt_broker.security.door import Door
-from mqtt_broker.security.passwords import Passwords
-from mqtt_broker.security.ruleset import RuleSet
-from mqtt_broker.security.scram import METHOD, ScramError
+from mqtt_broker.core.clients.states import ACTIVE
+from mqtt_broker.security.authentication import scram
+from mqtt_broker.security.authentication.accounts import Account
+from mqtt_broker.security.authentication.chain import Chain, PasswordWay, ScramWay, Step
+from mqtt_broker.security.authentication.password_hasher import Passwords
+from mqtt_broker.security.authentication.scram import METHOD, ScramError
+from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.protection.audit_log import Audit
+from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.core.peers import Peer, World
 from tests.security.people import Known, Later, auth, connect
 

@@ -35,14 +35,21 @@ from mqtt_broker.codec.packets import (
     Unsuback,
 )
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.core.access import PENDING, Allow, Challenge, ConnectRequest, Refuse, Verdict
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.connection import Connection
-from mqtt_broker.core.settings import Settings
-from mqtt_broker.core.states import CLOSED
-from mqtt_broker.server.endpoints import WebSocketRules
-from mqtt_broker.server.proxy import SIGNATURE, V2_BYTES_MAX, ProxyError, read_header
-from mqtt_broker.server.websocket import WebSocketLayer
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.clients.states import CLOSED
+from mqtt_broker.core.interfaces.access import (
+    PENDING,
+    Allow,
+    Challenge,
+    ConnectRequest,
+    Refuse,
+    Verdict,
+)
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.server.config.endpoints import WebSocketRules
+from mqtt_broker.server.net.proxy_protocol import SIGNATURE, V2_BYTES_MAX, ProxyError, read_header
+from mqtt_broker.server.net.websocket import WebSocketLayer
 from mqtt_broker.topics.names import split_share
 from tests.fuzz import grammar
 from tests.server.transports import masked

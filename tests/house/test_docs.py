@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqtt_broker.core.access import OpenAccess
+from mqtt_broker.core.interfaces.access import OpenAccess
 from mqtt_broker.testing import ThreadedBroker
 from tests.interop.commands import ended, run, start
 

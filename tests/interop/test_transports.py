@@ -15,7 +15,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from mqtt_broker.server.endpoints import WebSocketRules
+from mqtt_broker.server.config.endpoints import WebSocketRules
 from tests.server.running import Running
 from tests.server.transports import HOST, Files, endpoint
 

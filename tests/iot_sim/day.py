@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from iot_sim.device import COMMAND, Device, Publication, Spec
-from iot_sim.devices import make
+from iot_sim.devices.device import COMMAND, Device, Publication, Spec
+from iot_sim.models.catalogue import make
 
 START: Final = 1_772_668_800.0  # a Thursday in March 2026, 00:00 UTC
 DAY_S: Final = 86_400.0

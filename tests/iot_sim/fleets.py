@@ -7,12 +7,12 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from iot_sim.engine import Target
-from iot_sim.fleet import Run
-from iot_sim.outcome import Outcome, Sample
-from iot_sim.scenario import Scenario
-from iot_sim.scenario_file import read
-from iot_sim.verdict import Verdict, judge
+from iot_sim.fleet.engine import Target
+from iot_sim.judge.outcome import Outcome, Sample
+from iot_sim.judge.verdict import Verdict, judge
+from iot_sim.run.process import Run
+from iot_sim.scenarios.file import read
+from iot_sim.scenarios.scenario import Scenario
 
 
 @dataclass(slots=True)

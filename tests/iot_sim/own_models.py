@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from iot_sim.device import Publication, Spec, Subscription
-from iot_sim.devices import ModelInfo, Option
-from iot_sim.devices.environment import Environment
+from iot_sim.devices.device import Publication, Spec, Subscription
 from iot_sim.devices.orders import Outcome
 from iot_sim.devices.thing import Order, Thing
-from iot_sim.schema import LONG, Field
+from iot_sim.models.catalogue import ModelInfo, Option
+from iot_sim.models.environment import Environment
+from iot_sim.payloads.schema import LONG, Field
 
 
 class Beacon:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 
-from iot_sim.device import BIRTH, DEATH, RESPONSE, Publication, Spec, Subscription
-from iot_sim.devices import ModelInfo, Option
-from iot_sim.devices.declare import Command
+from iot_sim.devices.device import BIRTH, DEATH, RESPONSE, Publication, Spec, Subscription
+from iot_sim.devices.model_info import Command
+from iot_sim.models.catalogue import ModelInfo, Option
 
 
 class Stub:

@@ -11,10 +11,10 @@ from typing import Any, Final
 import cbor2
 import pytest
 
-from iot_sim.device import Publication
-from iot_sim.devices import make, models
-from iot_sim.devices.camera import read_frame
-from iot_sim.schema import misfits
+from iot_sim.devices.device import Publication
+from iot_sim.models.camera import read_frame
+from iot_sim.models.catalogue import make, models
+from iot_sim.payloads.schema import misfits
 from tests.iot_sim.day import DAY_S, START, Driver, digest, spec, telemetry
 
 # A day of each model, with a link that fails twice; each format where bytes differ by it.

@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from iot_sim.device import CLASSES, Publication
-from iot_sim.devices import command, make, models
+from iot_sim.devices.device import CLASSES, Publication
+from iot_sim.models.catalogue import command, make, models
 from tests.iot_sim.day import START, spec
 
 ROUNDS: Final = 400

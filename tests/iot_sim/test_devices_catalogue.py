@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from iot_sim.device import COMMAND, Publication
-from iot_sim.devices import ModelError, command, find, make, models
+from iot_sim.devices.device import COMMAND, Publication
+from iot_sim.models.catalogue import ModelError, command, find, make, models
 from tests.iot_sim.day import DAY_S, START, Driver, spec, telemetry
 
 OWN = "tests.iot_sim.own_models"

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from iot_sim.device import Publication
-from iot_sim.devices import make
-from iot_sim.devices.camera import make_frame, read_frame
+from iot_sim.devices.device import Publication
 from iot_sim.devices.roads import Drive, Leg, Town, to_degrees
-from iot_sim.signals import HOUR_S
+from iot_sim.devices.signals import HOUR_S
+from iot_sim.models.camera import make_frame, read_frame
+from iot_sim.models.catalogue import make
 from tests.iot_sim.day import DAY_S, START, Driver, spec, telemetry
 
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import pytest
 
-from iot_sim.device import Publication
-from iot_sim.devices import command, models
-from iot_sim.devices.sparkplug_node import DEVICE_TAGS, NODE_TAGS, as_document
+from iot_sim.devices.device import Publication
+from iot_sim.models.catalogue import command, models
+from iot_sim.models.sparkplug_node import DEVICE_TAGS, NODE_TAGS, as_document
 from iot_sim.payloads import sparkplug as spb
+from iot_sim.payloads.schema import misfits
 from iot_sim.payloads.sparkplug import Metric, Payload
-from iot_sim.schema import misfits
 from tests.iot_sim.day import DAY_S, Driver
 
 NODE: Final = "sparkplug_node-0"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from iot_sim.fleet import NotReady, Part
-from mqtt_broker.core.access import Allow, ConnectRequest, Refuse, Verdict
+from iot_sim.run.process import NotReady, Part
+from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, Refuse, Verdict
 from mqtt_broker.testing import ThreadedBroker
 from tests.iot_sim.crooked import Proxy
 from tests.iot_sim.fleets import begin, run

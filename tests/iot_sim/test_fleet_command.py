@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from iot_sim.scenario_file import ready_scenarios
+from iot_sim.scenarios.file import ready_scenarios
 from mqtt_broker.testing import ThreadedBroker
 
 PATIENCE_S = 60.0

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from iot_sim import workers
-from iot_sim.verdict import judge
+from iot_sim.judge.verdict import judge
+from iot_sim.run import processes
 from mqtt_broker.testing import ThreadedBroker
 from tests.iot_sim.fleets import scenario_of
 
@@ -109,8 +109,8 @@ def port(certificate: Path) -> Iterator[int]:
 
 def test_a_fleet_over_tls_passes(port: int, certificate: Path) -> None:
     scenario = scenario_of(SCENARIO)
-    broker = workers.parse_broker(f"mqtts://localhost:{port}", ca_file=str(certificate))
-    outcome = workers.run(scenario, broker)
+    broker = processes.parse_broker(f"mqtts://localhost:{port}", ca_file=str(certificate))
+    outcome = processes.run(scenario, broker)
     verdict = judge(outcome, scenario.limits)
     assert verdict.passed, f"{verdict.broken} {outcome.errors}"
     assert outcome.total("sent") == outcome.total("delivered") > 150
@@ -119,15 +119,15 @@ def test_a_fleet_over_tls_passes(port: int, certificate: Path) -> None:
 
 def test_a_certificate_nobody_knows_is_refused_unless_told(port: int) -> None:
     scenario = scenario_of(SCENARIO)
-    with pytest.raises(workers.SetupError, match="certificate verify failed"):
-        workers.run(scenario, workers.parse_broker(f"mqtts://localhost:{port}"))
-    broker = workers.parse_broker(f"mqtts://localhost:{port}", is_insecure=True)
-    assert judge(workers.run(scenario, broker), scenario.limits).passed
+    with pytest.raises(processes.SetupError, match="certificate verify failed"):
+        processes.run(scenario, processes.parse_broker(f"mqtts://localhost:{port}"))
+    broker = processes.parse_broker(f"mqtts://localhost:{port}", is_insecure=True)
+    assert judge(processes.run(scenario, broker), scenario.limits).passed
 
 
 def test_a_file_that_holds_no_certificates_is_told(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     path.write_text("nothing")
-    broker = workers.parse_broker("mqtts://localhost:1", ca_file=str(path))
-    with pytest.raises(workers.SetupError, match="--cafile"):
+    broker = processes.parse_broker("mqtts://localhost:1", ca_file=str(path))
+    with pytest.raises(processes.SetupError, match="--cafile"):
         broker.target()

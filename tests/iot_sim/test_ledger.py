@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iot_sim import stamps
-from iot_sim.device import TELEMETRY
-from iot_sim.histogram import Histogram, highest, lowest
-from iot_sim.ledger import DEVICE, NOBODY, OBSERVER, Flow, Ledger, merge_tallies
-from iot_sim.spans import Spans
+from iot_sim.devices.device import TELEMETRY
+from iot_sim.judge import stamps
+from iot_sim.judge.histogram import Histogram, highest, lowest
+from iot_sim.judge.intervals import Spans
+from iot_sim.judge.ledger import DEVICE, NOBODY, OBSERVER, Flow, Ledger, merge_tallies
 
 NUMBERS = st.lists(st.integers(0, 40), max_size=80)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from iot_sim.scenario_file import load
+from iot_sim.scenarios.file import load
 from mqtt_broker.testing import ThreadedBroker
 
 ROOT = Path(__file__).resolve().parents[2]

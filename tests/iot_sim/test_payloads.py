@@ -21,8 +21,8 @@ from iot_sim.payloads.layouts import (
     make_layout,
     read_json,
 )
+from iot_sim.payloads.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
 from iot_sim.payloads.templates import TEMPLATE_CHARS_MAX, Template, TemplateError
-from iot_sim.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
 
 CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=150)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-from iot_sim.outcome import Sample
-from iot_sim.progress import Progress, ms
+from iot_sim.judge.outcome import Sample
+from iot_sim.report.progress import Progress, ms
 from tests.iot_sim.fleets import scenario_of
 
 SCENARIO = """

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from iot_sim import faults, shapes
-from iot_sim.reading import ScenarioError
-from iot_sim.scenario import check_rate
-from iot_sim.scenario_file import FLEET_KEYS, SCENARIO_KEYS, device_of, load, ready_scenarios
-from iot_sim.verdict import LIMITS
+from iot_sim.judge.verdict import LIMITS
+from iot_sim.scenarios import faults, load_shapes
+from iot_sim.scenarios.file import FLEET_KEYS, SCENARIO_KEYS, device_of, load, ready_scenarios
+from iot_sim.scenarios.scenario import check_rate
+from iot_sim.scenarios.tables import ScenarioError
 from tests.iot_sim.fleets import scenario_of
 
 GOOD = """
@@ -287,7 +287,14 @@ def test_resizing_keeps_the_story() -> None:
 
 def test_the_document_has_every_key() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "SIMULATOR.md").read_text()
-    keys = {*FLEET_KEYS, *SCENARIO_KEYS, *LIMITS, *faults.KINDS, *shapes.KINDS, "late_after_ms"}
-    keys |= {key for allowed in shapes.KINDS.values() for key in allowed}
+    keys = {
+        *FLEET_KEYS,
+        *SCENARIO_KEYS,
+        *LIMITS,
+        *faults.KINDS,
+        *load_shapes.KINDS,
+        "late_after_ms",
+    }
+    keys |= {key for allowed in load_shapes.KINDS.values() for key in allowed}
     missing = [key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text]
     assert not missing

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from iot_sim.devices import models
-from iot_sim.schema import (
+from iot_sim.models.catalogue import models
+from iot_sim.payloads.schema import (
     BINARY,
     BOOLEAN,
     DOUBLE,

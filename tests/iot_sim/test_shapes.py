@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iot_sim.faults import Fault, plan
-from iot_sim.filters import FilterSet, covers, disjoint, matches, overlap
-from iot_sim.shapes import Shape
+from iot_sim.judge.filters import FilterSet, covers, disjoint, matches, overlap
+from iot_sim.scenarios.faults import Fault, plan
+from iot_sim.scenarios.load_shapes import Shape
 from tests.iot_sim.fleets import scenario_of
 
 

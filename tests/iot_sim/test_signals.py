@@ -9,7 +9,17 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from iot_sim.signals import DAY_S, HOUR_S, Battery, Clock, Defects, Signal, bell, hour_of, wait
+from iot_sim.devices.signals import (
+    DAY_S,
+    HOUR_S,
+    Battery,
+    Clock,
+    Defects,
+    Signal,
+    bell,
+    hour_of,
+    wait,
+)
 
 START = 1_772_668_800.0
 

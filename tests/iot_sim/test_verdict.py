@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from iot_sim import report
-from iot_sim.charts import Line, line_chart, nice, thin
-from iot_sim.ledger import Tally
-from iot_sim.outcome import COUNTERS, Outcome, Sample
-from iot_sim.scenario_file import load
-from iot_sim.verdict import LIMITS, judge, number
+from iot_sim.judge.ledger import Tally
+from iot_sim.judge.outcome import COUNTERS, Outcome, Sample
+from iot_sim.judge.verdict import LIMITS, judge, number
+from iot_sim.report import report
+from iot_sim.report.charts import Line, line_chart, nice, thin
+from iot_sim.scenarios.file import load
 
 
 def outcome_of(**changes: int) -> Outcome:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Final
 
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import restore
-from mqtt_broker.core.settings import Settings
-from mqtt_broker.streams.errors import StreamError
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.source import Source
-from sessions.journal import Journal
-from sessions.recovery import read_page
+from mqtt_broker.streams.format.errors import StreamError
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.write.log import Log
+from sessions.journal.journal import Journal
+from sessions.journal.snapshot import Snapshot
 from sessions.session import Session
-from sessions.snapshot import Snapshot
-from sessions.store import Store, StoreError
+from sessions.store.state_loader import read_page
+from sessions.store.store import Store, StoreError
 from tests.powerloss.promised import Promise, Promised
 
 NAME: Final = "load"

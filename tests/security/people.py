@@ -10,16 +10,16 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.encode import encode_auth, encode_from_client
 from mqtt_broker.codec.packets import Connect, Will
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.core.access import ConnectRequest, PeerCertificate, Verdict
-from mqtt_broker.security.accounts import Account
-from mqtt_broker.security.audit import Audit
-from mqtt_broker.security.bans import Bans
-from mqtt_broker.security.chain import Chain, PasswordWay, Step
-from mqtt_broker.security.door import Door
-from mqtt_broker.security.passwords import Passwords, hash_password
-from mqtt_broker.security.rule_rows import rule_of
-from mqtt_broker.security.ruleset import RuleSet
-from mqtt_broker.security.tiers import Tiers
+from mqtt_broker.core.interfaces.access import ConnectRequest, PeerCertificate, Verdict
+from mqtt_broker.security.authentication.accounts import Account
+from mqtt_broker.security.authentication.chain import Chain, PasswordWay, Step
+from mqtt_broker.security.authentication.password_hasher import Passwords, hash_password
+from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.protection.audit_log import Audit
+from mqtt_broker.security.protection.bans import Bans
+from mqtt_broker.security.rules.client_limits import Tiers
+from mqtt_broker.security.rules.rule_parser import rule_of
+from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.core.peers import Peer, World
 
 PASSWORDS = {"ann": b"ann's", "bob": b"bob's"}

@@ -13,7 +13,7 @@ import pytest
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Connack, Publish
-from mqtt_broker.core import states
+from mqtt_broker.core.clients import states
 from tests.core.peers import Peer, publish
 from tests.security.people import PASSWORDS, Gate, connect, rule_set
 

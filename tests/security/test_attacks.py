@@ -11,16 +11,17 @@ import pytest
 from sqlalchemy import text as sql_text
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.core.access import PeerCertificate, Refuse
-from mqtt_broker.security import scram, sql
-from mqtt_broker.security.accounts import Account
-from mqtt_broker.security.bans import Bans, Flapping, make_ban, read_bans
-from mqtt_broker.security.certificates import CertificateWay
-from mqtt_broker.security.chain import PasswordWay, ScramWay, Step
-from mqtt_broker.security.errors import FileError
-from mqtt_broker.security.throttle import Limits, Throttle
-from mqtt_broker.security.tokens import Claims, TokenWay
-from mqtt_broker.server.security_threads import still_welcome
+from mqtt_broker.core.interfaces.access import PeerCertificate, Refuse
+from mqtt_broker.security import sql
+from mqtt_broker.security.authentication import scram
+from mqtt_broker.security.authentication.accounts import Account
+from mqtt_broker.security.authentication.certificates import CertificateWay
+from mqtt_broker.security.authentication.chain import PasswordWay, ScramWay, Step
+from mqtt_broker.security.authentication.jwt import Claims, TokenWay
+from mqtt_broker.security.files.errors import FileError
+from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban, read_bans
+from mqtt_broker.security.protection.throttle import Limits, Throttle
+from mqtt_broker.server.services.auth_workers import still_welcome
 from tests.core.peers import START
 from tests.security.people import HASHES, Gate, Known, connect, reason_of
 from tests.security.test_scram import KEYS, data_of
@@ -233,7 +234,7 @@ def salt_of(gate: Gate, username: str) -> str:
 
 def test_salts_do_not_tell_who_exists_when_the_file_changes(tmp_path: Path) -> None:
     """Those of known users stay when somebody else is added; those of strangers have to as well."""
-    from mqtt_broker.security.password_file import PasswordFile
+    from mqtt_broker.security.authentication.password_file import PasswordFile
 
     path = tmp_path / "users"
     path.write_text(f"ann:{KEYS.encode()}\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.security.audit import Audit, AuditFile
+from mqtt_broker.security.protection.audit_log import Audit, AuditFile
 
 
 def test_lines_from_many_threads(tmp_path: Path) -> None:

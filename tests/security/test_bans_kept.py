@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.security.bans import (
+from mqtt_broker.security.files.errors import FileError
+from mqtt_broker.security.protection.bans import (
     Bans,
     Flapping,
     add_ban,
@@ -18,7 +19,6 @@ from mqtt_broker.security.bans import (
     read_bans,
     write_bans,
 )
-from mqtt_broker.security.errors import FileError
 
 
 def test_add_and_lift(tmp_path: Path) -> None:

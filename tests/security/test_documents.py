@@ -8,10 +8,10 @@ import tomllib
 from pathlib import Path
 
 from mqtt_broker.security import sql
-from mqtt_broker.security.bans import Flapping
-from mqtt_broker.security.throttle import Limits
-from mqtt_broker.server import security_tables
-from mqtt_broker.server.security_tables import Security, read_security
+from mqtt_broker.security.protection.bans import Flapping
+from mqtt_broker.security.protection.throttle import Limits
+from mqtt_broker.server.config import security as tables
+from mqtt_broker.server.config.security import Security, read_security
 
 TEXT = (Path(__file__).parents[2] / "docs" / "SECURITY.md").read_text()
 AUTH = {"type", "name", "listeners"}
@@ -37,8 +37,8 @@ def test_ways_in() -> None:
     text = chapter("Ways in")
     table = {named(row[0])[0]: row for row in rows(text) if len(row) == 3}
     del table["type"]  # the head
-    assert table.keys() == security_tables._TYPES.keys()
-    for kind, keys in security_tables._TYPES.items():
+    assert table.keys() == tables._TYPES.keys()
+    for kind, keys in tables._TYPES.items():
         missing = set(keys) - set(named(table[kind][2]))
         assert not missing, (kind, missing)
     for key in AUTH - {"type"}:
@@ -48,13 +48,13 @@ def test_ways_in() -> None:
 def test_keys_of_rules_stand_in_the_example() -> None:
     examples = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)]
     seen = {key for found in examples for row in found.get("acl", ()) for key in row}
-    assert seen == {*security_tables._ACL_KEYS, "database_url"}
+    assert seen == {*tables._ACL_KEYS, "database_url"}
 
 
 def test_examples_can_be_read() -> None:
     way = {"type": "anonymous"}
     for text in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL):
-        table = {k: v for k, v in tomllib.loads(text).items() if k in security_tables.TABLES}
+        table = {k: v for k, v in tomllib.loads(text).items() if k in tables.TABLES}
         read_security({"auth": [way], **table}, "")
 
 
@@ -64,7 +64,7 @@ def test_keys_of_security_and_their_defaults() -> None:
     for row in rows(chapter("Keys of `[security]`")):
         keys, defaults = named(row[0]), named(row[1]) or [row[1]]
         said.update(zip(keys, defaults * (len(keys) // len(defaults)), strict=True))
-    assert said.keys() == set(security_tables._OWN_KEYS)
+    assert said.keys() == set(tables._OWN_KEYS)
     security = read_security({"security": {}}, "")
     assert security == Security()
     parts = {

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.security.bans import Bans, Flapping, make_ban, read_bans, write_bans
-from mqtt_broker.security.errors import FileError
-from mqtt_broker.security.queueing import FairQueue
-from mqtt_broker.security.throttle import Limits, Throttle
+from mqtt_broker.security.authentication.fair_queue import FairQueue
+from mqtt_broker.security.files.errors import FileError
+from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban, read_bans, write_bans
+from mqtt_broker.security.protection.throttle import Limits, Throttle
 
 ONE, TWO = ipaddress.ip_address("192.0.2.1"), ipaddress.ip_address("2001:db8::1")
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert, make_url
 
 from mqtt_broker.security import sql
-from mqtt_broker.security.errors import Unavailable
+from mqtt_broker.security.files.errors import Unavailable
 from tests.fault.postgres import PostgreSQL
 from tests.fault.postgres import Unavailable as NoServer
 from tests.security.people import HASHES

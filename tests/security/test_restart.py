@@ -6,12 +6,12 @@ from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Connack, Will
 from mqtt_broker.codec.properties import Properties
-from mqtt_broker.core.access import PeerCertificate
-from mqtt_broker.security.audit import Audit
-from mqtt_broker.security.certificates import CertificateWay
-from mqtt_broker.security.chain import Chain, Step
-from mqtt_broker.security.door import Door
-from mqtt_broker.security.passwords import Passwords
+from mqtt_broker.core.interfaces.access import PeerCertificate
+from mqtt_broker.security.authentication.certificates import CertificateWay
+from mqtt_broker.security.authentication.chain import Chain, Step
+from mqtt_broker.security.authentication.password_hasher import Passwords
+from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.protection.audit_log import Audit
 from tests.core.peers import Peer, publish
 from tests.core.stored import StoredWorld
 from tests.security.people import Later, connect, reason_of, rule_set

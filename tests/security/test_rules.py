@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtt_broker.security.filters import common, covers, levels_of
-from mqtt_broker.security.identity import Grant, Identity, address_of
-from mqtt_broker.security.rule_rows import rule_of
-from mqtt_broker.security.rules import Rule, RuleError, judged
-from mqtt_broker.security.ruleset import RuleSet
+from mqtt_broker.security.rules.identity import Grant, Identity, address_of
+from mqtt_broker.security.rules.rule import Rule, RuleError, judged
+from mqtt_broker.security.rules.rule_parser import rule_of
+from mqtt_broker.security.rules.ruleset import RuleSet
+from mqtt_broker.topics.filter_sets import common, covers, levels_of
 from mqtt_broker.topics.names import filter_problem, matches
 
 WORDS: Final = ("a", "b", "", "$x")

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Auth, Connack, Disconnect
-from mqtt_broker.security import scram
-from mqtt_broker.security.accounts import Account
-from mqtt_broker.security.chain import PasswordWay, ScramWay, Step
-from mqtt_broker.security.scram import METHOD, ScramError
+from mqtt_broker.security.authentication import scram
+from mqtt_broker.security.authentication.accounts import Account
+from mqtt_broker.security.authentication.chain import PasswordWay, ScramWay, Step
+from mqtt_broker.security.authentication.scram import METHOD, ScramError
 from tests.core.peers import Peer
 from tests.security.people import Gate, Known, auth, connect, reason_of
 

@@ -16,10 +16,10 @@ from sqlalchemy import delete, insert
 
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.security import sql
-from mqtt_broker.security.bans import make_ban, write_bans
-from mqtt_broker.server.config import ConfigError, load
-from mqtt_broker.server.security import check_access
-from mqtt_broker.server.security_tables import Security
+from mqtt_broker.security.protection.bans import make_ban, write_bans
+from mqtt_broker.server.config.config import ConfigError, load
+from mqtt_broker.server.config.security import Security
+from mqtt_broker.server.services.security import check_access
 from tests.core.peers import publish, subscribe
 from tests.security.people import HASHES, connect
 from tests.server.running import Raw, Running

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import delete, insert, text, update
 
 from mqtt_broker.security import sql
-from mqtt_broker.security.errors import FileError, Unavailable
-from mqtt_broker.security.identity import Identity
-from mqtt_broker.security.password_file import PasswordFile, decode_line
-from mqtt_broker.security.passwords import Passwords, hash_password
-from mqtt_broker.security.ruleset import RuleSet
-from mqtt_broker.security.scram import make_keys
+from mqtt_broker.security.authentication.password_file import PasswordFile, decode_line
+from mqtt_broker.security.authentication.password_hasher import Passwords, hash_password
+from mqtt_broker.security.authentication.scram import make_keys
+from mqtt_broker.security.files.errors import FileError, Unavailable
+from mqtt_broker.security.rules.identity import Identity
+from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.security.people import HASHES
 
 KEYS = make_keys(b"x", b"salt" * 4).encode()

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Disconnect
-from mqtt_broker.security.chain import PasswordWay, Step
-from mqtt_broker.security.errors import FileError
-from mqtt_broker.security.tokens import Claims, TokenWay, read_keys
+from mqtt_broker.security.authentication.chain import PasswordWay, Step
+from mqtt_broker.security.authentication.jwt import Claims, TokenWay, read_keys
+from mqtt_broker.security.files.errors import FileError
 from tests.core.peers import START
 from tests.security.people import Gate, reason_of
 

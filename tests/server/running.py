@@ -14,11 +14,11 @@ from typing import Any, Final, Self, TypeVar
 import uvloop
 
 from mqtt_broker.codec.constants import V5
-from mqtt_broker.core.settings import Settings
-from mqtt_broker.server.app import Server
-from mqtt_broker.server.config import Config
-from mqtt_broker.server.listeners import Endpoint
-from mqtt_broker.server.loop import TurnLoop
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.net.event_loop import TurnLoop
+from mqtt_broker.server.net.listener import Endpoint
+from mqtt_broker.server.server import Server
 from tests.core.peers import connect
 
 Result = TypeVar("Result")

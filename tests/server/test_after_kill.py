@@ -13,10 +13,10 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.packets import Publish, Will
 from mqtt_broker.codec.properties import NO_PROPERTIES
-from mqtt_broker.server.heartbeat import FILE, Heartbeat
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.source import Source
+from mqtt_broker.server.process.heartbeat import FILE, Heartbeat
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
 from tests.core.peers import connect, publish, subscribe
 from tests.server.process import Process
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from mqtt_broker.cli.main import main
-from mqtt_broker.core.settings import Settings
-from mqtt_broker.server.config import Config, ConfigError, is_local, load
-from mqtt_broker.server.listeners import Endpoint
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.server.config.config import Config, ConfigError, is_local, load
+from mqtt_broker.server.net.listener import Endpoint
 from tests.server.process import document, environment
 from tests.server.transports import Files
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.codec.constants import V5
-from mqtt_broker.core.limits import Limits
-from mqtt_broker.server.config import Config, ConfigError, load
-from mqtt_broker.server.endpoints import Endpoint, Rules, WebSocketRules
-from mqtt_broker.server.limits_table import KEYS
+from mqtt_broker.core.limits.client_limits import Limits
+from mqtt_broker.server.config.client_limits import KEYS
+from mqtt_broker.server.config.config import Config, ConfigError, load
+from mqtt_broker.server.config.endpoints import Endpoint, Rules, WebSocketRules
 from tests.core.peers import connect, publish, subscribe
 from tests.server.process import document
 from tests.server.running import Raw, Running

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.server.config import Config, ConfigError, load
-from mqtt_broker.server.endpoints import (
+from mqtt_broker.server.config.config import Config, ConfigError, load
+from mqtt_broker.server.config.endpoints import (
     Endpoint,
     ProxyRules,
     Rules,

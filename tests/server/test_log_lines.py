@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.server.config import ConfigError, load
-from mqtt_broker.server.log_lines import CHARS_MAX, LINES_PER_S, LogLines, shown
+from mqtt_broker.server.config.config import ConfigError, load
+from mqtt_broker.server.process.log_limiter import CHARS_MAX, LINES_PER_S, LogLines, shown
 from tests.security.people import connect
 from tests.server.running import Running
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_broker.server.log_linger import LOG_LINGER_S, LogLinger
+from mqtt_broker.server.services.log_linger import LOG_LINGER_S, LogLinger
 
 MAX = 8_000
 WHOLE = pytest.approx(LOG_LINGER_S)

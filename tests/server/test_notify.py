@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.server.notify import Notifier
+from mqtt_broker.server.process.systemd import Notifier
 from tests.server.process import PATIENCE_S, Process
 
 

@@ -15,20 +15,21 @@ from typing import Any, Final
 
 import pytest
 
-from mqtt_broker.core import publish as core_publish
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.connection import Connection
-from mqtt_broker.core.dead_letters import DeadLetters
-from mqtt_broker.server.app import Server
-from mqtt_broker.server.config import Config
-from mqtt_broker.server.durable import Durable
-from mqtt_broker.server.telemetry import Telemetry
-from sessions import paging, records, workers
-from sessions.commits import Writer
-from sessions.folder import Folder
-from sessions.journal import Journal
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.inbound import publish as core_publish
+from mqtt_broker.core.routing.dead_letters import DeadLetters
+from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.server import Server
+from mqtt_broker.server.services.storage import Durable
+from mqtt_broker.server.services.streams import Telemetry
+from sessions.journal import records
+from sessions.journal.journal import Journal
 from sessions.session import Session
-from sessions.store import Store
+from sessions.store import pager, worker
+from sessions.store.applier import Folder
+from sessions.store.store import Store
+from sessions.store.writer import Writer
 from tests.core.peers import V311, publish, subscribe
 from tests.server.running import Running
 
@@ -68,9 +69,9 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Folder, "fold_some"),
     (Folder, "_report"),
     (Folder, "_read"),
-    (paging.Pager, "_read"),
-    (workers.Worker, "attempt"),
-    (workers.Worker, "_say"),
+    (pager.Pager, "_read"),
+    (worker.Worker, "attempt"),
+    (worker.Worker, "_say"),
     (core_publish, "route_messages"),
     (records, "seal"),
     (records, "encode_delivered"),
@@ -164,9 +165,9 @@ def examine(directory: Path, owner: Any, name: str, nth: int, error: type[Except
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "RETRY_S", 0.001)
-    monkeypatch.setattr(workers, "RETRY_S_MAX", 0.02)
-    monkeypatch.setattr("mqtt_broker.server.durable._RETRY_S", 0.02)
+    monkeypatch.setattr(worker, "RETRY_S", 0.001)
+    monkeypatch.setattr(worker, "RETRY_S_MAX", 0.02)
+    monkeypatch.setattr("mqtt_broker.server.services.storage._RETRY_S", 0.02)
 
 
 def test_each_call_fails_in_one_broker(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.server.endpoints import Endpoint, ProxyRules, Rules
-from mqtt_broker.server.proxy import SIGNATURE, Header, ProxyError, read_header
+from mqtt_broker.server.config.endpoints import Endpoint, ProxyRules, Rules
+from mqtt_broker.server.net.proxy_protocol import SIGNATURE, Header, ProxyError, read_header
 from tests.core.peers import connect
 from tests.fuzz.targets import proxy_once
 from tests.server.running import LOOPS, Running

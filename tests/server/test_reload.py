@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.server.reload import Reload
+from mqtt_broker.server.process.reload import Reload
 from tests.server.certificates import Authority
 from tests.server.process import Process
 from tests.server.running import Raw, Running
@@ -152,7 +152,7 @@ def test_sighup_reads_again(tmp_path: Path) -> None:
 
 
 def test_looks_by_itself_and_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqtt_broker.server.reload.LOOK_S", 0.01)
+    monkeypatch.setattr("mqtt_broker.server.process.reload.LOOK_S", 0.01)
     path = tmp_path / "f"
     path.write_text("1")
     seen = threading.Event()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.server.schemas import WHY_BYTES_MAX, WHY_CHARS_MAX, Schema, SchemaCheck
+from mqtt_broker.server.config.schemas import WHY_BYTES_MAX, WHY_CHARS_MAX, Schema, SchemaCheck
 
 ALTERNATIVES = {"items": {"anyOf": [{"type": "string"}, {"type": "object"}]}}
 

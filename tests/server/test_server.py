@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.codec.constants import V5, V311
-from mqtt_broker.core.connection import Connection
-from mqtt_broker.server.app import Server
-from mqtt_broker.server.config import Config, ConfigError
-from mqtt_broker.server.listeners import Endpoint
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.server.config.config import Config, ConfigError
+from mqtt_broker.server.net.listener import Endpoint
+from mqtt_broker.server.server import Server
 from tests.core.peers import connect, publish, subscribe
 from tests.server.running import LOOPS, Raw, Running
 

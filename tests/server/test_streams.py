@@ -13,15 +13,15 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.codec.constants import V311
-from mqtt_broker.server import durable
-from mqtt_broker.server.config import Config, ConfigError, StartError, load
-from mqtt_broker.streams.disk import Disk
-from mqtt_broker.streams.errors import Invalid, UnknownStream
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import Record, records
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.source import Source
+from mqtt_broker.server.config.config import Config, ConfigError, StartError, load
+from mqtt_broker.server.services import storage
+from mqtt_broker.streams.format.disk import Disk
+from mqtt_broker.streams.format.errors import Invalid, UnknownStream
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.records import Record, records
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
 from tests.core.peers import publish, subscribe
 from tests.server.running import PATIENCE_S, Raw, Running
 
@@ -74,7 +74,7 @@ def test_what_was_acknowledged_is_in_the_log_and_outlives_the_broker(tmp_path: P
 
 def test_a_burst_does_not_wait_for_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one entry, and enough; and what is answered shall come back before the next group."""
-    monkeypatch.setattr(durable, "LINGER_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(storage, "LINGER_S", 10 * PATIENCE_S)
     with Running(config=config(tmp_path)) as broker, broker.client("p", V311) as client:
         for _ in range(3):
             burst = [publish("t/a", b"x", qos=1, packet_id=n + 1, version=V311) for n in range(200)]

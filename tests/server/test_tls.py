@@ -12,11 +12,11 @@ import pytest
 
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.packets import Will
-from mqtt_broker.core.access import PeerCertificate
-from mqtt_broker.server import openings
-from mqtt_broker.server.config import ConfigError
-from mqtt_broker.server.listeners import Endpoint
-from mqtt_broker.server.tls import TlsLayer, read_certificate
+from mqtt_broker.core.interfaces.access import PeerCertificate
+from mqtt_broker.server.config.config import ConfigError
+from mqtt_broker.server.net import handshake_queue
+from mqtt_broker.server.net.listener import Endpoint
+from mqtt_broker.server.net.tls import TlsLayer, read_certificate
 from tests.core.peers import connect, publish, subscribe
 from tests.server.certificates import Authority
 from tests.server.running import LOOPS, PATIENCE_S, Raw, Running
@@ -182,7 +182,7 @@ def test_silence_after_the_handshake_has_a_time_of_its_own(files: Files) -> None
 def test_when_too_many_are_on_the_way_the_quietest_goes(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openings, "OPENINGS_MAX", 8)
+    monkeypatch.setattr(handshake_queue, "OPENINGS_MAX", 8)
     with Running(endpoint(files.rules())) as broker:
         quiet = [broker.raw() for _ in range(12)]
         with over_tls(broker.port, files.ca) as client:
@@ -222,8 +222,8 @@ def test_a_flood_of_handshakes_lets_the_connected_through(files: Files) -> None:
 def test_the_listener_waits_while_the_line_is_long(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openings, "LINE_MAX", 2)
-    monkeypatch.setattr(openings, "SHARE_S", 0.0)
+    monkeypatch.setattr(handshake_queue, "LINE_MAX", 2)
+    monkeypatch.setattr(handshake_queue, "SHARE_S", 0.0)
     with Running(endpoint(files.rules())) as broker:
         threads = []
         done: list[Raw] = []

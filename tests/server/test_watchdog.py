@@ -16,15 +16,15 @@ from typing import Any, Final
 
 import pytest
 
-from mqtt_broker.admin.commands import ServerCommands
 from mqtt_broker.core.sys_topics import ROOT, _gauges
-from mqtt_broker.server.config import Config
-from mqtt_broker.server.watchdog import LOOP, THREADS, UNANSWERED, Watchdog
-from sessions.commits import Writer
-from sessions.journal import Journal, Ticket
-from tests.admin.brokers import Reply, Serving
+from mqtt_broker.http_api.server_interface import ServerCommands
+from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.process.watchdog import LOOP, THREADS, UNANSWERED, Watchdog
+from sessions.journal.journal import Journal, Ticket
+from sessions.store.writer import Writer
 from tests.core.peers import V5 as VERSION
 from tests.core.peers import publish, subscribe
+from tests.http_api.brokers import Reply, Serving
 from tests.server.process import PATIENCE_S, Process, document
 from tests.server.running import Raw, Running
 

@@ -12,8 +12,8 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 from websockets.frames import Opcode
 
 from mqtt_broker.codec.constants import V5, V311
-from mqtt_broker.server.endpoints import ProxyRules, WebSocketRules
-from mqtt_broker.server.websocket import WebSocketLayer
+from mqtt_broker.server.config.endpoints import ProxyRules, WebSocketRules
+from mqtt_broker.server.net.websocket import WebSocketLayer
 from tests.core.peers import connect, publish, subscribe
 from tests.server.running import LOOPS, PATIENCE_S, Running
 from tests.server.transports import (

@@ -13,11 +13,11 @@ import aiohttp
 import pytest
 from aiohttp.http import WebSocketReader
 
-from mqtt_broker.server.websocket import Frames
-from mqtt_broker.server.websocket_inherited import Queue, Reader
+from mqtt_broker.server.net.websocket import Frames
+from mqtt_broker.server.net.websocket_library import Queue, Reader
 from tests.server.transports import masked
 
-NEWS: Final = f"aiohttp {aiohttp.__version__} is not as server/websocket_inherited.py needs it:"
+NEWS: Final = f"aiohttp {aiohttp.__version__} is not as server/net/websocket_library.py needs it:"
 
 
 def relied_on(holds: object, what: str) -> None:

@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
 from mqtt_broker.codec.constants import V5
-from mqtt_broker.server.endpoints import Endpoint, Rules, TlsRules, WebSocketRules
+from mqtt_broker.server.config.endpoints import Endpoint, Rules, TlsRules, WebSocketRules
 from tests.core.peers import connect
 from tests.server.certificates import Authority, Issued
 from tests.server.running import PATIENCE_S, Raw

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sessions import records
-from sessions.records import (
+from sessions.journal import records
+from sessions.journal.records import (
     Completed,
     Corrupt,
     Cursor,
@@ -30,7 +30,7 @@ from sessions.records import (
     seal,
     unseal,
 )
-from sessions.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
+from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
 
 CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=200)
 

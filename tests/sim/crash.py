@@ -25,14 +25,14 @@ from mqtt_broker.codec.packets import SubscriptionRequest
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.topics.names import matches, split_share
-from sessions.journal import Journal, Owner
+from sessions.journal.journal import Journal, Owner
+from tests.sessions.store.memory_store import MemoryStore, Page
 from tests.sim.client import Client
 from tests.sim.ledger import KINDS, WATCHER, Ledger
 from tests.sim.oracles import ORACLES, Abandoned, Broken, Oracles
 from tests.sim.promises import SLACK_S, Promises
 from tests.sim.wire import Wire
 from tests.sim.world import GROUPS, World
-from tests.store.memory_store import MemoryStore, Page
 
 BEAT_S = 5.0
 WATCHED = ("will/#", "status/#")

@@ -15,7 +15,7 @@ from typing import Final
 from mqtt_broker.codec.constants import V5, V31, V311
 from mqtt_broker.codec.packets import SubscriptionRequest
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.topics.shared import STRATEGIES
 from tests.sim.client import Client
 from tests.sim.model import Model

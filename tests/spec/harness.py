@@ -16,7 +16,7 @@ import random
 from typing import Final
 
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 from tests.spec.notation import Pattern, Step, Vector
 
 MODES: Final = ("whole", "bytewise", "coalesced")

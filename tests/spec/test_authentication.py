@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from mqtt_broker.core.access import (
+from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.interfaces.access import (
     PENDING,
     Allow,
     Challenge,
@@ -16,9 +18,7 @@ from mqtt_broker.core.access import (
     Refuse,
     Verdict,
 )
-from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.connection import Connection
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 from tests.spec import harness
 
 PLAIN_CONNACK = bytes.fromhex("20 0E 00 00 0B 22000A 27001E8480 210014")

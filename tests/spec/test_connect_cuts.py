@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 from tests.spec import harness
 
 CLOSE: Final = "close"

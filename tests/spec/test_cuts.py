@@ -11,7 +11,7 @@ from mqtt_broker.codec import constants as c
 from mqtt_broker.codec import encode
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 from tests.codec.examples import CHECK, wires
 from tests.spec.harness import FakeLink, split_packets
 

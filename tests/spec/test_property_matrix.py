@@ -17,7 +17,7 @@ import pytest
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 from tests.spec import harness
 
 MALFORMED, PROTOCOL = 0x81, 0x82

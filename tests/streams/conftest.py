@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.admin.brokers import LogBroker, Serving
+from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.remotes import TOKEN
 from tests.streams.replaying import Replays
 

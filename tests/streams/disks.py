@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mqtt_broker.streams.disk import Disk
+from mqtt_broker.streams.format.disk import Disk
 
 
 class Watched(Disk):

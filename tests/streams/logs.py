@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from mqtt_broker.streams.disk import Disk
-from mqtt_broker.streams.errors import Damaged
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.recent import CACHE_BYTES
-from mqtt_broker.streams.records import Record, records
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.writer import LogWriter
+from mqtt_broker.streams.format.disk import Disk
+from mqtt_broker.streams.format.errors import Damaged
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.page_cache import CACHE_BYTES
+from mqtt_broker.streams.format.records import Record, records
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
 
 START_US = 1_700_000_000_000_000
 NAME = "telemetry"

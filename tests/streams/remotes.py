@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import Record, records
-from mqtt_broker.streams.remote import RemoteReader, RemoteSource
-from tests.admin.brokers import LogBroker, Serving
+from mqtt_broker.streams.format.records import Record, records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.remote.remote_source import RemoteReader, RemoteSource
+from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.logs import NAME, put_many
 
 TOKEN: Final = "s3cret-token"

@@ -21,19 +21,19 @@ from mqtt_broker.codec.constants import PUBACK, V5
 from mqtt_broker.codec.encode import encode_ack, encode_from_client
 from mqtt_broker.codec.packets import Publish, Suback, Subscribe, SubscriptionRequest
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.access import Access
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.limits.settings import Settings as CoreSettings
 from mqtt_broker.core.restore import restore
-from mqtt_broker.core.settings import Settings as CoreSettings
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.replay import Limits, Replay
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.writer import LogWriter
-from sessions.journal import Journal
-from sessions.message import Message
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.replay.service import Limits, Replay
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
+from sessions.journal.journal import Journal
+from sessions.messages.message import Message
 from tests.core.peers import START, Peer
 from tests.core.stored import StoredWorld
-from tests.store.memory_store import MemoryStore
+from tests.sessions.store.memory_store import MemoryStore
 
 NAME = "telemetry"
 STREAM = f"$stream/{NAME}"

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.streams import arrow
-from mqtt_broker.streams.batch import NULL
-from mqtt_broker.streams.errors import CorruptBatch, Damaged, EndBeforeStart, OffsetGone
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.source import Source
+from mqtt_broker.streams.format.batch import NULL
+from mqtt_broker.streams.format.errors import CorruptBatch, Damaged, EndBeforeStart, OffsetGone
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.read import arrow
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
 from tests.streams.logs import NAME, Sent, Writing, put_many, read, segments
 
 

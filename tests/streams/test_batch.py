@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.streams.batch import (
+from mqtt_broker.streams.format.batch import (
     NEVER,
     NULL,
     Bad,
@@ -20,7 +20,7 @@ from mqtt_broker.streams.batch import (
     seed_of,
     times_of,
 )
-from mqtt_broker.streams.builder import BYTES_MAX, Builder, Run
+from mqtt_broker.streams.format.batch_builder import BYTES_MAX, Builder, Run
 
 VECTOR = (
     "464d0107d04b6f95ae48747f000100006400000000000000030000000a0000000300000000000000"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.streams import index
-from mqtt_broker.streams.batch import NULL, Bad
-from mqtt_broker.streams.catalog import Catalog, Sealed
-from mqtt_broker.streams.index import Entry, Index, Marks
+from mqtt_broker.streams.format import segment_index
+from mqtt_broker.streams.format.batch import NULL, Bad
+from mqtt_broker.streams.format.segment_catalog import Catalog, Sealed
+from mqtt_broker.streams.format.segment_index import Entry, Index, Marks
 
 SEED = 77
 SEGMENTS = [
@@ -76,11 +76,11 @@ def test_an_index_finds_the_last_place_before(times: list[int], wanted: int) -> 
     marks = Marks(SEED)
     data = b""
     for number, at in enumerate(times):
-        data += marks.add(number * 10, at, number * index.STEP_BYTES)
+        data += marks.add(number * 10, at, number * segment_index.STEP_BYTES)
     found = Index(data, SEED).at_offset(wanted)
     last = min(wanted // 10, len(times) - 1)
     before = max(times[:last], default=NULL)
-    assert found == Entry(last * 10, before, last * index.STEP_BYTES)
+    assert found == Entry(last * 10, before, last * segment_index.STEP_BYTES)
     by_time = Index(data, SEED).at_time(wanted)
     assert by_time is not None
     place = by_time.base // 10
@@ -91,12 +91,12 @@ def test_an_index_finds_the_last_place_before(times: list[int], wanted: int) -> 
 def test_close_places_share_an_entry() -> None:
     marks = Marks(SEED)
     assert marks.add(0, 1, 0)
-    assert not marks.add(1, 1, index.STEP_BYTES - 8)
-    assert marks.add(2, 1, index.STEP_BYTES)
+    assert not marks.add(1, 1, segment_index.STEP_BYTES - 8)
+    assert marks.add(2, 1, segment_index.STEP_BYTES)
 
 
 def test_a_damaged_entry_is_not_followed() -> None:
-    data = bytearray(index.encode(Entry(5, 6, 64), SEED))
+    data = bytearray(segment_index.encode(Entry(5, 6, 64), SEED))
     assert Index(bytes(data), SEED).at_offset(5) == Entry(5, 6, 64)
     for place in range(len(data)):
         data[place] ^= 1

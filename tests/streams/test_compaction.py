@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.streams import compaction
-from mqtt_broker.streams.errors import CorruptBatch
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.verify import verify
+from mqtt_broker.streams.format.errors import CorruptBatch
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.read.verify import verify
+from mqtt_broker.streams.write import compaction
+from mqtt_broker.streams.write.log import Log
 from tests.streams.logs import NAME, START_US, Sent, Writing, read, segments
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import V311
-from mqtt_broker.streams.errors import Invalid, OffsetAhead, UnknownStream, WrongEpoch
-from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.format.errors import Invalid, OffsetAhead, UnknownStream, WrongEpoch
+from mqtt_broker.streams.format.offsets import Offsets
 from tests.core.peers import Peer, disconnect, unsubscribe
 from tests.streams.replaying import (
     ERROR,

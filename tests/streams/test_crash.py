@@ -15,9 +15,9 @@ from typing import Final
 
 import pytest
 
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.source import Source, stream_names
-from mqtt_broker.streams.verify import verify
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.read.source import Source, stream_names
+from mqtt_broker.streams.read.verify import verify
 from tests.streams.disks import Mortal
 from tests.streams.logs import NAME, Sent, Writing, read
 

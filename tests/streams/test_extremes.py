@@ -10,12 +10,20 @@ from typing import Any, Final
 
 import pytest
 
-from mqtt_broker.streams import catalog, committed, index, names
-from mqtt_broker.streams.batch import NEVER, NULL, Batch, Header, check_body, decode_header, seed_of
-from mqtt_broker.streams.builder import Builder, Run
-from mqtt_broker.streams.offsets import OFFSET_MAX, Offsets
-from mqtt_broker.streams.records import Record, as_dict, records
-from mqtt_broker.streams.times import TIME_US_MAX
+from mqtt_broker.streams.format import committed, file_names, segment_catalog, segment_index
+from mqtt_broker.streams.format.batch import (
+    NEVER,
+    NULL,
+    Batch,
+    Header,
+    check_body,
+    decode_header,
+    seed_of,
+)
+from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.event_times import TIME_US_MAX
+from mqtt_broker.streams.format.offsets import OFFSET_MAX, Offsets
+from mqtt_broker.streams.format.records import Record, as_dict, records
 from tests.streams.logs import NAME, Writing, read
 
 SEED: Final = seed_of("epoch", 255)
@@ -140,19 +148,19 @@ def test_json_of_a_record_with_any_time() -> None:
 def test_places_in_segments() -> None:
     for position in (0, 8, (1 << 32) - 8, 1 << 32, (1 << 35) - 8):
         for base in (0, OFFSET_MAX):
-            entry = index.Entry(base, NULL, position)
-            assert index.Index(index.encode(entry, SEED), SEED).entry(0) == entry
+            entry = segment_index.Entry(base, NULL, position)
+            assert segment_index.Index(segment_index.encode(entry, SEED), SEED).entry(0) == entry
 
 
 def test_sealed_segments() -> None:
     for value in (0, *NUMBERS, OFFSET_MAX - 2):
-        sealed = catalog.Sealed(value, value + 1, value, NULL, NEVER, value)
-        found = catalog.Catalog.of([sealed], value + 1)
-        again = catalog.Catalog.decode(found.encode(SEED), SEED)
+        sealed = segment_catalog.Sealed(value, value + 1, value, NULL, NEVER, value)
+        found = segment_catalog.Catalog.of([sealed], value + 1)
+        again = segment_catalog.Catalog.decode(found.encode(SEED), SEED)
         assert again.encode(SEED) == found.encode(SEED)
 
 
-@pytest.mark.parametrize("partitions", [1, names.PARTITIONS_MAX])
+@pytest.mark.parametrize("partitions", [1, file_names.PARTITIONS_MAX])
 @pytest.mark.parametrize("end", [0, OFFSET_MAX])
 def test_ends_of_every_partition(partitions: int, end: int) -> None:
     offsets = Offsets("e" * 36, (end,) * partitions)

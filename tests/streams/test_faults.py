@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.streams.builder import Builder, Run
-from mqtt_broker.streams.disk import Disk
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.verify import verify
+from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.disk import Disk
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.read.verify import verify
 from tests.streams.disks import Failing, Stuttering
 from tests.streams.logs import NAME, Sent, Writing, payloads, read, segments
 

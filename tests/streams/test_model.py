@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mqtt_broker.streams.errors import OffsetGone
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.verify import verify
+from mqtt_broker.streams.format.errors import OffsetGone
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.read.verify import verify
 from tests.streams.conftest import MEMORY
 from tests.streams.logs import NAME, START_US, Sent, Writing, read, sent
 

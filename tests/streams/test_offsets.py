@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.streams.errors import (
+from mqtt_broker.streams.format.errors import (
     EndBeforeStart,
     Invalid,
     OffsetAhead,
@@ -18,7 +18,7 @@ from mqtt_broker.streams.errors import (
     UnknownPartition,
     WrongEpoch,
 )
-from mqtt_broker.streams.offsets import Offsets, check, check_range, parse, parse_time
+from mqtt_broker.streams.format.offsets import Offsets, check, check_range, parse, parse_time
 
 
 def test_the_text_has_its_keys_sorted() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from mqtt_broker.streams.errors import Invalid
-from mqtt_broker.streams.partitioners import Partitioner, User
+from mqtt_broker.streams.format.errors import Invalid
+from mqtt_broker.streams.format.partitioning import Partitioner, User
 
 PAYLOADS = [b"%d" % number for number in range(10)]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.streams.batch import seed_of
-from mqtt_broker.streams.errors import (
+from mqtt_broker.streams.format.batch import seed_of
+from mqtt_broker.streams.format.errors import (
     CorruptBatch,
     Damaged,
     EndBeforeStart,
@@ -22,12 +22,12 @@ from mqtt_broker.streams.errors import (
     UnreadableFile,
     WrongEpoch,
 )
-from mqtt_broker.streams.index import Entry, encode
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.segment import Segment
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.source import Location, PartitionSource, Source, stream_names
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.segment import Segment
+from mqtt_broker.streams.format.segment_index import Entry, encode
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Location, PartitionSource, Source, stream_names
 from tests.streams.logs import NAME, START_US, Sent, Writing, payloads, put_many, read, segments
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.streams.errors import (
+from mqtt_broker.streams.format.errors import (
     Damaged,
     Invalid,
     JournalBehind,
@@ -16,7 +16,7 @@ from mqtt_broker.streams.errors import (
     MissingSegment,
     OffsetGone,
 )
-from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.format.offsets import Offsets
 from tests.streams.logs import (
     NAME,
     START_US,

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.streams import errors
-from mqtt_broker.streams.batch import NEVER, Batch
-from mqtt_broker.streams.connection import NotAllowed, Unreachable
-from mqtt_broker.streams.errors import (
+from mqtt_broker.streams.format import errors
+from mqtt_broker.streams.format.batch import NEVER, Batch
+from mqtt_broker.streams.format.errors import (
     CorruptBatch,
     Damaged,
     EndBeforeStart,
@@ -31,9 +30,12 @@ from mqtt_broker.streams.errors import (
     UnknownStream,
     WrongEpoch,
 )
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.remote import (
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.remote.http_client import NotAllowed, Unreachable
+from mqtt_broker.streams.remote.http_protocol import decode_error, encode_error
+from mqtt_broker.streams.remote.remote_source import (
     RemoteReader,
     RemoteSource,
     _known,
@@ -41,9 +43,7 @@ from mqtt_broker.streams.remote import (
     open_reader,
     open_source,
 )
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.wire import decode_error, encode_error
-from tests.admin.brokers import LogBroker, Serving
+from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.logs import NAME, START_US, Sent, segments
 from tests.streams.remotes import PATIENCE_S, TOKEN, drain, fill, opened
 

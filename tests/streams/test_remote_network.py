@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import pytest
 
-from mqtt_broker.streams import connection as connection_module
-from mqtt_broker.streams.connection import Connection, Rejected, Unreachable
-from mqtt_broker.streams.errors import StreamError
-from mqtt_broker.streams.records import records
-from mqtt_broker.streams.remote import RemoteReader, RemoteSource
-from tests.admin.brokers import LogBroker, Serving
+from mqtt_broker.streams.format.errors import StreamError
+from mqtt_broker.streams.format.records import records
+from mqtt_broker.streams.remote import http_client as connection_module
+from mqtt_broker.streams.remote.http_client import Connection, Rejected, Unreachable
+from mqtt_broker.streams.remote.remote_source import RemoteReader, RemoteSource
+from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.logs import NAME
 from tests.streams.remotes import PATIENCE_S, TOKEN, drain, fill, opened
 

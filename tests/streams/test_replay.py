@@ -10,7 +10,7 @@ import pytest
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import V311
 from mqtt_broker.codec.properties import Properties, encode_each
-from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.format.offsets import Offsets
 from tests.core.peers import connect, disconnect, publish, unsubscribe
 from tests.streams.replaying import (
     ERROR,

@@ -114,7 +114,7 @@ def test_files_that_cannot_be_opened_are_tried_again(
     def fails(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("mqtt_broker.streams.pages.Reader", fails)
+    monkeypatch.setattr("mqtt_broker.streams.replay.pages.Reader", fails)
     one = world.client("one")
     subscribe(one)
     assert not got(one)

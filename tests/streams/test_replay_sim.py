@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.codec.packets import Publish
-from mqtt_broker.streams.offsets import Offsets
+from mqtt_broker.streams.format.offsets import Offsets
 from tests.core.peers import Peer, disconnect, unsubscribe
 from tests.streams.replaying import (
     ERROR,

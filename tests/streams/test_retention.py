@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.streams.errors import WrongEpoch
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.partition import Partition
-from mqtt_broker.streams.source import Source
+from mqtt_broker.streams.format.errors import WrongEpoch
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.write.partition import Partition
 from tests.streams.disks import Small
 from tests.streams.logs import NAME, START_US, Writing, payloads, put_many, read, segments
 

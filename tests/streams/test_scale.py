@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from mqtt_broker.streams import names
-from mqtt_broker.streams.batch import seed_of
-from mqtt_broker.streams.builder import Builder, Run
-from mqtt_broker.streams.catalog import Catalog, Sealed
-from mqtt_broker.streams.reader import Reader
-from mqtt_broker.streams.source import Source
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format.batch import seed_of
+from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.segment_catalog import Catalog, Sealed
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
 from tests.streams.logs import NAME, START_US, Writing
 
 SEGMENTS: Final = 10_000
@@ -36,11 +36,11 @@ def build(root: Path, count: int) -> None:
         at = START_US + number * 1_000_000
         builder.append_run(Run(ROWS, b"t", b"c", b"", 0, at), [b"payload"] * ROWS, 1)
         data = b"".join(builder.encode(seed, number * ROWS))
-        (directory / names.segment(number * ROWS)).write_bytes(data)
+        (directory / file_names.segment(number * ROWS)).write_bytes(data)
         sealed.append(Sealed(number * ROWS, (number + 1) * ROWS, len(data), at, at, 0))
     catalog = Catalog.of(sealed, count * ROWS)
-    (directory / names.CATALOG).write_bytes(catalog.encode(seed))
-    (root / NAME / names.COMMITTED).unlink()
+    (directory / file_names.CATALOG).write_bytes(catalog.encode(seed))
+    (root / NAME / file_names.COMMITTED).unlink()
 
 
 class Calls:

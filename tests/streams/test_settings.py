@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.streams.errors import Invalid, UnknownStream
-from mqtt_broker.streams.settings import Settings, parse_bytes, parse_duration
+from mqtt_broker.streams.format.errors import Invalid, UnknownStream
+from mqtt_broker.streams.format.stream_settings import Settings, parse_bytes, parse_duration
 
 WHOLE = Settings(
     "telemetry",

@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.streams.batch import NULL
-from mqtt_broker.streams.errors import Invalid
-from mqtt_broker.streams.times import JSON_BYTES_MAX, TIME_US_MAX, TimeRule, Times, parse_path
+from mqtt_broker.streams.format.batch import NULL
+from mqtt_broker.streams.format.errors import Invalid
+from mqtt_broker.streams.format.event_times import (
+    JSON_BYTES_MAX,
+    TIME_US_MAX,
+    TimeRule,
+    Times,
+    parse_path,
+)
 
 NOW = 1_700_000_000_123_456
 

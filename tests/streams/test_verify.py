@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.streams.errors import EndBeforeStart
-from mqtt_broker.streams.offsets import Offsets
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.verify import describe, export, verify
+from mqtt_broker.streams.format.errors import EndBeforeStart
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.read.verify import describe, export, verify
 from tests.streams.logs import NAME, Sent, Writing, put_many, segments
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.streams import builder
-from mqtt_broker.streams.batch import NULL
-from mqtt_broker.streams.errors import Invalid, Locked, UnknownStream
-from mqtt_broker.streams.log import Log
-from mqtt_broker.streams.settings import Settings
-from mqtt_broker.streams.source import Source
-from mqtt_broker.streams.writer import LogWriter
+from mqtt_broker.streams.format import batch_builder
+from mqtt_broker.streams.format.batch import NULL
+from mqtt_broker.streams.format.errors import Invalid, Locked, UnknownStream
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.writer import LogWriter
 from tests.streams.logs import NAME, START_US, Sent, Writing, payloads, read, segments
 
 
@@ -151,7 +151,7 @@ def test_a_long_run_with_a_long_topic_becomes_batches_of_bounded_size(tmp_path: 
         writing.commit()
         assert len(read(tmp_path)) == 300
         [segment] = segments(tmp_path)
-        assert segment.read_bytes().count(b"FM\x01\x00") >= 300 * 60_000 / builder.BYTES_MAX
+        assert segment.read_bytes().count(b"FM\x01\x00") >= 300 * 60_000 / batch_builder.BYTES_MAX
 
 
 def test_a_batch_that_is_larger_than_what_is_read_at_once(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from sessions.journal import Owner
-from sessions.snapshot import Snapshot
-from sessions.store import Store
-from tests.store.memory_store import MemoryStore, Page
+from sessions.journal.journal import Owner
+from sessions.journal.snapshot import Snapshot
+from sessions.store.store import Store
+from tests.sessions.store.memory_store import MemoryStore, Page
 
 PAGE_BYTES: Final = 1 << 20
 WAIT_S: Final = 30.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.core.settings import Settings
+from mqtt_broker.core.limits.settings import Settings
 from tests.fuzz.broker import values, wire
 from tests.fuzz.broker.decisions import Decisions
 from tests.fuzz.broker.facts import Door

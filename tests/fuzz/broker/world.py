@@ -16,10 +16,10 @@ from collections import deque
 from typing import Any, Final
 
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
-from mqtt_broker.core.settings import Settings
 from mqtt_broker.topics.shared import STRATEGIES
-from sessions.journal import Journal, Owner
+from sessions.journal.journal import Journal, Owner
 from tests.fuzz.broker import mutation, values, wire
 from tests.fuzz.broker.actor import Actor
 from tests.fuzz.broker.decisions import Decisions, Script

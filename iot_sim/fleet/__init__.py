@@ -1,0 +1,1 @@
+"""The MQTT clients of a simulated fleet, and the sockets they share."""

@@ -1,0 +1,131 @@
+"""Publications to bytes, with their stamps.
+
+A device's message costs one pass: what is fixed for a flow is made once, and the stamp is the
+last of the properties, so that nothing has to be put together twice.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from iot_sim.devices.device import Publication
+from iot_sim.judge.ledger import Flow, WillFlow
+from iot_sim.judge.stamps import PROPERTY, PROPERTY_HEAD, append, stamp
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.encode import ID_BYTES, publish_head
+from mqtt_broker.codec.packets import Will
+from mqtt_broker.codec.properties import Properties, encode_each
+from mqtt_broker.codec.strings import encode_string, encode_varint
+
+_NO_TOPIC: Final = b"\x00\x00"
+
+
+class Message:
+    """One message with its stamp, as it may have to be sent again."""
+
+    __slots__ = ("body", "flow", "payload", "retain", "sent_us", "sequence", "version")
+
+    def __init__(
+        self,
+        flow: Flow,
+        sequence: int,
+        sent_us: int,
+        publication: Publication,
+        version: int,
+        retain: bool,
+    ) -> None:
+        self.flow = flow
+        self.sequence = sequence
+        self.sent_us = sent_us
+        self.version = version
+        self.retain = retain
+        payload = publication.payload
+        text = stamp(flow.key, sequence, sent_us, payload)
+        if version == V5:
+            self.payload = payload
+            self.body = b"%b%b%b%b" % (
+                _own_properties(publication),
+                PROPERTY_HEAD,
+                len(text).to_bytes(2, "big"),
+                text,
+            )
+        else:
+            self.payload = append(payload, text)
+            self.body = b""
+
+    @property
+    def topic(self) -> str:
+        return self.flow.topic
+
+
+def encode_message(
+    message: Message, packet_id: int, dup: bool, alias: int, is_known: bool
+) -> bytes:
+    """The PUBLISH; with an alias that the broker knows the topic is left out."""
+    flow = message.flow
+    topic = _NO_TOPIC if is_known else _encoded_topic(flow.topic)
+    if message.version == V5:
+        body = message.body
+        if alias:
+            body = b"\x23" + ID_BYTES[alias] + body
+        middle = encode_varint(len(body)) + body
+    else:
+        middle = b""
+    if flow.qos:
+        middle = ID_BYTES[packet_id] + middle
+    payload = message.payload
+    head = publish_head(topic, flow.qos, message.retain, dup, len(middle) + len(payload))
+    return head + middle + payload
+
+
+def encode_will(
+    version: int, publication: Publication, delay_s: int, flow: WillFlow, number: int, now_us: int
+) -> Will:
+    text = stamp(flow.key, number, now_us, publication.payload)
+    if version != V5:
+        return Will(
+            publication.topic,
+            append(publication.payload, text),
+            publication.qos,
+            publication.retain,
+        )
+    properties = properties_of(publication)
+    if delay_s:
+        properties[prop.WILL_DELAY_INTERVAL] = delay_s
+    properties[prop.USER_PROPERTY] = [*publication.user, (PROPERTY, text.decode())]
+    return Will(
+        publication.topic, publication.payload, publication.qos, publication.retain, properties
+    )
+
+
+def properties_of(publication: Publication) -> Properties:
+    """What the publication itself says, without a stamp."""
+    found = Properties()
+    if publication.content_type:
+        found[prop.CONTENT_TYPE] = publication.content_type
+    if publication.response_topic:
+        found[prop.RESPONSE_TOPIC] = publication.response_topic
+    if publication.correlation:
+        found[prop.CORRELATION_DATA] = publication.correlation
+    if publication.user:
+        found[prop.USER_PROPERTY] = list(publication.user)
+    return found
+
+
+def _own_properties(publication: Publication) -> bytes:
+    if publication.response_topic or publication.correlation or publication.user:
+        return encode_each(properties_of(publication))
+    content_type = publication.content_type
+    return _content_type(content_type) if content_type else b""
+
+
+@lru_cache(256)
+def _content_type(text: str) -> bytes:
+    return b"\x03" + encode_string(text)
+
+
+@lru_cache(65_536)
+def _encoded_topic(topic: str) -> bytes:
+    return encode_string(topic)

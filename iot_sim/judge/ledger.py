@@ -1,0 +1,344 @@
+"""The ledger: what was sent, what was acknowledged, what arrived, and in which order.
+
+It knows *flows* (see `stamps`), not messages: for each flow two sets of spans and a few numbers,
+whatever the length of the run. What it counts goes to the `Tally` of the flow's class and QoS,
+and tallies of several processes add up.
+
+    lost         acknowledged by the broker and never delivered (QoS 1 and 2);
+                 at QoS 0, where nothing is promised: sent and never delivered
+    repeated     delivered twice with nothing on the wire to explain it; at QoS 2 whatever it says
+    redelivered  delivered twice at QoS 1 after the publisher or the broker sent it again
+    reordered    delivered for the first time behind a later one of its flow
+    altered      another payload, topic or QoS than what was sent
+    unknown      a stamp of this run that nobody sent
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+from iot_sim.devices.device import DEATH
+from iot_sim.judge.histogram import Histogram
+from iot_sim.judge.intervals import Spans
+from iot_sim.judge.stamps import flow_key, split
+
+# Who judges a flow: its other receivers see copies, which say nothing about the broker.
+OBSERVER: Final = "observer"
+COMMANDER: Final = "commander"
+DEVICE: Final = "device"
+NOBODY: Final = "nobody"
+
+EXAMPLES_MAX: Final = 20  # of each kind of mistake; they say where to look, not how often
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of one class of messages at one QoS."""
+
+    kind: str
+    qos: int
+    sent: int = 0
+    resent: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    delivered: int = 0
+    lost: int = 0
+    unconfirmed: int = 0  # sent at QoS 1 or 2 and never acknowledged: nothing was promised
+    abandoned: int = 0  # the client lost its state, or its session, before the acknowledgement
+    cut: int = 0  # QoS 0 that a fault of ours kept from leaving or from being heard
+    repeated: int = 0
+    redelivered: int = 0
+    reordered: int = 0
+    altered: int = 0
+    late: int = 0
+    unjudged: int = 0  # sent where none of our subscribers listens
+    latency: Histogram = field(default_factory=Histogram)
+    ack_latency: Histogram = field(default_factory=Histogram)
+
+    def add(self, other: Tally) -> None:
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.latency.add(other.latency)
+        self.ack_latency.add(other.ack_latency)
+
+    def to_data(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"class": self.kind, "qos": self.qos}
+        data |= {name: getattr(self, name) for name in COUNTS}
+        return data | {
+            "latency": self.latency.to_data(),
+            "ack_latency": self.ack_latency.to_data(),
+        }
+
+
+COUNTS: Final = tuple(
+    one.name
+    for one in dataclasses.fields(Tally)
+    if one.name not in ("kind", "qos", "latency", "ack_latency")
+)
+
+
+class Flow:
+    """The messages of one device to one topic at one QoS."""
+
+    __slots__ = ("acked", "cut", "delivered", "highest", "judge", "key", "qos", "resent", "sent",
+                 "tally", "topic")  # fmt: skip
+
+    def __init__(self, key: str, topic: str, qos: int, tally: Tally, judge: str) -> None:
+        self.key = key
+        self.topic = topic
+        self.qos = qos
+        self.tally = tally
+        self.judge = judge
+        self.sent = 0  # the next sequence number
+        self.acked = Spans()
+        self.delivered = Spans()
+        self.highest = -1
+        self.resent: Spans | None = None
+        self.cut: Spans | None = None
+
+    def missing(self) -> Iterator[tuple[int, int]]:
+        """What was to arrive and did not, as spans of sequence numbers."""
+        if self.qos:
+            return self.acked.without(self.delivered)
+        if self.sent == self.delivered.count:
+            return iter(())
+        found = Spans()
+        found.edges = [0, self.sent]
+        if self.cut is None:
+            return found.without(self.delivered)
+        arrived = Spans()
+        arrived.edges = list(self.delivered.edges)
+        for start, end in self.cut:
+            for number in range(start, end):
+                arrived.add(number)
+        return found.without(arrived)
+
+
+class WillFlow:
+    """The wills of one device: each connect brings a new one, and few of them are published."""
+
+    __slots__ = ("cancelled", "delivered", "due", "key", "sent")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.sent = 0
+        self.due: dict[int, float] = {}  # number of the will -> when the broker should speak
+        self.cancelled: set[int] = set()  # those it must not publish
+        self.delivered: set[int] = set()
+
+
+@dataclass(slots=True)
+class WillCounts:
+    registered: int = 0
+    due: int = 0
+    delivered: int = 0
+    missing: int = 0
+    unexpected: int = 0  # published although the client had said goodbye
+    repeated: int = 0
+
+    def add(self, other: WillCounts) -> None:
+        for one in dataclasses.fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+class Ledger:
+    """The books of one process."""
+
+    def __init__(self, run: str, late_after_ms: float) -> None:
+        self.run = run
+        self.late_after_us = int(late_after_ms * 1000)
+        self.tallies: dict[tuple[str, int], Tally] = {}
+        self.flows: dict[str, Flow] = {}
+        self.wills: dict[str, WillFlow] = {}
+        self.will_counts = WillCounts()
+        self.examples: dict[str, list[str]] = {}
+        self.unknown = 0
+        self.unstamped = 0
+        self.retained = 0  # replays of retained messages, which count as nothing
+        self.judges_order = True  # the members of a shared subscription see parts of a flow
+        self._run_head = run + "/"
+
+    # Making flows.
+
+    def open(self, device: str, kind: str, topic: str, qos: int, number: int, judge: str) -> Flow:
+        """A new flow; `number` tells the topics of a device apart."""
+        tally = self.tallies.get((kind, qos))
+        if tally is None:
+            tally = self.tallies[kind, qos] = Tally(kind, qos)
+        key = flow_key(self.run, device, kind, qos, number)
+        flow = self.flows[key] = Flow(key, topic, qos, tally, judge)
+        return flow
+
+    def open_will(self, device: str) -> WillFlow:
+        key = f"{self.run}/{device}/will.{DEATH}/"
+        flow = self.wills[key] = WillFlow(key)
+        return flow
+
+    # What publishers tell. A new message is `flow.sent += 1` and `tally.sent += 1`, done where
+    # it is encoded: a call each would cost as much as the work.
+
+    def on_resent(self, flow: Flow, sequence: int) -> None:
+        if flow.resent is None:
+            flow.resent = Spans()
+        flow.resent.add(sequence)
+        flow.tally.resent += 1
+
+    def on_cut(self, flow: Flow, sequence: int) -> None:
+        """A fault of ours stands between this QoS 0 message and its receiver."""
+        if flow.cut is None:
+            flow.cut = Spans()
+        flow.cut.add(sequence)
+        flow.tally.cut += 1
+
+    def on_acked(self, flow: Flow, sequence: int, waited_us: int) -> None:
+        if flow.acked.add(sequence):
+            flow.tally.acknowledged += 1
+            flow.tally.ack_latency.record(waited_us)
+
+    # What subscribers tell.
+
+    def on_delivered(
+        self,
+        text: str,
+        payload: bytes,
+        topic: str,
+        qos: int,
+        dup: bool,
+        judge: str,
+        now_us: int,
+    ) -> None:
+        """A message with the stamp `text` has arrived at `judge`; replays do not come here."""
+        parts = split(text)
+        if parts is None or not text.startswith(self._run_head):
+            return  # of another run, which somebody else judges
+        key, sequence, sent_us, checksum = parts
+        flow = self.flows.get(key)
+        if flow is None:
+            if key in self.wills:
+                if judge == OBSERVER:
+                    self._on_will(self.wills[key], sequence, is_resent=dup and qos == 1)
+            elif judge == OBSERVER:
+                self._on_unknown(text)
+            return
+        if flow.judge != judge:
+            return
+        if sequence >= flow.sent:
+            self._on_unknown(text)
+            return
+        tally = flow.tally
+        if flow.delivered.add(sequence):
+            tally.delivered += 1
+            waited_us = now_us - sent_us
+            tally.latency.record(waited_us)
+            if waited_us > self.late_after_us:
+                tally.late += 1
+            if sequence > flow.highest:
+                flow.highest = sequence
+            elif self.judges_order:
+                tally.reordered += 1
+                self.note("reordered", f"{text} behind {flow.highest}")
+        elif qos == 1 and (dup or (flow.resent is not None and sequence in flow.resent)):
+            tally.redelivered += 1
+        else:
+            tally.repeated += 1
+            self.note("repeated", text)
+        if topic != flow.topic or qos != flow.qos or f"{crc32(payload):08x}" != checksum:
+            tally.altered += 1
+            self.note("altered", f"{text} on {topic} at QoS {qos}, {len(payload)} bytes")
+
+    def _on_unknown(self, text: str) -> None:
+        self.unknown += 1
+        self.note("unknown", text)
+
+    def note(self, what: str, text: str) -> None:
+        examples = self.examples.setdefault(what, [])
+        if len(examples) < EXAMPLES_MAX:
+            examples.append(text)
+
+    # Wills.
+
+    def _on_will(self, flow: WillFlow, number: int, *, is_resent: bool) -> None:
+        counts = self.will_counts
+        if number in flow.delivered:
+            if not is_resent:
+                counts.repeated += 1
+                self.note("will repeated", f"{flow.key}{number}")
+            return
+        flow.delivered.add(number)
+        counts.delivered += 1
+        if number in flow.cancelled:
+            counts.unexpected += 1
+            self.note("will unexpected", f"{flow.key}{number}")
+
+    def will_due(self, flow: WillFlow, number: int, at: float) -> None:
+        """The connection of this will broke: the broker is to publish it by `at`."""
+        flow.due[number] = at
+        self.will_counts.due += 1
+
+    def will_cancelled(self, flow: WillFlow, number: int) -> None:
+        """The client said goodbye, or came back in time: it must never be published."""
+        flow.cancelled.add(number)
+
+    def will_moot(self, flow: WillFlow, number: int) -> None:
+        """Leave it to the broker whether it is published: the client came back at its hour."""
+        if flow.due.pop(number, None) is not None:
+            self.will_counts.due -= 1
+
+    # The end.
+
+    def missing(self) -> int:
+        """Acknowledged and not delivered so far, at QoS 1 and 2; and wills that are due."""
+        found = sum(
+            flow.acked.count_without(flow.delivered)
+            for flow in self.flows.values()
+            if flow.qos and flow.judge != NOBODY
+        )
+        return found + sum(
+            number not in flow.delivered for flow in self.wills.values() for number in flow.due
+        )
+
+    def missing_at_qos0(self) -> int:
+        return sum(
+            flow.sent - flow.delivered.count
+            for flow in self.flows.values()
+            if not flow.qos and flow.judge != NOBODY
+        )
+
+    def close(self) -> None:
+        """Count what did not come; nothing may be told afterwards."""
+        for flow in self.flows.values():
+            tally = flow.tally
+            if flow.qos:
+                tally.unconfirmed += flow.sent - flow.acked.count
+            if flow.judge == NOBODY:
+                tally.unjudged += flow.sent
+                continue
+            for start, end in flow.missing():
+                tally.lost += end - start
+                self.note("lost" if flow.qos else "lost at QoS 0", _span(flow.key, start, end))
+        for tally in self.tallies.values():
+            known = tally.refused + tally.abandoned
+            tally.unconfirmed = max(0, tally.unconfirmed - known)
+        for will in self.wills.values():
+            self.will_counts.registered += will.sent
+            for number in will.due:
+                if number not in will.delivered:
+                    self.will_counts.missing += 1
+                    self.note("will missing", f"{will.key}{number}")
+
+
+def _span(key: str, start: int, end: int) -> str:
+    return f"{key}{start}" if end == start + 1 else f"{key}{start}..{end - 1}"
+
+
+def merge_tallies(books: Iterable[Iterable[Tally]]) -> list[Tally]:
+    """The tallies of several processes as one list, in a fixed order."""
+    merged: dict[tuple[str, int], Tally] = {}
+    for tallies in books:
+        for tally in tallies:
+            merged.setdefault((tally.kind, tally.qos), Tally(tally.kind, tally.qos)).add(tally)
+    return [merged[key] for key in sorted(merged)]

@@ -1,0 +1,1 @@
+"""MQTT users and load shapes for Locust."""

@@ -1,0 +1,1 @@
+"""Reports of a run, and its progress on a terminal."""

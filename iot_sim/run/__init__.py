@@ -1,0 +1,1 @@
+"""A whole run, in one process or several."""

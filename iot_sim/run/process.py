@@ -1,0 +1,530 @@
+"""One process of a run: it brings its share of the fleets to the broker and keeps the books.
+
+observers and commander connect and subscribe
+devices connect as fast as the scenario allows, act when they are due, suffer their faults
+the end: faults are lifted, devices finish what they promised and say goodbye, the ledger
+waits until all that was acknowledged has arrived, and at last the observers leave
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import resource
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from iot_sim.fleet.context import Ground, Identity
+from iot_sim.fleet.device_runner import Runner
+from iot_sim.fleet.engine import Clock, Engine, Target
+from iot_sim.fleet.fault_injection import harm, heal
+from iot_sim.fleet.observers import BACKOFF_MAX_S, BACKOFF_MIN_S, Commander, Observer
+from iot_sim.judge.filters import FilterSet, disjoint
+from iot_sim.judge.histogram import Histogram
+from iot_sim.judge.ledger import Ledger
+from iot_sim.judge.outcome import Outcome, Sample
+from iot_sim.scenarios import faults
+from iot_sim.scenarios.faults import Hit, plan
+from iot_sim.scenarios.file import device_of
+from iot_sim.scenarios.scenario import Command, Fleet, Scenario
+
+READY_S: Final = 15.0  # observers have to stand by then
+ACTS_A_TURN: Final = 64  # so that a turn is short and what arrives is timed right
+LOAD_S: Final = 0.25  # how often the load shapes are looked at
+FILTERS_A_CLIENT: Final = 500  # brokers limit them
+PACE_STEP: Final = 0.05  # a smaller change of rate is not told to the devices
+PACES_A_TURN: Final = 256
+QUIET_S: Final = 1.0  # QoS 0 that has not come by then does not come
+GOODBYES_A_TURN: Final = 64
+DRAIN_LOOK_S: Final = 0.05
+
+
+class NotReady(Exception):
+    """The broker did not let the simulator's own clients in; nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which devices are this process's."""
+
+    index: int = 0
+    count: int = 1
+
+    def numbers(self, count: int) -> range:
+        return range(self.index, count, self.count)
+
+
+WHOLE: Final = Part()
+
+
+class Run:
+    """A run of a scenario in one process."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        target: Target,
+        address: tuple[int, Any],
+        *,
+        run_id: str,
+        part: Part = WHOLE,
+        clock: Clock | None = None,
+        on_sample: Callable[[Sample], None] | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.speed = scenario.speed
+        self.part = part
+        self._run_id = run_id
+        self._on_sample = on_sample
+        engine = Engine(clock)
+        self.ground = Ground(
+            engine,
+            target,
+            address,
+            Ledger(run_id, scenario.late_after_ms),
+            random.Random(f"{scenario.seed}/{part.index}"),
+        )
+        self.schedule_lag = Histogram()
+        self.reply_root = f"sim/{run_id}/replies"
+        self.collecting: set[Runner] = set()  # who connects at the end to fetch what waits for it
+        self._started_at = engine.clock.now()
+        self._cpu_before = _cpu_s()
+        self._heap: list[tuple[float, int, Runner, int]] = []
+        self._order = itertools.count()
+        self._waiting: deque[Runner] = deque()  # for their turn to connect
+        self._allowance = 0.0
+        self._allowed_at = 0.0
+        self._runners: dict[str, list[Runner]] = {}
+        self._targets: dict[str, int] = {}
+        self._paces: dict[str, float] = {}
+        self._pacing: deque[tuple[Runner, float]] = deque()  # who is still to be told its pace
+        self._filters: list[str] = []
+        self._seen = FilterSet(())
+        self._observers: list[Observer] = []
+        self._commander: Commander | None = None
+        self._faulty = 0
+        self._second = 0
+        self._before = Sample(0)
+        self._buckets: dict[int, int] = {}
+        self.is_running = False
+        self._has_begun = False
+        self.is_interrupted = False
+        self.is_aborted = False
+        self._make()
+
+    # Making it.
+
+    def _make(self) -> None:
+        scenario = self.scenario
+        for fleet in scenario.fleets:
+            self._runners[fleet.name] = [
+                Runner(self, fleet, n, device_of(fleet, n, scenario.seed, scenario.started_at))
+                for n in self.part.numbers(fleet.count)
+            ]
+            self._targets[fleet.name] = 0
+            self._paces[fleet.name] = 1.0
+        self._filters = self._observed()
+        self._seen = FilterSet(self._filters)
+        settings = scenario.observers
+        count = max(settings.connections, -(-len(self._filters) // FILTERS_A_CLIENT))
+        count = count if self._filters else 0
+        for place in range(count):
+            if settings.shared:
+                filters = [f"$share/{settings.shared}/{text}" for text in self._filters]
+            else:
+                filters = self._filters[place::count]
+            if filters:
+                identity = self._own_identity(
+                    f"observer-{place}", settings.version, settings.receive_maximum
+                )
+                self._observers.append(
+                    Observer(self.ground, identity, filters, self._look_who_hears)
+                )
+        if scenario.commands:
+            identity = self._own_identity("commander", 5, settings.receive_maximum)
+            self._commander = Commander(self.ground, identity, self.reply_root)
+        if not settings.judges_order:
+            self.ground.ledger.judges_order = False
+
+    def _look_who_hears(self) -> None:
+        self.ground.is_heard = all(one.client.is_online for one in self._observers)
+
+    def _own_identity(self, role: str, version: int, receive_maximum: int) -> Identity:
+        return Identity(
+            f"sim-{self._run_id}-{role}-{self.part.index}",
+            version,
+            session_expiry_s=self.scenario.observers.session_expiry_s,
+            receive_maximum=receive_maximum,
+            backoff_min_s=BACKOFF_MIN_S,
+            backoff_max_s=BACKOFF_MAX_S,
+        )
+
+    def _observed(self) -> list[str]:
+        """What the observers of this process subscribe to, no two filters of it overlapping."""
+        fleets = [fleet for fleet in self.scenario.fleets if fleet.is_observed]
+        if self.part.count == 1:
+            return disjoint(text for fleet in fleets for text in fleet.filters())
+        # Several processes share the topics device by device: each judges what it sent.
+        found: dict[str, None] = {}
+        for fleet in fleets:
+            for runner in self._runners[fleet.name]:
+                spec = runner.device.spec
+                published = fleet.info.published(spec)
+                if all(text.startswith(spec.topic + "/") for text in published):
+                    published = (spec.topic + "/#",)  # one subscription in place of several
+                found |= dict.fromkeys(published)
+        roots = {text[:-2] for text in found if text.endswith("/#")}
+        return [text for text in found if not _has_root(text, roots)]
+
+    def is_observed(self, topic: str) -> bool:
+        return self._seen.matches(topic)
+
+    # Time.
+
+    def elapsed(self) -> float:
+        return self.ground.engine.clock.now() - self._started_at
+
+    def sim_now(self) -> float:
+        """Simulated wall-clock time; before the devices start it stands still."""
+        return self.scenario.started_at + (self.elapsed() * self.speed if self._has_begun else 0.0)
+
+    def schedule(self, due: float, runner: Runner) -> None:
+        heapq.heappush(self._heap, (due, next(self._order), runner, runner.version))
+
+    def want_connection(self, runner: Runner) -> None:
+        if not runner.is_queued:
+            runner.is_queued = True
+            self._waiting.append(runner)
+
+    # The run.
+
+    def run(self) -> Outcome:
+        """From the first connection to the last. Raises NotReady."""
+        try:
+            self._prepare()
+            self._start()
+            self._drive()
+            elapsed = self.elapsed()
+            drained = self._finish()
+            return self._outcome(elapsed, drained)
+        finally:
+            self.ground.engine.close()
+
+    def interrupt(self) -> None:
+        """End early, in order; a second time at once."""
+        self.is_aborted = self.is_interrupted
+        self.is_interrupted = True
+
+    def _own(self) -> list[Observer | Commander]:
+        return [*self._observers, *([self._commander] if self._commander else [])]
+
+    def _prepare(self) -> None:
+        own = self._own()
+        for one in own:
+            one.client.connect()
+        clock = self.ground.engine.clock
+        deadline = clock.now() + READY_S
+        while not all(one.is_ready for one in own):
+            self.ground.engine.turn(clock.now() + 0.2)
+            refused = self.ground.counters["unsubscribed"]
+            failed = self.ground.counters["connect_failures"]
+            if refused or failed or clock.now() > deadline or self.is_interrupted:
+                why = self.ground.errors[0] if self.ground.errors else "no answer to SUBSCRIBE"
+                raise NotReady("interrupted" if self.is_interrupted else why)
+
+    def _start(self) -> None:
+        engine = self.ground.engine
+        self._started_at = self._allowed_at = engine.clock.now()
+        self.is_running = self._has_begun = True
+        for place, fault in enumerate(self.scenario.faults):
+            for name in self._hit_by(fault.fleet):
+                seed = self._seed("fault", place, name)
+                for hit in plan(fault, self._size(name), self.scenario.duration_s, seed):
+                    if hit.number % self.part.count == self.part.index or name == faults.OBSERVERS:
+                        engine.at(self._started_at + hit.at_s, partial(self._hit, name, hit))
+        for place, command in enumerate(self.scenario.commands):
+            drawn = command.as_fault()
+            seed = self._seed("command", place, command.fleet)
+            count = self._size(command.fleet)
+            for hit in plan(drawn, count, self.scenario.duration_s, seed):
+                if hit.number % self.part.count == self.part.index:
+                    engine.at(self._started_at + hit.at_s, partial(self._order_one, command, hit))
+        self._look_at_load()
+        engine.after(1.0, self._sample)
+
+    def _seed(self, what: str, place: int, name: str) -> int:
+        return zlib.crc32(f"{self.scenario.seed}/{what}/{place}/{name}".encode())
+
+    def _hit_by(self, fleet: str) -> list[str]:
+        return [fleet] if fleet else [one.name for one in self.scenario.fleets]
+
+    def _fleet(self, name: str) -> Fleet:
+        return next(fleet for fleet in self.scenario.fleets if fleet.name == name)
+
+    def _size(self, name: str) -> int:
+        return len(self._observers) if name == faults.OBSERVERS else self._fleet(name).count
+
+    def _drive(self) -> None:
+        engine = self.ground.engine
+        end = self._started_at + self.scenario.duration_s
+        while not self.is_interrupted and engine.clock.now() < end:
+            self._work()
+            until = min(end, self._next_due())
+            if self._waiting:
+                until = min(until, engine.clock.now() + 0.01)
+            engine.turn(until)
+        self.is_running = False
+
+    def _next_due(self) -> float:
+        if not self._heap:
+            return float("inf")
+        return self._started_at + (self._heap[0][0] - self.scenario.started_at) / self.speed
+
+    def _work(self) -> None:
+        """Let devices act that are due, and connect who may."""
+        heap = self._heap
+        now = self.sim_now()
+        left = ACTS_A_TURN
+        while heap and heap[0][0] <= now and left:
+            due, _, runner, version = heapq.heappop(heap)
+            if version == runner.version:
+                runner.act(due, now)
+                left -= 1
+        if self._waiting:
+            self._connect_some()
+        for _ in range(min(PACES_A_TURN, len(self._pacing))):
+            runner, factor = self._pacing.popleft()
+            runner.pace(factor)
+
+    def _connect_some(self) -> None:
+        now = self.ground.engine.clock.now()
+        rate = self.scenario.connect_rate_per_s / self.part.count
+        self._allowance = min(
+            max(1.0, rate / 10), self._allowance + (now - self._allowed_at) * rate
+        )
+        self._allowed_at = now
+        while self._waiting and self._allowance >= 1:
+            runner = self._waiting.popleft()
+            runner.is_queued = False
+            if runner.wants_link():
+                self._allowance -= 1
+                runner.client.connect()
+
+    # The load.
+
+    def _look_at_load(self) -> None:
+        if not self.is_running:
+            return
+        t = self.elapsed()
+        for fleet in self.scenario.fleets:
+            runners = self._runners[fleet.name]
+            wanted = round(len(runners) * min(1.0, fleet.factor("devices", t)))
+            there = self._targets[fleet.name]
+            for runner in runners[there:wanted]:
+                runner.start()
+            for runner in runners[wanted:there]:
+                runner.stop(for_good=False)
+            self._targets[fleet.name] = wanted
+            factor = fleet.factor("rate", t)
+            before = self._paces[fleet.name]
+            if abs(factor - before) > PACE_STEP * max(factor, before):
+                self._paces[fleet.name] = factor
+                self._pacing.extend((runner, factor) for runner in runners)
+        self.ground.engine.after(LOAD_S, self._look_at_load)
+
+    # Faults and commands.
+
+    def _hit(self, name: str, hit: Hit) -> None:
+        if not self.is_running:
+            return
+        if name == faults.OBSERVERS:
+            client = self._observers[hit.number].client
+        else:
+            client = self._runner(name, hit.number).client
+        if harm(client, hit.fault) and hit.fault.for_s:
+            self._faulty += 1
+            self.ground.engine.after(hit.fault.for_s, self._heal_one)
+
+    def _heal_one(self) -> None:
+        self._faulty -= 1
+
+    def _runner(self, name: str, number: int) -> Runner:
+        return self._runners[name][number // self.part.count]
+
+    def _order_one(self, command: Command, hit: Hit) -> None:
+        if not self.is_running or self._commander is None:
+            return
+        runner = self._runner(command.fleet, hit.number)
+        fleet = runner.fleet
+        forgets = any(
+            fault.kind == faults.KILL and fault.fleet in ("", fleet.name)
+            for fault in self.scenario.faults
+        )
+        is_kept = runner.client.has_session and not forgets
+        self._commander.send(runner, command, is_kept=is_kept)
+
+    # Figures while it runs.
+
+    def _sample(self) -> None:
+        ledger = self.ground.ledger
+        tallies = ledger.tallies.values()
+        latency = Histogram()
+        for tally in tallies:
+            latency.add(tally.latency)
+        now = Sample(
+            self._second,
+            sum(tally.sent for tally in tallies),
+            sum(tally.acknowledged for tally in tallies),
+            sum(tally.delivered for tally in tallies),
+            self.ground.online,
+            sum(self._targets.values()) + len(self._own()),
+            self._faulty,
+            sum(self.ground.counters[name] for name in ERRORS),
+        )
+        before = self._before
+        sample = Sample(
+            self._second,
+            now.sent - before.sent,
+            now.acknowledged - before.acknowledged,
+            now.delivered - before.delivered,
+            now.connected,
+            now.wanted,
+            now.faulty,
+            now.errors - before.errors,
+            latency.since(self._buckets),
+        )
+        self._before = now
+        self._buckets = latency.buckets
+        self._second += 1
+        if self._on_sample is not None:
+            self._on_sample(sample)
+        self.ground.engine.at(self._started_at + self._second + 1, self._sample)
+
+    # The end.
+
+    def _finish(self) -> bool:
+        """Let everybody end in order; whether all that was promised has arrived."""
+        clock = self.ground.engine.clock
+        runners = [runner for fleet in self._runners.values() for runner in fleet]
+        deadline = clock.now() + (0.5 if self.is_aborted else self.scenario.drain_s)
+        self._waiting.clear()
+        for runner in runners:
+            heal(runner.client)
+            runner.version += 1  # nothing is due any more
+        for observer in self._observers:
+            heal(observer.client)
+        self._collect(runners)
+        while self._is_unsettled(runners) and clock.now() < deadline and not self.is_aborted:
+            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+        self._say_goodbye(runners, deadline)
+        drained = self._drain(deadline)
+        if self._commander is not None:
+            self._commander.give_up()
+        for runner in runners:
+            runner.client.settle()
+        for one in self._own():
+            one.leave()
+        stop = clock.now() + 1.0
+        while self.ground.engine.links and clock.now() < stop and not self.is_aborted:
+            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+        return drained
+
+    def _collect(self, runners: list[Runner]) -> None:
+        """Connect those once more that are away and have something to finish."""
+        for runner in runners:
+            client = runner.client
+            owed = self._commander is not None and self._commander.owes(runner)
+            if not runner.is_broken and (client.unfinished or owed):
+                self.collecting.add(runner)
+                client.connect()
+
+    def _is_unsettled(self, runners: list[Runner]) -> bool:
+        if any(runner.client.unfinished for runner in runners):
+            return True
+        commander = self._commander
+        return commander is not None and (
+            bool(commander.pending)
+            or bool(commander.client.unfinished)
+            or any(commander.owes(runner) for runner in self.collecting)
+        )
+
+    def _say_goodbye(self, runners: list[Runner], deadline: float) -> None:
+        clock = self.ground.engine.clock
+        self.collecting.clear()
+        staying = deque(runners)
+        while staying and clock.now() < deadline:
+            for _ in range(min(GOODBYES_A_TURN, len(staying))):
+                staying.popleft().stop(for_good=True)
+            self.ground.engine.turn(clock.now() + 0.001)
+        while clock.now() < deadline and any(runner.client.unfinished for runner in runners):
+            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+        for runner in runners:
+            runner.is_started = False
+            runner.client.leave_now()
+            if runner.is_broken:  # nobody was left to take its acknowledgements
+                runner.client.outbound.forget()
+        self.ground.engine.flush()
+
+    def _drain(self, deadline: float) -> bool:
+        """Wait until what was acknowledged has arrived; QoS 0 gets a moment of its own."""
+        ledger, clock = self.ground.ledger, self.ground.engine.clock
+        heard = -1
+        quiet_at = clock.now() + QUIET_S
+        while clock.now() < deadline and not self.is_aborted:
+            missing = ledger.missing()
+            missing_at_qos0 = ledger.missing_at_qos0()
+            if not missing and not missing_at_qos0:
+                return True
+            if missing + missing_at_qos0 != heard:
+                heard = missing + missing_at_qos0
+                quiet_at = clock.now() + QUIET_S
+            if not missing and clock.now() > quiet_at:
+                return True
+            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+        return not ledger.missing()
+
+    def _outcome(self, elapsed: float, drained: bool) -> Outcome:
+        ground, ledger = self.ground, self.ground.ledger
+        ledger.close()
+        return Outcome(
+            tallies=list(ledger.tallies.values()),
+            wills=ledger.will_counts,
+            commands=self._commander.counts if self._commander else Outcome().commands,
+            counters=ground.counters,
+            connect_latency=ground.connect_latency,
+            schedule_lag=self.schedule_lag,
+            examples=ledger.examples,
+            errors=ground.errors,
+            unknown=ledger.unknown,
+            retained=ledger.retained,
+            unstamped=ledger.unstamped,
+            flows=len(ledger.flows),
+            is_drained=drained,
+            was_interrupted=self.is_interrupted,
+            elapsed_s=elapsed,
+            drain_s=self.elapsed() - elapsed,
+            cpu_s=_cpu_s() - self._cpu_before,
+        )
+
+
+# What a person wants to see at once while a run goes on.
+ERRORS: Final = (
+    "connect_failures", "dropped", "protocol_errors", "sessions_lost", "unsubscribed",
+    "device_errors", "takeovers_unanswered",
+)  # fmt: skip
+
+
+def _has_root(text: str, roots: set[str]) -> bool:
+    """Whether another filter of the set matches all that this one does."""
+    levels = text.removesuffix("/#").split("/")
+    return any("/".join(levels[:size]) in roots for size in range(1, len(levels)))
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

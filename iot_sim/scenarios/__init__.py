@@ -1,0 +1,1 @@
+"""Scenarios: what a run does, and the files that say so."""

@@ -1,0 +1,366 @@
+"""A scenario's TOML file: every key checked, every mistake told in one line with its key."""
+
+from __future__ import annotations
+
+import re
+import string
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from iot_sim.devices.device import Device
+from iot_sim.judge.verdict import LIMITS
+from iot_sim.models.catalogue import ModelError, find, make
+from iot_sim.scenarios import faults, load_shapes
+from iot_sim.scenarios.faults import Fault
+from iot_sim.scenarios.load_shapes import Shape
+from iot_sim.scenarios.scenario import (
+    VERSIONS,
+    Command,
+    Fleet,
+    Observers,
+    Qos,
+    Scenario,
+    check_rate,
+)
+from iot_sim.scenarios.tables import (
+    ScenarioError,
+    Table,
+    did_you_mean,
+    filter_problem,
+    topic_problem,
+)
+from mqtt_broker.codec.constants import V5
+
+
+def ready_scenarios() -> dict[str, Path]:
+    """The scenarios that come with the simulator, by name."""
+    folder = resources.files("iot_sim") / "scenarios"
+    found = [Path(str(one)) for one in folder.iterdir() if one.name.endswith(".toml")]
+    return {path.stem: path for path in sorted(found)}
+
+
+def load(name: str) -> Scenario:
+    """A scenario by the path of its file or by the name of a ready one."""
+    path = Path(name)
+    ready = ready_scenarios()
+    if not name.endswith(".toml") and "/" not in name:
+        if name not in ready:
+            raise ScenarioError(
+                f"no scenario {name!r}{did_you_mean(name, ready)}; ready are {', '.join(ready)}"
+            )
+        path = ready[name]
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: not TOML: {error}") from None
+    try:
+        return read(data, path.stem, str(path))
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+
+
+DEVICES_MAX: Final = 1_000_000
+START_DEFAULT: Final = "2026-01-01T00:00:00Z"
+CLIENT_ID_DEFAULT: Final = "{fleet}-{number}"
+PLACEHOLDERS: Final = ("fleet", "number", "client_id", "model")
+SCENARIO_KEYS: Final = (
+    "name", "summary", "duration_s", "seed", "start", "speed", "drain_s", "connect_rate_per_s",
+    "fleets", "faults", "commands", "observers", "limits",
+)  # fmt: skip
+
+
+def read(data: Mapping[str, Any], name: str, source: str = "") -> Scenario:
+    """A scenario from its data. Raises ScenarioError with one line."""
+    table = Table(data, "", SCENARIO_KEYS)
+    fleets = [_fleet(one, number) for number, one in enumerate(table.tables("fleets"), 1)]
+    if not fleets:
+        raise table.wrong("fleets", "is missing; write at least one [[fleets]]")
+    names = [fleet.name for fleet in fleets]
+    for place, fleet in enumerate(fleets):
+        if fleet.name in names[:place]:
+            raise ScenarioError(f"fleets {place + 1}.name: {fleet.name!r} is there already")
+    duration_s = table.number("duration_s", None, 1.0, 31 * 86_400.0)
+    limits, late_after_ms = _limits(Table(table.table("limits"), "limits", _limit_keys()))
+    scenario = Scenario(
+        table.text("name", name),
+        table.text("summary", ""),
+        duration_s,
+        table.whole("seed", 1, 0, 2**63 - 1),
+        _start(table),
+        table.number("speed", 1.0, 0.01, 100_000.0),
+        table.number("drain_s", 15.0, 0.0, 3600.0),
+        table.number("connect_rate_per_s", 1000.0, 0.1, 100_000.0),
+        tuple(fleets),
+        tuple(_fault(one, n, names) for n, one in enumerate(table.tables("faults"), 1)),
+        tuple(_command(one, n, fleets) for n, one in enumerate(table.tables("commands"), 1)),
+        _observers(table.table("observers")),
+        limits,
+        late_after_ms,
+        source,
+    )
+    _check_times(scenario)
+    check_rate(scenario, None)
+    return scenario
+
+
+def _check_times(scenario: Scenario) -> None:
+    for place, fault in enumerate(scenario.faults, 1):
+        if fault.at_s >= scenario.duration_s:
+            raise ScenarioError(
+                f"faults {place}.at_s: {fault.at_s:g} is not before the end of the run"
+                f" (duration_s = {scenario.duration_s:g})"
+            )
+    for place, command in enumerate(scenario.commands, 1):
+        if command.at_s >= scenario.duration_s:
+            raise ScenarioError(
+                f"commands {place}.at_s: {command.at_s:g} is not before the end of the run"
+                f" (duration_s = {scenario.duration_s:g})"
+            )
+    needed = scenario.device_count / scenario.connect_rate_per_s
+    if needed > scenario.duration_s:
+        raise ScenarioError(
+            f"connect_rate_per_s: {scenario.device_count:,} devices need {needed:,.0f} s to"
+            f" connect and the run takes {scenario.duration_s:g};"
+            f" {scenario.device_count / scenario.duration_s:,.3g} or more"
+        )
+
+
+def _start(table: Table) -> float:
+    value = table.data.get("start", START_DEFAULT)
+    if value == "now":
+        return datetime.now(UTC).timestamp()
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, datetime):
+        raise table.wrong("start", f'is "now" or a time as {START_DEFAULT}')
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return value.timestamp()
+
+
+# Fleets.
+
+FLEET_KEYS: Final = (
+    "name", "model", "count", "interval_s", "topic", "client_id", "qos", "payload", "mqtt",
+    "options", "keep_alive_s", "session_expiry_s", "topic_alias", "backoff_min_s",
+    "backoff_max_s", "jitter", "observe", "load",
+)  # fmt: skip
+
+
+def _fleet(data: Any, number: int) -> Fleet:
+    where = f"fleets {number}"
+    if isinstance(data, Mapping) and isinstance(data.get("name"), str):
+        where = f"fleets.{data['name']}"
+    table = Table(data, where, FLEET_KEYS)
+    name = table.text("name")
+    if not re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) or name == faults.OBSERVERS:
+        raise table.wrong("name", "is made of letters, digits, _ and -, and is not observers")
+    model = table.text("model")
+    try:
+        find(model)
+    except ModelError as error:
+        raise table.wrong("model", error.text) from None
+    fleet = Fleet(
+        name,
+        model,
+        table.whole("count", None, 1, DEVICES_MAX),
+        table.number("interval_s", None, 0.001, 31 * 86_400.0),
+        table.text("topic", "sim/{fleet}/{client_id}"),
+        table.text("client_id", CLIENT_ID_DEFAULT),
+        _qos(table),
+        table.text("payload", ""),
+        VERSIONS[table.choice("mqtt", VERSIONS, "5")],
+        dict(table.table("options")),
+        table.whole("keep_alive_s", 60, 0, 65_535),
+        table.whole("session_expiry_s", 300, 0, 0xFFFF_FFFF),
+        table.flag("topic_alias", True),
+        table.number("backoff_min_s", 1.0, 0.01, 3600.0),
+        table.number("backoff_max_s", 60.0, 0.01, 86_400.0),
+        table.number("jitter", 0.5, 0.0, 1.0),
+        table.flag("observe", True),
+        tuple(_shape(one, f"{where}.load", n) for n, one in enumerate(_loads(table), 1)),
+    )
+    if fleet.backoff_max_s < fleet.backoff_min_s:
+        raise table.wrong("backoff_max_s", f"is backoff_min_s ({fleet.backoff_min_s:g}) or more")
+    _check_templates(fleet, table)
+    try:
+        device_of(fleet, 0, 1, 0.0)
+    except ModelError as error:
+        raise ScenarioError(f"{where}.{error}") from None
+    return fleet
+
+
+def device_of(fleet: Fleet, number: int, seed: int, started_at: float) -> Device:
+    return make(fleet.model, fleet.spec(number, seed, started_at))
+
+
+def _check_templates(fleet: Fleet, table: Table) -> None:
+    for key, template in (("topic", fleet.topic), ("client_id", fleet.client_id)):
+        try:
+            parts = list(string.Formatter().parse(template))
+        except ValueError as error:
+            raise table.wrong(key, f"{template!r}: {error}") from None
+        names = {name for _, name, _, _ in parts if name is not None}
+        allowed = [one for one in PLACEHOLDERS if (key, one) != ("client_id", "client_id")]
+        for name in sorted(names):
+            if name not in allowed:
+                raise table.wrong(key, f"{{{name}}} is none of {', '.join(allowed)}")
+        if any(spec or conversion for _, _, spec, conversion in parts):
+            raise table.wrong(key, "placeholders stand alone in their braces")
+        if fleet.count > 1 and not names & {"number", "client_id"}:
+            raise table.wrong(key, "tells the devices of a fleet apart by {number}")
+    spec = fleet.spec(fleet.count - 1, 0, 0.0)
+    if problem := topic_problem(spec.topic):
+        raise table.wrong("topic", problem)
+    if "/" in spec.client_id or not spec.client_id.isprintable() or len(spec.client_id) > 200:
+        raise table.wrong("client_id", "is up to 200 printable characters without a slash")
+
+
+def _qos(table: Table) -> Qos:
+    value = table.data.get("qos", 0)
+    if type(value) is int:
+        if value not in (0, 1, 2):
+            raise table.wrong("qos", f"is 0, 1 or 2, not {value}")
+        return Qos((float(value == 0), float(value == 1), float(value == 2)))
+    if not isinstance(value, Mapping) or not value:
+        raise table.wrong("qos", "is 0, 1, 2 or shares as { 0 = 0.7, 1 = 0.3 }")
+    shares = Table(value, table.name("qos"), ("0", "1", "2"))
+    found = tuple(shares.number(key, 0.0, 0.0, 1.0) for key in ("0", "1", "2"))
+    if abs(sum(found) - 1) > 0.001:
+        raise table.wrong("qos", f"has shares that make 1 together, not {sum(found):g}")
+    return Qos((found[0], found[1], found[2]))
+
+
+def _loads(table: Table) -> list[Any]:
+    found = table.data.get("load", [])
+    return [found] if isinstance(found, Mapping) else table.tables("load")
+
+
+def _shape(data: Any, where: str, number: int) -> Shape:
+    where = where if number == 1 else f"{where} {number}"
+    if not isinstance(data, Mapping):
+        raise ScenarioError(f'{where}: is a table as {{ shape = "ramp", end_s = 60 }}')
+    kind = Table(data, where, data).choice("shape", load_shapes.KINDS)
+    allowed = load_shapes.KINDS[kind]
+    for key in data:
+        if key not in ("shape", "drives", *allowed):
+            raise ScenarioError(
+                f"{where}.{key}: {kind} has no such key{did_you_mean(key, allowed)};"
+                f" it has {', '.join(('drives', *allowed))}"
+            )
+    table = Table(data, where, data)
+    drives = table.choice("drives", load_shapes.DRIVES, "rate")
+    top = 1.0 if drives == "devices" else 1000.0
+    shape = Shape(
+        kind,
+        drives,
+        table.number("low", 1.0 if kind == "spike" and drives == "rate" else 0.0, 0.0, top),
+        table.number("high", 1.0, 0.0, top),
+        table.number("start_s", 0.0, 0.0),
+        table.number("end_s", None if "end_s" in allowed else 0.0, 0.0),
+        table.number("for_s", None if "for_s" in allowed else 0.0, 0.0),
+        table.number("every_s", 0.0, 0.0),
+        table.number("period_s", 86_400.0, 1.0),
+        table.number("peak_s", 0.0, 0.0),
+        table.whole("steps", 5 if kind == "steps" else 1, 1, 10_000),
+    )
+    if "end_s" in allowed and shape.end_s <= shape.start_s:
+        raise ScenarioError(f"{where}.end_s: comes after start_s ({shape.start_s:g})")
+    return shape
+
+
+# Faults, commands, observers, limits.
+
+
+def _fault(data: Any, number: int, fleets: list[str]) -> Fault:
+    keys = ("kind", "fleet", "share", "at_s", "every_s", "spread_s", "for_s", "bytes_per_s")
+    table = Table(data, f"faults {number}", keys)
+    kind = table.choice("kind", faults.KINDS)
+    fleet = table.text("fleet", "")
+    if fleet and fleet not in (*fleets, faults.OBSERVERS):
+        raise table.wrong("fleet", _no_fleet(fleet, [*fleets, faults.OBSERVERS]))
+    storm = kind == faults.STORM
+    every_s = table.number("every_s", 0.0, 0.0)
+    if 0 < every_s < 0.1:
+        raise table.wrong("every_s", f"is 0 (once) or 0.1 and more, not {every_s:g}")
+    return Fault(
+        kind,
+        fleet,
+        table.number("share", 1.0 if storm else 0.1, 0.000_001, 1.0),
+        table.number("at_s", 0.0, 0.0),
+        every_s,
+        table.number("spread_s", 0.0, 0.0),
+        table.number("for_s", 0.0 if storm else 5.0, 0.0, 86_400.0),
+        table.whole("bytes_per_s", 1000, 1, 1_000_000_000),
+    )
+
+
+def _command(data: Any, number: int, fleets: list[Fleet]) -> Command:
+    keys = ("fleet", "command", "arguments", "at_s", "every_s", "share", "spread_s", "qos",
+            "timeout_s")  # fmt: skip
+    table = Table(data, f"commands {number}", keys)
+    name = table.text("fleet")
+    fleet = next((one for one in fleets if one.name == name), None)
+    if fleet is None:
+        raise table.wrong("fleet", _no_fleet(name, [one.name for one in fleets]))
+    if fleet.version != V5:
+        raise table.wrong("fleet", f"{name} speaks 3.1.1, which has no response topics")
+    command = table.text("command")
+    known = fleet.info.commands
+    if command not in known:
+        near = did_you_mean(command, known)
+        listed = ", ".join(known) or "no commands"
+        raise table.wrong("command", f"{fleet.model} knows {listed}, not {command!r}{near}")
+    return Command(
+        name,
+        command,
+        dict(table.table("arguments") if "arguments" in table else known[command].example),
+        table.number("at_s", 0.0, 0.0),
+        table.number("every_s", 0.0, 0.0),
+        table.number("share", 1.0, 0.000_001, 1.0),
+        table.number("spread_s", 0.0, 0.0),
+        table.whole("qos", 1, 0, 2),
+        table.number("timeout_s", 10.0, 0.1, 86_400.0),
+    )
+
+
+def _no_fleet(name: str, fleets: list[str]) -> str:
+    return f"there is no fleet {name!r}{did_you_mean(name, fleets)}; there are {', '.join(fleets)}"
+
+
+def _observers(data: Mapping[str, Any]) -> Observers:
+    keys = ("connections", "shared", "session_expiry_s", "receive_maximum", "mqtt")
+    table = Table(data, "observers", keys)
+    shared = table.text("shared", "")
+    if shared and (filter_problem(shared) or set(shared) & {"/", "+", "#"}):
+        raise table.wrong("shared", "is a share name, without /, + and #")
+    return Observers(
+        table.whole("connections", 1, 1, 64),
+        shared,
+        table.whole("session_expiry_s", 3600, 0, 0xFFFF_FFFF),
+        table.whole("receive_maximum", 65_535, 1, 65_535),
+        VERSIONS[table.choice("mqtt", VERSIONS, "5")],
+    )
+
+
+def _limit_keys() -> tuple[str, ...]:
+    return ("late_after_ms", *LIMITS)
+
+
+def _limits(table: Table) -> tuple[dict[str, float], float]:
+    found: dict[str, float] = {}
+    for key, limit in LIMITS.items():
+        if key in table:
+            found[key] = table.number(key, None, 0.0, 1.0 if "share" in key else 1e15)
+        elif limit.default is not None:
+            found[key] = limit.default
+    return found, table.number("late_after_ms", 1000.0, 0.0)

@@ -1,0 +1,1 @@
+"""One client of the broker: its connection, its acknowledgements, its will."""

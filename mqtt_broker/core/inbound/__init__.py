@@ -1,0 +1,1 @@
+"""What each packet from a client means."""

@@ -1,0 +1,349 @@
+"""What SUBSCRIBE and UNSUBSCRIBE mean."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, V5
+from mqtt_broker.codec.encode import encode_suback, encode_unsuback
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+from mqtt_broker.core import sys_topics
+from mqtt_broker.core.interfaces.stream_subscriptions import (
+    OFFSET_PROPERTY,
+    Refusal,
+    is_stream_filter,
+)
+from mqtt_broker.topics.names import filter_problem, level_count, split_share
+from sessions.holds import send_numbered
+from sessions.journal.rows import SubscriptionRow
+from sessions.messages.message import Grant
+from sessions.messages.outbox import CONGESTED
+from sessions.session import Session, Subscription
+
+_RETAINED_BYTES_AT_ONCE: Final = 256 << 10
+_REASON_CHARS_MAX: Final = 1_000
+
+if TYPE_CHECKING:
+    from mqtt_broker.core.broker import Broker
+    from mqtt_broker.core.clients.connection import Connection
+
+
+def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
+    """Every request gets its own code; SUBACK goes before the retained messages it brings.
+
+    A filter that breaks the grammar spoils the whole packet, so all are checked first.
+    """
+    broker = connection.broker
+    broker.stats.packets_received[SUBSCRIBE] += 1
+    for request in packet.requests:
+        check_request(request, connection.limits.topic_levels_max)
+    identifiers = packet.properties.subscription_ids
+    identifier = identifiers[0] if identifiers else 0
+    codes: list[int] = []
+    texts: list[str] = []
+    fresh: list[tuple[Subscription, bool]] = []
+    start = _stream_start(packet)
+    for request in packet.requests:  # as if each came alone. [MQTT-3.8.4-5]
+        code = _refusal(connection, request)
+        is_stream = is_stream_filter(request.filter)
+        if not code and is_stream:
+            refusal = _stream_refusal(connection, request, start)
+            if refusal is not None:
+                code = refusal.reason
+                texts.append(refusal.text)
+        if not code:
+            subscription = Subscription(
+                connection.session,
+                request.filter,
+                request.qos,
+                request.no_local,
+                request.retain_as_published,
+                request.retain_handling,
+                identifier,
+            )
+            is_new = subscribe(broker, subscription, now, start)
+            fresh.append((subscription, is_new))
+            code = request.qos  # whatever our Maximum QoS. [MQTT-3.8.4-7], [MQTT-3.2.2-10]
+            if is_stream:
+                code = min(code, 1)  # offsets make repeats visible, so once more says enough
+        if code >= reasons.UNSPECIFIED_ERROR:
+            broker.stats.refuse("subscribe", reasons.name(code))
+        codes.append(code)  # one for each, in order. [MQTT-3.8.4-6], [MQTT-3.9.3-1]
+    if connection.version != V5:  # 3.1.1 knows one refusal. [MQTT3-3.9.3-2]
+        codes = [code if code < 0x80 else 0x80 for code in codes]
+    # The answer, under the id of the request. [MQTT-3.8.4-1], [MQTT-2.2.1-6]
+    broker.stats.packets_sent[SUBACK] += 1
+    data = _encode_suback(connection, packet.packet_id, codes, texts)
+    connection.check_answer(data)
+
+    session = connection.session
+    box = session.outbox
+    keeps = session.sid > 0 and broker.journal is not None and broker.journal.holds
+    brings = keeps and _bring(broker, session, fresh, now)
+
+    def begin(then: float) -> None:
+        if brings and session.outbox is box:
+            _let_go(broker, session, then)
+        for subscription, is_new in fresh:
+            if not is_stream_filter(subscription.filter):
+                _send_retained(broker, subscription, is_new, then, 0, 0 if keeps else 2)
+            elif broker.replays is not None:
+                broker.replays.begin(subscription, then)
+
+    connection.answer(data, now, begin, safely=session.sid > 0)
+    _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
+
+
+def _stream_start(packet: Subscribe) -> str | None:
+    """Where the client wants to begin to read streams, if it says so."""
+    for name, value in packet.properties.user:
+        if name == OFFSET_PROPERTY:
+            return value
+    return None
+
+
+def _stream_refusal(
+    connection: Connection, request: SubscriptionRequest, start: str | None
+) -> Refusal | None:
+    replays = connection.broker.replays
+    if replays is None:
+        return Refusal(reasons.TOPIC_FILTER_INVALID, "this broker keeps no streams")
+    return replays.refusal(
+        connection.session, request.filter, start, goes_on=request.retain_handling == 1
+    )
+
+
+def _encode_suback(
+    connection: Connection, packet_id: int, codes: list[int], texts: list[str]
+) -> bytes:
+    """With a Reason String for those who want one and can take it.
+
+    Not without Request Problem Information [MQTT-3.1.2-29], nor if it makes the packet too
+    large. [MQTT-3.9.2-1]
+    """
+    version = connection.version
+    connect = connection.connect
+    if (
+        texts
+        and version == V5
+        and connect is not None
+        and connect.properties.number(prop.REQUEST_PROBLEM_INFORMATION, 1)
+    ):
+        said = Properties({prop.REASON_STRING: "; ".join(texts)[:_REASON_CHARS_MAX]})
+        data = encode_suback(version, packet_id, codes, said)
+        if connection.outbox.fits(len(data)):
+            return data
+    return encode_suback(version, packet_id, codes, NO_PROPERTIES)
+
+
+def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> None:
+    """However many filters, one UNSUBACK. [MQTT-3.10.4-4], [MQTT-3.10.4-6]"""
+    broker = connection.broker
+    broker.stats.packets_received[UNSUBSCRIBE] += 1
+    session = connection.session
+    codes: list[int] = []
+    for text in packet.filters:  # a code for each, in order. [MQTT-3.11.3-1]
+        if filter_problem(text):
+            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.1-1", "a malformed Topic Filter")
+        subscription = session.subscriptions.get(text)  # [MQTT-3.10.4-1]
+        if subscription is None:
+            codes.append(reasons.NO_SUBSCRIPTION_EXISTED)  # [MQTT-3.10.4-5]
+        else:
+            unsubscribe(broker, subscription, now)
+            codes.append(reasons.SUCCESS)  # or the other of its codes. [MQTT-3.11.3-2]
+    broker.stats.packets_sent[UNSUBACK] += 1
+    data = encode_unsuback(connection.version, packet.packet_id, codes)
+    connection.check_answer(data)
+    connection.answer(data, now, safely=session.sid > 0)
+    _tell(connection, "unsubscribed", packet.filters, now)
+
+
+def check_request(request: SubscriptionRequest, levels_max: int) -> None:
+    """Raise the Violation of a Topic Filter that no server could accept."""
+    text = request.filter
+    shared = split_share(text)
+    if shared is not None:
+        name, text = shared
+        if not text or not name or name == "+":  # [MQTT-4.8.2-1]
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.8.2-1", "a malformed $share filter")
+        if "#" in name or "+" in name:
+            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.8.2-2", "a wildcard in a share name")
+        if request.no_local:
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.8.3-4", "No Local on $share")
+    problem = filter_problem(text)
+    if problem:
+        raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.1-1", problem)
+    if level_count(text) > levels_max:
+        raise Violation(
+            reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "a Topic Filter of too many levels"
+        )
+
+
+def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
+    """0, or the code of SUBACK that says why not. [MQTT-3.9.3-2]"""
+    session = connection.session
+    limit = connection.limits.subscriptions_max
+    if request.filter not in session.subscriptions and len(session.subscriptions) >= limit:
+        return reasons.QUOTA_EXCEEDED
+    guard = connection.guard
+    if guard is not None and not guard.may_subscribe(request.filter, request.qos):
+        return reasons.NOT_AUTHORIZED
+    return 0
+
+
+def subscribe(
+    broker: Broker, subscription: Subscription, now: float, start: str | None = None
+) -> bool:
+    """Put it in force and in the store; True when the client did not have the filter yet."""
+    is_new = put_in_force(broker, subscription, now, start)
+    session = subscription.session
+    if session.sid and broker.journal is not None:
+        broker.journal.on_subscribed(
+            SubscriptionRow(
+                session.sid,
+                subscription.filter,
+                subscription.qos,
+                subscription.no_local,
+                subscription.retain_as_published,
+                subscription.retain_handling,
+                subscription.identifier,
+            )
+        )
+    return is_new
+
+
+def put_in_force(
+    broker: Broker, subscription: Subscription, now: float, start: str | None = None
+) -> bool:
+    """`start`: where to begin to read, if it is a stream."""
+    session = subscription.session
+    text = subscription.filter
+    is_new = text not in session.subscriptions
+    session.subscriptions[text] = subscription  # in place of one before it. [MQTT-3.8.4-3]
+    if is_stream_filter(text):
+        if broker.replays is not None:
+            goes_on = subscription.retain_handling == 1
+            broker.replays.join(subscription, start, now, goes_on=goes_on)
+        return is_new
+    shared = split_share(text)
+    if shared is None:
+        broker.routes.add(subscription)
+    else:
+        broker.group(text, shared[1]).join(subscription, now)
+        broker.routes.shared_count += is_new
+    return is_new
+
+
+def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
+    """Nothing new comes by the filter from now on. [MQTT-3.10.4-2]
+
+    What is under way to the client stays in its window and is finished. [MQTT-3.10.4-3]
+    """
+    session = subscription.session
+    text = subscription.filter
+    del session.subscriptions[text]
+    if session.sid and broker.journal is not None:
+        broker.journal.on_unsubscribed(session.sid, text)
+    if is_stream_filter(text):
+        if broker.replays is not None:
+            broker.replays.leave(subscription, now)
+        return
+    if split_share(text) is None:
+        broker.routes.remove(subscription)
+        return
+    broker.routes.shared_count -= 1
+    broker.leave_group(text, session, now)
+
+
+def end_subscriptions(broker: Broker, session: Session, now: float) -> None:
+    for subscription in list(session.subscriptions.values()):
+        unsubscribe(broker, subscription, now)
+
+
+def _bring(
+    broker: Broker, session: Session, fresh: list[tuple[Subscription, bool]], now: float
+) -> bool:
+    """Record what these subscriptions bring at QoS 1 and 2 with them: whoever has got SUBACK gets
+    the messages too, over a crash. True when there are any: they leave behind SUBACK, and
+    everything behind them."""
+    session.gates += 1
+    count = 0
+    for subscription, is_new in fresh:
+        if not is_stream_filter(subscription.filter):
+            count += _send_retained(broker, subscription, is_new, now, 1, 2)
+    if not count:
+        session.gates -= 1
+    return count > 0
+
+
+def _let_go(broker: Broker, session: Session, now: float) -> None:
+    """SUBACK has left. What it kept back is written as much at a time as a peer may read."""
+    session.gates -= 1
+    is_more = not session.gates
+    while is_more and session.repeats and session.outbox.state < CONGESTED:
+        before = len(session.repeats)
+        send_numbered(session, now, _RETAINED_BYTES_AT_ONCE)
+        broker.write_out(session.outbox, now)
+        is_more = len(session.repeats) < before
+    session.pump(now)
+
+
+def _send_retained(
+    broker: Broker, subscription: Subscription, is_new: bool, now: float, low: int, high: int
+) -> int:
+    """Retained messages a subscription brings, of QoS `low` to `high`; returns how many.
+
+    [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+    With handling 0 a subscription that replaces one brings them again. [MQTT-3.8.4-4]
+    """
+    handling = subscription.retain_handling
+    if handling == 2 or (handling == 1 and not is_new) or split_share(subscription.filter):
+        return 0
+    session = subscription.session
+    journal = broker.journal
+    if journal is None or not session.sid:
+        return _deliver_retained(broker, subscription, session, now, low, high)
+    journal.open([], holds=journal.holds)
+    try:
+        return _deliver_retained(broker, subscription, session, now, low, high)
+    finally:
+        journal.close()
+
+
+def _deliver_retained(
+    broker: Broker, subscription: Subscription, session: Session, now: float, low: int, high: int
+) -> int:
+    waiting_bytes = count = 0
+    for message in broker.retained.match(subscription.filter):
+        envelope = message.envelope
+        qos = min(envelope.qos, subscription.qos)
+        if not low <= qos <= high or envelope.is_expired(now):
+            continue
+        if subscription.no_local and envelope.publisher == session.client_id:
+            continue
+        # A retained copy says so, whatever Retain As Published says. [MQTT-3.3.1-8]
+        grant = Grant(qos, True, subscription.identifiers)
+        count += 1
+        if qos:
+            session.deliver([message], grant, now)
+        else:
+            session.deliver_qos0([message], grant, now, may_wait=True)
+        waiting_bytes += envelope.size
+        if waiting_bytes > _RETAINED_BYTES_AT_ONCE:  # see whether the peer can take more
+            waiting_bytes = 0
+            broker.write_out(session.outbox, now)
+    if waiting_bytes > broker.settings.outbox_bytes_max // 4:
+        broker.write_out(session.outbox, now)
+    return count
+
+
+def _tell(connection: Connection, what: str, filters: list[str], now: float) -> None:
+    broker = connection.broker
+    if broker.settings.client_events and filters:
+        body = json.dumps({"filters": filters, "at": round(now, 3)})
+        sys_topics.publish_event(broker, connection.session.client_id, what, body, now)

@@ -1,0 +1,1 @@
+"""Interfaces of the core that other packages implement. Never compiled."""

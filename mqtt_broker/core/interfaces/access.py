@@ -1,0 +1,163 @@
+"""The access door: who may connect, and what may they do.
+
+The core asks; whoever implements `Access` answers, at once or later. A CONNECT whose answer
+is PENDING waits as data, and `request.reply` (or `Broker.resume`) carries it on, in any order
+and once.
+
+    Allow       come in, under this user name, and within what the guard lets through
+    Refuse      a reason code
+    Challenge   send AUTH with this data; `proceed` takes the client's reply to the next verdict
+    PENDING     the answer comes later
+
+A `Guard` answers for one client, as long as its session lasts: it knows who was let in. What a
+guard allows is remembered with the connection, so that a publisher pays for its rules once a
+topic; `Broker.recheck` forgets all that, and takes back what is no longer allowed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from mqtt_broker.codec import reasons
+from mqtt_broker.core.limits.client_limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """What a verified client certificate says of its owner; the link's listener verified it."""
+
+    common_name: str  # of the subject; empty: it has none
+    names: tuple[str, ...] = ()  # Subject Alternative Names as `DNS:x`, `URI:x`, `email:x`, `IP:x`
+    serial: str = ""  # upper-case hexadecimal
+    issuer: str = ""  # its distinguished name, for people
+
+
+class Reply(Protocol):
+    """The way back to whoever waits for a verdict."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody still waits: no work is worth doing for a client that is gone."""
+
+    def __call__(self, verdict: Verdict, now: float) -> None: ...
+
+
+class _NoReply:
+    """Of a request that was made up: nobody waits."""
+
+    is_wanted = True
+
+    def __call__(self, verdict: Verdict, now: float) -> None:
+        raise AssertionError("nobody waits for this verdict")
+
+
+_NO_REPLY: Final = _NoReply()
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRequest:
+    client_id: str
+    username: str | None
+    password: bytes | None = field(repr=False)
+    version: int
+    peer: str
+    auth_method: str | None = None
+    auth_data: bytes | None = field(default=None, repr=False)
+    certificate: PeerCertificate | None = None
+    listener: str = ""  # its name, for rules
+    is_again: bool = False  # a re-authentication: the client is in, as `username`
+    reply: Reply = field(default=_NO_REPLY, repr=False)
+
+
+class Guard(Protocol):
+    """What one client may do."""
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether whoever let it in still would; asked when that changed."""
+
+    def may_publish(self, topic: str) -> bool: ...
+
+    def may_subscribe(self, text: str, qos: int) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    username: str | None = None
+    auth_data: bytes | None = None  # the server's last word of an enhanced authentication
+    guard: Guard | None = None  # None: the door itself is asked, by client id and user name
+    expires_at: float = 0.0  # when the connection has to end; 0: never
+    is_bound: bool = False  # a session of another user is not this client's to take
+    limits: Limits | None = None  # of this client, beside those of its listener and the settings
+    connections_max: int = 0  # of this user; 0: any number
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    reason: int = reasons.NOT_AUTHORIZED
+    counted_as: str = ""  # a narrower reason than the code, for the counters
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    data: bytes | None = field(repr=False)
+    proceed: Callable[[bytes | None], Verdict]
+
+
+class Later(enum.Enum):
+    PENDING = enum.auto()
+
+
+PENDING: Final = Later.PENDING
+Verdict = Allow | Refuse | Challenge | Later
+
+
+class Access(Protocol):
+    @property
+    def guards_topics(self) -> bool:
+        """False: every topic is open, and `may_publish` need not be asked for each PUBLISH."""
+
+    def connect(self, request: ConnectRequest) -> Verdict:
+        """A CONNECT, or a re-authentication of a connected client."""
+
+    def may_publish(self, client_id: str, username: str | None, topic: str) -> bool: ...
+
+    def may_subscribe(self, client_id: str, username: str | None, text: str, qos: int) -> bool: ...
+
+
+class AskingGuard:
+    """For doors that have no guards of their own, and for sessions the store remembers."""
+
+    __slots__ = ("access", "client_id", "username")
+    is_welcome = True
+
+    def __init__(self, access: Access, client_id: str, username: str | None) -> None:
+        self.access = access
+        self.client_id = client_id
+        self.username = username
+
+    def may_publish(self, topic: str) -> bool:
+        return self.access.may_publish(self.client_id, self.username, topic)
+
+    def may_subscribe(self, text: str, qos: int) -> bool:
+        return self.access.may_subscribe(self.client_id, self.username, text, qos)
+
+
+class OpenAccess:
+    """Everybody may do everything; there are no enhanced authentication methods."""
+
+    guards_topics = False
+
+    def connect(self, request: ConnectRequest) -> Verdict:
+        if request.auth_method is not None:
+            return Refuse(reasons.BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
+        return Allow(request.username)
+
+    def may_publish(self, client_id: str, username: str | None, topic: str) -> bool:
+        return True
+
+    def may_subscribe(self, client_id: str, username: str | None, text: str, qos: int) -> bool:
+        return True

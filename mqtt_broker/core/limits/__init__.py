@@ -1,0 +1,1 @@
+"""How much a client may do: settings, and what measures and bounds it."""

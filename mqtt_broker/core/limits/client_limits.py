@@ -1,0 +1,129 @@
+"""What one client may have: the strictest of what the settings, its listener and its user say.
+
+A field that says nothing is as large as it can be, so two `Limits` are met field by field with
+the smaller value. What CONNACK told (Maximum Packet Size, Receive Maximum, Retain Available)
+holds as it was told until the connection ends. Counting and pausing are in `core.rates`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from mqtt_broker.codec.constants import REMAINING_LENGTH_MAX
+from mqtt_broker.core.limits.settings import UNLIMITED, Settings
+from sessions.messages.backlog import Bounds
+
+# A message grows on its way: by Subscription Identifiers, and by what a dead letter says. What
+# comes in is so much smaller than MQTT's largest packet that it still fits into one.
+GROWTH_BYTES_MAX: Final = 1 << 20
+ANY_RATE: Final = float("inf")
+_KNOWN_MAX: Final = 1_000  # a door of somebody else's may give each client its own
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one client. The names are those of the settings, and of the configuration file."""
+
+    packet_bytes_max: int = UNLIMITED
+    receive_maximum: int = UNLIMITED
+    inflight_max: int = UNLIMITED
+    queue_messages_max: int = UNLIMITED
+    queue_bytes_max: int = UNLIMITED
+    subscriptions_max: int = UNLIMITED
+    topic_levels_max: int = UNLIMITED
+    retain_available: bool = True
+    retained_messages_max: int = UNLIMITED  # that it published itself
+    # Who sends faster is not read from until it is due again: TCP tells it to wait. To who is
+    # sent more, QoS 0 is dropped and the rest waits, as if it read slowly.
+    messages_per_s: float = ANY_RATE
+    bytes_per_s: float = ANY_RATE
+    sent_messages_per_s: float = ANY_RATE
+    sent_bytes_per_s: float = ANY_RATE
+
+
+def of_settings(settings: Settings) -> Limits:
+    return Limits(
+        min(settings.packet_bytes_max, REMAINING_LENGTH_MAX - GROWTH_BYTES_MAX),
+        settings.receive_maximum,
+        settings.inflight_max,
+        settings.queue_messages_max,
+        settings.queue_bytes_max,
+        settings.subscriptions_max,
+        settings.topic_levels_max,
+        settings.retain_available,
+        settings.retained_messages_max,
+    )
+
+
+def stricter(one: Limits, other: Limits | None) -> Limits:
+    """What holds when both hold."""
+    if other is None:
+        return one
+    return Limits(
+        min(one.packet_bytes_max, other.packet_bytes_max),
+        min(one.receive_maximum, other.receive_maximum),
+        min(one.inflight_max, other.inflight_max),
+        min(one.queue_messages_max, other.queue_messages_max),
+        min(one.queue_bytes_max, other.queue_bytes_max),
+        min(one.subscriptions_max, other.subscriptions_max),
+        min(one.topic_levels_max, other.topic_levels_max),
+        one.retain_available and other.retain_available,
+        min(one.retained_messages_max, other.retained_messages_max),
+        min(one.messages_per_s, other.messages_per_s),
+        min(one.bytes_per_s, other.bytes_per_s),
+        min(one.sent_messages_per_s, other.sent_messages_per_s),
+        min(one.sent_bytes_per_s, other.sent_bytes_per_s),
+    )
+
+
+class KnownLimits:
+    """What was met before: a fleet of one kind has one object, not one a client."""
+
+    __slots__ = ("_bounds", "_met", "base")
+
+    def __init__(self, base: Limits) -> None:
+        self.base = base  # what the settings say of everybody
+        self._met: dict[tuple[Limits | None, Limits | None], Limits] = {}
+        self._bounds: dict[tuple[int, int], Bounds] = {}
+
+    def met(self, of_listener: Limits | None, own: Limits | None) -> Limits:
+        if of_listener is None and own is None:
+            return self.base
+        key = (of_listener, own)
+        found = self._met.get(key)
+        if found is None:
+            if len(self._met) >= _KNOWN_MAX:
+                self._met.clear()
+            found = stricter(stricter(self.base, of_listener), own)
+            self._met[key] = found
+        return found
+
+    def bounds(self, limits: Limits) -> Bounds:
+        """Of the client's queue."""
+        key = (limits.queue_messages_max, limits.queue_bytes_max)
+        found = self._bounds.get(key)
+        if found is None:
+            if len(self._bounds) >= _KNOWN_MAX:
+                self._bounds.clear()
+            found = self._bounds[key] = Bounds(*key)
+        return found
+
+
+def as_told(fresh: Limits, told: Limits) -> Limits:
+    """`fresh` for a client that is in already, and was told some of what it may."""
+    return Limits(
+        told.packet_bytes_max,
+        told.receive_maximum,
+        fresh.inflight_max,
+        fresh.queue_messages_max,
+        fresh.queue_bytes_max,
+        fresh.subscriptions_max,
+        fresh.topic_levels_max,
+        told.retain_available,
+        fresh.retained_messages_max,
+        fresh.messages_per_s,
+        fresh.bytes_per_s,
+        fresh.sent_messages_per_s,
+        fresh.sent_bytes_per_s,
+    )

@@ -1,0 +1,1 @@
+"""Who gets a message: routes, shared subscriptions, dead letters."""

@@ -1,0 +1,135 @@
+"""Where the messages of a topic go: worked out once, kept until a subscription changes.
+
+A `Route` has one `Target` a session, however many of its subscriptions match: the highest
+QoS, all identifiers [MQTT-3.3.4-2], [MQTT-3.3.4-5]. Receivers that take plain bytes, which
+are most of them, stand in lists by version, so that QoS 0 fan-out is one loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqtt_broker.core.interfaces.message_log import Tap
+from mqtt_broker.core.interfaces.payload_checks import Check
+from mqtt_broker.core.routing.shared_groups import Group
+from mqtt_broker.topics.cache import MatchCache
+from mqtt_broker.topics.trie import Trie
+from sessions.messages.message import Grants, grants
+from sessions.session import Session, Subscription
+
+_TOPIC_CHARS_CACHED_MAX: Final = 512  # a topic of 64 KB is not worth keeping
+
+
+class Target:
+    """One session's share of a topic. `own`: what it gets of its own messages, if anything."""
+
+    __slots__ = ("live", "own", "plain", "retained", "session")
+
+    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
+        self.session = session
+        qos = max(s.qos for s in subscriptions)
+        identifiers = tuple(i for s in subscriptions for i in s.identifiers)
+        as_published = any(s.retain_as_published for s in subscriptions)
+        self.live: Grants = grants(qos, False, identifiers)
+        # What is published with RETAIN keeps it only for those who asked. [MQTT-3.3.1-12]
+        self.retained: Grants = grants(qos, as_published, identifiers)
+        self.own: Target | None = self
+        if any(s.no_local for s in subscriptions):  # [MQTT-3.8.3-3]
+            others = [s for s in subscriptions if not s.no_local]
+            self.own = Target(session, others) if others else None
+        self.plain = self.own is self and not identifiers
+
+    def for_publisher(self, publisher: Session | None) -> Target | None:
+        return self.own if publisher is self.session else self
+
+
+class Route:
+    __slots__ = (
+        "check",
+        "durability",
+        "groups",
+        "plain_v3",
+        "plain_v5",
+        "refusal",
+        "rest",
+        "tap",
+        "targets",
+    )
+
+    def __init__(
+        self,
+        targets: list[Target],
+        groups: list[Group],
+        refusal: int,
+        durability: int,
+        tap: Tap | None,
+        check: Check | None,
+    ) -> None:
+        self.targets = targets
+        self.groups = groups
+        self.refusal = refusal  # a reason code when nobody may publish here
+        self.durability = durability  # what an acknowledgement promises here
+        self.check = check  # what is asked of payloads
+        self.tap = tap  # who wants all of it beside the receivers
+        self.plain_v3: list[Session] = []
+        self.plain_v5: list[Session] = []
+        self.rest: list[Target] = []
+        for target in targets:
+            session = target.session
+            if not (target.plain and session.is_plain):
+                self.rest.append(target)
+            elif session.version == 5:
+                self.plain_v5.append(session)
+            else:
+                self.plain_v3.append(session)
+
+    @property
+    def is_matched(self) -> bool:
+        return bool(self.targets or self.groups)
+
+
+class Routes:
+    """The subscriptions of every session, and the routes worked out from them."""
+
+    __slots__ = ("_groups", "_trie", "cache", "shared_count")
+
+    def __init__(self) -> None:
+        self._trie: Trie[str, Subscription] = Trie()
+        self._groups: Trie[str, Group] = Trie()
+        self.cache: MatchCache[Route] = MatchCache()
+        self.shared_count = 0
+
+    @property
+    def count(self) -> int:
+        """Subscriptions, shared ones included."""
+        return self._trie.count + self.shared_count
+
+    def add(self, subscription: Subscription) -> bool:
+        """True when it is new, False when it replaces one. [MQTT-3.8.4-3]"""
+        self.cache.drop(subscription.filter)
+        return self._trie.put(subscription.filter, subscription.session.client_id, subscription)
+
+    def remove(self, subscription: Subscription) -> None:
+        self.cache.drop(subscription.filter)
+        self._trie.remove(subscription.filter, subscription.session.client_id)
+
+    def add_group(self, text: str, name: str, group: Group) -> None:
+        self.cache.drop(text)
+        self._groups.put(text, name, group)
+
+    def remove_group(self, text: str, name: str) -> None:
+        self.cache.drop(text)
+        self._groups.remove(text, name)
+
+    def find(
+        self, topic: str, refusal: int, durability: int, tap: Tap | None, check: Check | None
+    ) -> Route:
+        """The route of a topic that is not in the cache; it is afterwards."""
+        by_session: dict[int, list[Subscription]] = {}
+        for subscription in self._trie.match(topic):
+            by_session.setdefault(id(subscription.session), []).append(subscription)
+        targets = [Target(found[0].session, found) for found in by_session.values()]
+        route = Route(targets, self._groups.match(topic), refusal, durability, tap, check)
+        if len(topic) <= _TOPIC_CHARS_CACHED_MAX:
+            self.cache.put(topic, route)
+        return route

@@ -1,0 +1,1 @@
+"""What the embedder lends to the core: timers."""

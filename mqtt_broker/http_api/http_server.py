@@ -1,0 +1,226 @@
+"""The HTTP server's thread: a socket, a loop, limits, and an end.
+
+`start` binds the socket and returns; everything else, importing included, is the thread's.
+Clients that connect meanwhile wait in the socket's backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mqtt_broker.http_api.limits import Limits
+from mqtt_broker.http_api.request.broker_interface import Commands
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_BACKLOG: Final = 512
+_TOO_MANY: Final = b'{"error": "Unavailable", "text": "too many connections at once"}\n'
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n%s"
+) % (len(_TOO_MANY), _TOO_MANY)
+
+
+class HttpServerError(Exception):
+    """It cannot start; one line."""
+
+
+class HttpServer:
+    """One server, from `start` to `stop`. Both are called once."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        commands: Commands,
+        token: str,
+        streams_root: Path | None,
+        log: Callable[[str], None],
+        limits: Limits | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._commands = commands
+        self._token = token
+        self._root = streams_root
+        self._log = log
+        self._limits = limits or Limits()
+        self._socket: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._is_over = False
+        self._lock = threading.Lock()  # of the three above
+        self._thread = threading.Thread(target=self._run, name="fleetmq-http", daemon=True)
+
+    def start(self) -> tuple[str, int]:
+        """Listen, and serve from now on; the address that was bound. Raises HttpServerError."""
+        self._socket = _bound(self._host, self._port)
+        host, port = self._socket.getsockname()[:2]
+        self._thread.start()
+        return host, port
+
+    def stop(self, timeout_s: float) -> bool:
+        """Finish what is being answered, and end; False when that took too long."""
+        with self._lock:
+            self._is_over = True
+            if self._loop is not None and self._stopping is not None:
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            trace = "".join(traceback.format_exception(error)).rstrip()
+            self._log(f"http: the server has ended\n{trace}")
+        finally:
+            with self._lock:
+                self._loop = self._stopping = None
+            assert self._socket is not None
+            self._socket.close()
+
+    async def _serve(self) -> None:
+        # Not above: the broker does not wait for it.
+        from aiohttp import web
+
+        from mqtt_broker.http_api.application import make_app
+        from mqtt_broker.http_api.request.middleware import Site
+        from mqtt_broker.http_api.request.open_streams import Shelf
+
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_loop_error)
+        limits = self._limits
+        shelf = Shelf(self._root) if self._root is not None else None
+        with ThreadPoolExecutor(limits.threads, "fleetmq-http-disk") as pool:
+            site = Site(
+                self._commands,
+                shelf,
+                pool,
+                limits,
+                self._token,
+                _is_local(self._socket),
+                self._log,
+            )
+            runner = web.AppRunner(
+                make_app(site),
+                access_log=None,
+                logger=_quiet_logger(self._log),
+                keepalive_timeout=limits.idle_s,
+                shutdown_timeout=0.5,
+                max_line_size=limits.line_bytes_max,
+                max_field_size=limits.line_bytes_max,
+                max_headers=limits.head_fields_max,
+                lingering_time=2.0,
+                handler_cancellation=True,
+            )
+            await runner.setup()
+            server = await loop.create_server(
+                lambda: self._accept(runner), sock=self._socket, backlog=_BACKLOG
+            )
+            stopping = asyncio.Event()
+            with self._lock:
+                self._loop, self._stopping = loop, stopping
+                if self._is_over:
+                    stopping.set()
+            try:
+                await stopping.wait()
+            finally:
+                server.close()
+                await runner.cleanup()
+        if shelf is not None:
+            shelf.close()
+
+    def _accept(self, runner: web.AppRunner) -> asyncio.Protocol:
+        assert runner.server is not None
+        if len(runner.server.connections) >= self._limits.connections_max:
+            return _TurnedAway()
+        return runner.server()
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, ConnectionError):
+            return  # a client went while it was answered
+        text = str(context.get("message", ""))
+        if isinstance(error, BaseException):
+            text += "\n" + "".join(traceback.format_exception(error)).rstrip()
+        self._log(f"http: internal error: {text}")
+
+
+class _TurnedAway(asyncio.Protocol):
+    """A connection too many: it is told so, and closed."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(_FULL)
+        transport.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                with contextlib.suppress(OSError):
+                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.setblocking(False)
+            bound.bind(address)
+            bound.listen(_BACKLOG)
+        except BaseException:
+            bound.close()
+            raise
+    except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise HttpServerError(f"cannot listen for HTTP on {where}: {reason}") from None
+    return bound
+
+
+def _is_local(bound: socket.socket) -> bool:
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+class _OursOnly(logging.Filter):
+    """What clients send is their mistake, and may hold a token: it is not logged."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        from aiohttp.http_exceptions import HttpProcessingError
+
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, HttpProcessingError)
+
+
+class _Lines(logging.Handler):
+    def __init__(self, log: Callable[[str], None]) -> None:
+        super().__init__()
+        self._line = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._line("http: " + self.format(record))
+
+
+def _quiet_logger(log: Callable[[str], None]) -> logging.Logger:
+    """One that is in nobody's tree: whatever aiohttp has to say goes to the broker's log."""
+    logger = logging.Logger("fleetmq.http", logging.WARNING)  # noqa: LOG001
+    logger.addFilter(_OursOnly())
+    logger.addHandler(_Lines(log))
+    return logger

@@ -1,0 +1,1 @@
+"""`/streams`: the log for readers on other machines."""

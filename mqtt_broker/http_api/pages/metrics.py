@@ -1,0 +1,212 @@
+"""`/metrics`: the snapshot as Prometheus reads it, or OpenMetrics for those who ask for it.
+
+Labels are names of packets, reasons, streams, partitions and groups, which are all bounded;
+never clients or topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from mqtt_broker.http_api.request.broker_interface import (
+    ReplayFigures,
+    Snapshot,
+    StoreFigures,
+    StreamFigures,
+    WatchFigures,
+)
+from mqtt_broker.http_api.request.middleware import Site
+
+PREFIX: Final = "fleetmq_"
+
+
+def routes(site: Site) -> list[web.RouteDef]:
+    async def metrics(request: web.Request) -> web.Response:
+        watch = site.commands.watch()
+        snapshot: Snapshot | None = None
+        if watch is None or not watch.is_loop_late:
+            snapshot = await site.ask(site.commands.snapshot)
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(snapshot, watch))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    return [web.get("/metrics", metrics)]
+
+
+class _Collected(Collector):
+    """One snapshot, for one scrape."""
+
+    def __init__(self, snapshot: Snapshot | None, watch: WatchFigures | None) -> None:
+        self._snapshot = snapshot
+        self._watch = watch
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if self._watch is not None:
+            yield from _watch(self._watch)
+        snapshot = self._snapshot
+        if snapshot is None:  # the loop does not answer
+            return
+        yield from _broker(snapshot)
+        yield from _access(snapshot.access)
+        if snapshot.store is not None:
+            yield from _store(snapshot.store)
+        if snapshot.replay is not None:
+            yield from _replay(snapshot.replay)
+        yield from _streams(snapshot.streams)
+        yield from _groups(snapshot.streams)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _watch(watch: WatchFigures) -> Iterator[Metric]:
+    yield _gauge("healthy", "0 while the watchdog finds something wrong.", not watch.why)
+    yield _gauge(
+        "oldest_unanswered_seconds",
+        "How long the oldest acknowledgement has waited for the store.",
+        watch.unanswered_s,
+    )
+    yield _gauge("loop_late_seconds", "How late the event loop is.", watch.loop_late_s)
+
+
+def _broker(now: Snapshot) -> Iterator[Metric]:
+    build = GaugeMetricFamily(PREFIX + "build_info", "What runs here.", labels=["version"])
+    build.add_metric([now.version], 1)
+    yield build
+    yield _gauge("start_time_seconds", "When the broker started, as Unix time.", now.started_at)
+    yield _gauge("stopping", "1 while the broker stops.", now.is_stopping)
+    yield _gauge("clients_connected", "Clients that are connected.", now.clients)
+    yield _gauge("clients_connected_maximum", "The most there were at once.", now.clients_maximum)
+    yield _counter("sessions_expired", "Sessions that ended while away.", now.clients_expired)
+    yield _gauge("sessions", "Sessions, of clients that are here or away.", now.sessions)
+    yield _gauge("sockets_open", "Connections, whether they said CONNECT or not.", now.sockets)
+    yield _counter("sockets_accepted", "Connections that were accepted.", now.sockets_accepted)
+    yield _counter("connects", "CONNECTs that succeeded.", now.connects)
+    yield _counters("packets_received", "Packets by type.", "type", now.packets_received)
+    yield _counters("packets_sent", "Packets by type.", "type", now.packets_sent)
+    yield _counter("received_bytes", "Bytes from clients.", now.bytes_received)
+    yield _counter("sent_bytes", "Bytes to clients.", now.bytes_sent)
+    yield _counter("publish_received_bytes", "Payload from clients.", now.publish_bytes_received)
+    yield _counter("publish_sent_bytes", "Payload to clients.", now.publish_bytes_sent)
+    yield _counters("messages_dropped", "Messages dropped, by reason.", "reason", now.dropped)
+    yield _refused(now.refused)
+    yield _counter("throttled", "Times a client was faster than it may be.", now.throttled)
+    yield _gauge("subscriptions", "Subscriptions.", now.subscriptions)
+    yield _gauge("shared_subscriptions", "Shared subscriptions.", now.shared_subscriptions)
+    yield _gauge("retained_messages", "Retained messages.", now.retained_messages)
+    yield _gauge("retained_bytes", "Bytes of retained messages.", now.retained_bytes)
+    yield _gauge("queued_messages", "Messages that wait for clients.", now.queued_messages)
+    yield _gauge("queued_bytes", "Bytes of messages that wait.", now.queued_bytes)
+    yield _gauge("resident_memory_bytes", "Memory of the broker's process.", now.resident_bytes)
+
+
+def _refused(found: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(
+        PREFIX + "refused", "What was turned away, by reason.", labels=["what", "reason"]
+    )
+    for key, count in found.items():
+        what, _, reason = key.partition("/")
+        family.add_metric([what, reason], count)
+    return family
+
+
+def _access(found: Mapping[str, int]) -> Iterator[Metric]:
+    if not found:
+        return
+    yield _gauge("access_waiting", "Clients that wait for hashing or SQL.", found["waiting"])
+    yield _counter("access_hashes", "Passwords that were hashed.", found["hashes"])
+    yield _counter("access_reloads", "Rules, users or bans taken up anew.", found["reloads"])
+    yield _counter(
+        "access_reload_failures", "Times that they could not be.", found["reload_failures"]
+    )
+    yield _counter("audit_lines_lost", "Lines the audit file has not.", found["audit_lines_lost"])
+    yield _gauge("bans", "Bans, made by hand or for flapping.", found["bans"])
+
+
+def _store(store: StoreFigures) -> Iterator[Metric]:
+    yield _gauge("store_up", "0 while the store fails and nothing is promised.", not store.state)
+    yield _counter("store_records", "Changes recorded in the journal.", store.records)
+    yield _counter("store_commits", "Groups committed.", store.commits)
+    yield _counter("store_folded", "Records folded into the tables.", store.folded)
+    yield _counter("store_cancelled", "Records over before they were written.", store.cancelled)
+    yield _counter("store_refused", "Messages that could not be stored.", store.refused)
+    yield _counter("store_healed", "Contradictions that were put right.", store.healed)
+    yield _gauge("store_lag_groups", "Groups committed and not folded yet.", store.lag)
+
+
+def _replay(replay: ReplayFigures) -> Iterator[Metric]:
+    yield _gauge("replay_readers", "MQTT clients' readers of streams.", replay.readers)
+    yield _counter("replay_messages", "Messages read from streams for clients.", replay.messages)
+    yield _counter("replay_gap_offsets", "Offsets gone before they were read.", replay.gaps)
+    yield _counter("replay_redelivered", "Messages delivered again.", replay.redelivered)
+    yield _counter("replay_dead", "Messages given up after too many tries.", replay.dead)
+
+
+def _streams(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
+    of, each = ["stream"], ["stream", "partition"]
+    starts = GaugeMetricFamily(
+        PREFIX + "stream_start_offset", "The earliest offset kept.", labels=each
+    )
+    ends = GaugeMetricFamily(PREFIX + "stream_end_offset", "The next offset.", labels=each)
+    size = GaugeMetricFamily(PREFIX + "stream_bytes", "Bytes on disk.", labels=of)
+    segments = GaugeMetricFamily(PREFIX + "stream_segments", "Files of it.", labels=of)
+    appended = CounterMetricFamily(
+        PREFIX + "stream_messages_appended", "Messages put into it.", labels=of
+    )
+    refused = CounterMetricFamily(
+        PREFIX + "stream_messages_refused", "Messages it had no room for.", labels=of
+    )
+    for stream in streams:
+        name = [stream.settings.name]
+        for family, offsets in ((starts, stream.starts), (ends, stream.ends)):
+            for number, offset in enumerate(offsets):
+                family.add_metric([*name, str(number)], offset)
+        size.add_metric(name, stream.bytes)
+        segments.add_metric(name, stream.segments)
+        appended.add_metric(name, stream.appended)
+        refused.add_metric(name, stream.refused)
+    yield from (starts, ends, size, segments, appended, refused)
+
+
+def _groups(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
+    of = ["stream", "group"]
+    each = [*of, "partition"]
+    members = GaugeMetricFamily(
+        PREFIX + "stream_group_members", "Members that are here.", labels=of
+    )
+    committed = GaugeMetricFamily(
+        PREFIX + "stream_group_committed_offset", "The next offset it takes.", labels=each
+    )
+    lag = GaugeMetricFamily(
+        PREFIX + "stream_group_lag_messages", "What it has not taken yet.", labels=each
+    )
+    for stream in streams:
+        for group in stream.groups:
+            labels = [stream.settings.name, group.name]
+            members.add_metric(labels, len(group.members))
+            for family, numbers in ((committed, group.committed), (lag, group.lag)):
+                for number, value in enumerate(numbers):
+                    family.add_metric([*labels, str(number)], value)
+    yield from (members, committed, lag)

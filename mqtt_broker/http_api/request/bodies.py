@@ -1,0 +1,114 @@
+"""What requests carry: JSON bodies and query strings, every key known and every value checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from aiohttp import web
+
+from mqtt_broker.http_api.limits import Limits
+from mqtt_broker.http_api.request.middleware import Problem, bad_request
+from mqtt_broker.streams.format.errors import Invalid
+from mqtt_broker.streams.format.stream_settings import Settings
+
+NUMBER_MAX: Final = (1 << 63) - 1
+_WHOLE: Final = re.compile(r"[0-9]{1,19}")
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_KINDS: Final[dict[str, tuple[type, str]]] = {
+    "str": (str, "a text"),
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+}
+
+
+async def read_object(request: web.Request, limits: Limits) -> dict[str, Any]:
+    """The body, which is a JSON object; {} when there is none."""
+    try:
+        async with asyncio.timeout(limits.body_s):
+            data = await request.read()
+    except TimeoutError:
+        raise Problem(408, "RequestTimeout", f"the body took over {limits.body_s:g} s") from None
+    except web.HTTPRequestEntityTooLarge:
+        raise Problem(
+            413, "TooLarge", f"a body has at most {limits.body_bytes_max} bytes"
+        ) from None
+    except web.RequestPayloadError as error:
+        raise bad_request(f"the body cannot be read: {error}") from None
+    if not data:
+        return {}
+    try:
+        found = json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise bad_request("the body is no JSON") from None
+    if not isinstance(found, dict):
+        raise bad_request("the body is no JSON object")
+    return found
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(text)
+
+
+def check_keys(found: Mapping[str, Any], known: Collection[str]) -> None:
+    for key in found:
+        if key not in known:
+            raise bad_request(f"{key[:80]!r} is unknown here: it takes {_listed(known)}")
+
+
+def _listed(known: Collection[str]) -> str:
+    return ", ".join(sorted(known)) or "nothing"
+
+
+def checked_settings(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a stream as JSON has them; their meaning is checked by Settings."""
+    kinds = {field.name: str(field.type) for field in fields(Settings) if field.name != "epoch"}
+    for key, value in found.items():
+        if key not in kinds:
+            raise Invalid(key[:80], f"there is no such setting: there are {_listed(kinds)}")
+        if key == "schema":
+            if value is not None and not isinstance(value, dict):
+                raise Invalid(key, "a JSON Schema is a JSON object")
+            continue
+        kind, called = _KINDS[kinds[key]]
+        if type(value) is not kind:
+            raise Invalid(key, f"{json.dumps(value)[:80]} is not {called}")
+        if isinstance(value, int) and not -NUMBER_MAX <= value <= NUMBER_MAX:
+            raise Invalid(key, "the number is too large")
+    return dict(found)
+
+
+class Query:
+    """A query string: each key at most once, and none that is not known."""
+
+    def __init__(self, request: web.Request, *known: str) -> None:
+        self._found: dict[str, str] = {}
+        for key, value in request.query.items():
+            if key not in known:
+                raise bad_request(f"{key[:80]!r} is unknown here: there are {_listed(known)}")
+            if key in self._found:
+                raise bad_request(f"{key} is said twice")
+            self._found[key] = value
+
+    def text(self, key: str, default: str = "") -> str:
+        return self._found.get(key, default)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        text = self._found.get(key)
+        if text is None:
+            if default is None:
+                raise bad_request(f"{key} is missing")
+            return default
+        if not _WHOLE.fullmatch(text) or int(text) > NUMBER_MAX:
+            raise bad_request(f"{key} is {text[:80]!r}, which is no whole number of 0 or more")
+        return int(text)
+
+    def seconds(self, key: str, most: float) -> float:
+        text = self._found.get(key, "0")
+        if not _SECONDS.fullmatch(text) or float(text) > most:
+            raise bad_request(f"{key} is {text[:80]!r}, which is no number of 0 to {most:g}")
+        return float(text)

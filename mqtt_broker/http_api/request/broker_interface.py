@@ -1,0 +1,159 @@
+"""The two doors between the HTTP server and the broker: what is asked, and what is answered.
+
+Every method may be called from any thread and answers with a `concurrent.futures.Future`, so
+that the broker does it where and when it likes. What cannot be done is raised by the future: a
+StreamError, or Refused for what this broker does not do at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mqtt_broker.security.protection.bans import Ban
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.stream_settings import Settings
+
+
+class Refused(Exception):
+    """This broker does not do that; one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    state: str = ""  # what is wrong; empty: nothing
+    records: int = 0
+    commits: int = 0
+    folded: int = 0
+    cancelled: int = 0  # taken by everybody before it was written
+    refused: int = 0  # messages that could not be stored
+    healed: int = 0  # contradictions in the store that were put right
+    lag: int = 0  # groups that are committed and not folded
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """A consumer group on a stream."""
+
+    name: str
+    members: Mapping[str, Sequence[int]] = field(default_factory=dict)  # client id: partitions
+    committed: Sequence[int] = ()  # a partition each: the next offset to be taken
+    lag: Sequence[int] = ()  # a partition each: what is there and not taken
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    settings: Settings
+    starts: Sequence[int]  # a partition each
+    ends: Sequence[int]
+    bytes: int = 0
+    segments: int = 0
+    appended: int = 0  # messages since the start of the broker
+    refused: int = 0  # of them, for want of room
+    groups: Sequence[GroupFigures] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayFigures:
+    """What MQTT clients read from streams."""
+
+    readers: int = 0
+    messages: int = 0
+    gaps: int = 0  # offsets that retention took before they were read
+    redelivered: int = 0
+    dead: int = 0  # given up after too many deliveries
+
+
+@dataclass(frozen=True, slots=True)
+class BanFigures:
+    """Who is kept out."""
+
+    kind: str  # client, user or address
+    value: str
+    until: float = 0.0  # Unix time; 0: until it is lifted
+    why: str = ""
+    made_by: str = "hand"  # or the broker itself: flapping
+    username: str | None = None  # of a client that flaps: the name it proved,
+    address: str = ""  # or where it came from if it proved none
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One moment of the broker. Counters are since its start, times are Unix time in seconds."""
+
+    version: str
+    started_at: float
+    is_stopping: bool = False
+    clients: int = 0  # connected
+    clients_maximum: int = 0
+    clients_expired: int = 0
+    sessions: int = 0  # of clients that are here or away
+    sockets: int = 0  # open
+    sockets_accepted: int = 0
+    connects: int = 0
+    packets_received: Mapping[str, int] = field(default_factory=dict)  # by packet
+    packets_sent: Mapping[str, int] = field(default_factory=dict)
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    publish_bytes_received: int = 0
+    publish_bytes_sent: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)  # messages, by reason
+    refused: Mapping[str, int] = field(default_factory=dict)  # by `what/reason`
+    throttled: int = 0  # times a client was faster than it may be
+    access: Mapping[str, int] = field(default_factory=dict)  # of the access door, if there is one
+    subscriptions: int = 0
+    shared_subscriptions: int = 0
+    retained_messages: int = 0
+    retained_bytes: int = 0
+    queued_messages: int = 0
+    queued_bytes: int = 0
+    resident_bytes: int = 0
+    store: StoreFigures | None = None  # None: this broker keeps everything in memory
+    replay: ReplayFigures | None = None
+    streams: Sequence[StreamFigures] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFigures:
+    """Findings of the watchdog, whether the broker's loop answers or not."""
+
+    unanswered_s: float = 0.0  # how long the oldest acknowledgement has waited for the store
+    loop_late_s: float = 0.0
+    why: Sequence[str] = ()  # a sentence for each thing that is wrong
+    is_loop_late: bool = False  # beyond its limit: nothing that asks it will be answered
+
+
+class Commands(Protocol):
+    def watch(self) -> WatchFigures | None:
+        """At once, from any thread; None: nobody watches this broker."""
+        ...
+
+    def snapshot(self) -> Future[Snapshot]: ...
+
+    def stream_create(self, settings: Settings) -> Future[None]: ...
+
+    def stream_change(self, name: str, changes: Mapping[str, Any]) -> Future[None]: ...
+
+    def stream_delete(self, name: str) -> Future[None]: ...
+
+    def stream_truncate(self, name: str, before: Offsets | None) -> Future[int]:
+        """Remove whole segments before these offsets, or all there is; how many went."""
+        ...
+
+    def groups(self, stream: str) -> Future[list[GroupFigures]]: ...
+
+    def group_reset(self, name: str, stream: str, offsets: Offsets) -> Future[None]: ...
+
+    def group_delete(self, name: str, stream: str) -> Future[None]: ...
+
+    def bans(self) -> Future[list[BanFigures]]: ...
+
+    def ban_add(self, ban: Ban) -> Future[None]:
+        """In force when the future is done, and after a restart."""
+        ...
+
+    def ban_lift(self, kind: str, value: str) -> Future[bool]:
+        """False when there is no such ban."""
+        ...

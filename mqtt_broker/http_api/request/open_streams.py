@@ -1,0 +1,216 @@
+"""The streams of a directory, kept open for those who read over HTTP.
+
+Everything here reads files and may wait for the disk: it is called in threads, and locks. A
+stream stays open until its `stream.json` is another: it was changed, deleted, or made again.
+
+A piece has a descriptor of its own. Retention, compaction and deletion remove names, so what is
+being sent is sent to its end, whatever goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format.errors import Damaged, Invalid, UnknownPartition, WrongEpoch
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.read import verify
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source, stream_names
+
+_OPEN_MAX: Final = 64
+_TRIES: Final = 10
+_PARTITION: Final = re.compile(r"p(0|[1-9]\d{0,8})")
+T = TypeVar("T")
+
+
+class Piece(NamedTuple):
+    """Whole batches in a file, to be sent and then closed."""
+
+    file: io.FileIO
+    position: int
+    length: int
+    base: int  # of the first batch
+    start: int  # the first offset that was asked for
+    end: int  # the first behind it
+    segment: str
+
+
+class Answer(NamedTuple):
+    epoch: str
+    partition: int
+    earliest: int
+    latest: int
+    piece: Piece | None  # None: nothing there yet
+
+    def close(self) -> None:
+        if self.piece is not None:
+            self.piece.file.close()
+
+
+class _Open:
+    def __init__(self, source: Source, known: tuple[int, int]) -> None:
+        self.source = source
+        self.known = known  # its stream.json
+        self.lock = threading.Lock()
+        self.is_closed = False
+
+    def close(self) -> None:
+        with self.lock:
+            self.is_closed = True
+            self.source.close()
+
+
+class Shelf:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._lock = threading.Lock()  # of the dictionary: never held while the disk is waited for
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+
+    def names(self) -> list[str]:
+        return stream_names(self._root)
+
+    def about(self, name: str, epoch: str = "") -> dict[str, Any]:
+        """What the stream is and where it begins and ends."""
+        return self._do(name, epoch, _about)
+
+    def describe(self, name: str, epoch: str = "") -> dict[str, Any]:
+        """Sizes and times as well. It walks through segments: nobody waits for it but who asks."""
+
+        def work() -> dict[str, Any]:
+            with Source.open(self._root, name) as source:
+                _check_epoch(source, epoch)
+                return verify.describe(source)
+
+        return self._try(name, work)
+
+    def resolve(self, name: str, text: str, epoch: str = "") -> Offsets:
+        return self._do(name, epoch, lambda source: source.resolve(text))
+
+    def ends(self, name: str, epoch: str) -> tuple[int, ...]:
+        return self._do(name, epoch, lambda source: source.ends().ends)
+
+    def extent(
+        self, name: str, partition: str, offset: int, until: int, bytes_max: int, epoch: str
+    ) -> Answer:
+        """The next batches of a partition, which is `p` and its number."""
+
+        def work(source: Source) -> Answer:
+            count = source.settings.partitions
+            number = _PARTITION.fullmatch(partition)
+            if number is None or int(number[1]) >= count:
+                raise UnknownPartition(name, partition[:20], count)
+            return _extent(source, int(number[1]), offset, until, bytes_max)
+
+        return self._do(name, epoch, work)
+
+    def _do(self, name: str, epoch: str, work: Callable[[Source], T]) -> T:
+        """Work on the stream, which is this thread's alone meanwhile."""
+
+        def attempt() -> T:
+            while True:
+                opened = self._opened(name)
+                with opened.lock:
+                    if not opened.is_closed:  # else it was replaced meanwhile
+                        _check_epoch(opened.source, epoch)
+                        return work(opened.source)
+
+        return self._try(name, attempt)
+
+    def _try(self, name: str, work: Callable[[], T]) -> T:
+        """What fails because a stream is made again under its name just now is done again: half
+        of what was read is of the old one."""
+        file_names.check_stream(name)
+        for _ in range(_TRIES):
+            before = self._known(name)
+            try:
+                return work()
+            except (Invalid, Damaged, WrongEpoch):
+                if self._known(name) == before:
+                    raise
+        return work()
+
+    def _known(self, name: str) -> tuple[int, int]:
+        """Which stream.json it is."""
+        try:
+            status = os.stat(self._root / name / file_names.METADATA)
+        except FileNotFoundError:
+            return (0, 0)
+        return status.st_ino, status.st_mtime_ns
+
+    def _opened(self, name: str) -> _Open:
+        known = self._known(name)
+        with self._lock:
+            opened = self._open.get(name)
+            if opened is not None and opened.known == known:
+                self._open.move_to_end(name)
+                return opened
+            old = [self._open.pop(name)] if opened is not None else []
+        try:
+            opened = _Open(Source.open(self._root, name), known)
+            with self._lock:
+                other = self._open.pop(name, None)
+                if other is not None:
+                    old.append(other)
+                self._open[name] = opened
+                if len(self._open) > _OPEN_MAX:
+                    old.append(self._open.popitem(last=False)[1])
+        finally:
+            for one in old:
+                one.close()
+        return opened
+
+    def close(self) -> None:
+        with self._lock:
+            opened = list(self._open.values())
+            self._open.clear()
+        for one in opened:
+            one.close()
+
+
+def _about(source: Source) -> dict[str, Any]:
+    settings = asdict(source.settings)
+    del settings["epoch"], settings["schema"]
+    return {
+        "name": source.name,
+        "epoch": source.epoch,
+        "settings": settings,
+        "schema": source.settings.schema,
+        "starts": partition_map(source.starts().ends),
+        "ends": partition_map(source.ends().ends),
+    }
+
+
+def _extent(source: Source, number: int, offset: int, until: int, bytes_max: int) -> Answer:
+    with Reader(source, number, offset, until) as reader:
+        found = reader.extent(bytes_max)
+        earliest, latest = source.partition(number).start, source.end(number)
+        piece = None
+        if found is not None:
+            piece = Piece(
+                io.FileIO(os.dup(found.file)),
+                found.position,
+                found.length,
+                found.base,
+                found.start,
+                found.end,
+                reader.segment_name,
+            )
+        return Answer(source.epoch, number, earliest, latest, piece)
+
+
+def _check_epoch(source: Source, epoch: str) -> None:
+    if epoch and epoch != source.epoch:
+        raise WrongEpoch(source.name, epoch[:80], source.epoch)
+
+
+def partition_map(offsets: Sequence[int]) -> dict[str, int]:
+    return {f"p{number}": offset for number, offset in enumerate(offsets)}

@@ -1,0 +1,157 @@
+"""How a running server answers the command door: on its own loop, or in the log's own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from mqtt_broker.http_api.request.broker_interface import (
+    BanFigures,
+    GroupFigures,
+    Refused,
+    ReplayFigures,
+    Snapshot,
+    WatchFigures,
+)
+from mqtt_broker.http_api.snapshot import ban_figures, snapshot_of, stream_figures
+from mqtt_broker.security.protection.bans import Ban
+from mqtt_broker.server.process.watchdog import LOOP
+from mqtt_broker.server.server import Server
+from mqtt_broker.server.services.streams import Telemetry
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.stream_settings import Settings
+
+_T = TypeVar("_T")
+NO_STREAMS = "this broker keeps no streams: it runs with durability memory and has none configured"
+NO_BANS = "this broker keeps no bans: [security] of its configuration names no bans_file"
+STOPS = "the broker stops"
+
+
+class ServerCommands:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def watch(self) -> WatchFigures | None:
+        watchdog = self._server.watchdog
+        if watchdog is None:
+            return None
+        found = watchdog.look()
+        return WatchFigures(
+            found.unanswered_s, found.loop_late_s, tuple(found.why.values()), LOOP in found.why
+        )
+
+    def snapshot(self) -> Future[Snapshot]:
+        return self._ask(self._snapshot)
+
+    def stream_create(self, settings: Settings) -> Future[None]:
+        return self._of_log(lambda log: log.create(settings))
+
+    def stream_change(self, name: str, changes: Mapping[str, Any]) -> Future[None]:
+        return self._of_log(lambda log: log.change(name, changes))
+
+    def stream_delete(self, name: str) -> Future[None]:
+        return self._of_log(lambda log: log.delete(name))
+
+    def stream_truncate(self, name: str, before: Offsets | None) -> Future[int]:
+        return self._of_log(lambda log: log.trim(name, before))
+
+    def groups(self, stream: str) -> Future[list[GroupFigures]]:
+        def find() -> list[GroupFigures]:
+            log = self._log()
+            log.log.stream(stream)
+            return _groups(log, stream)
+
+        return self._ask(find)
+
+    def group_reset(self, name: str, stream: str, offsets: Offsets) -> Future[None]:
+        return self._ask(lambda: self._log().replay.group_reset(name, stream, offsets))
+
+    def group_delete(self, name: str, stream: str) -> Future[None]:
+        return self._ask(lambda: self._log().replay.group_delete(name, stream))
+
+    def bans(self) -> Future[list[BanFigures]]:
+        """Where it is asked, not on the loop: there may be many, and they are replaced whole."""
+        guardian = self._server.guardian
+        found = [] if guardian is None else ban_figures(guardian.door.bans, self._server.now())
+        done: Future[list[BanFigures]] = Future()
+        done.set_result(found)
+        return done
+
+    def ban_add(self, ban: Ban) -> Future[None]:
+        guardian = self._server.guardian
+        if guardian is None or not guardian.keeps_bans:
+            return _failed(Refused(NO_BANS))
+        return guardian.add_ban(ban)
+
+    def ban_lift(self, kind: str, value: str) -> Future[bool]:
+        guardian = self._server.guardian
+        if guardian is None:
+            return _failed(Refused(NO_BANS))
+        return guardian.lift_ban(kind, value)
+
+    def _log(self) -> Telemetry:
+        if self._server.telemetry is None:
+            raise Refused(NO_STREAMS)
+        return self._server.telemetry
+
+    def _of_log(self, act: Callable[[Telemetry], Future[_T]]) -> Future[_T]:
+        """What the log does in its own thread."""
+        try:
+            return act(self._log())
+        except Refused as error:
+            return _failed(error)
+        except RuntimeError:  # its threads take nothing any more
+            return _failed(Refused(STOPS))
+
+    def _ask(self, act: Callable[[], _T]) -> Future[_T]:
+        """Do it on the broker's loop."""
+        done: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(act())
+            except Exception as error:  # whoever asked is told
+                done.set_exception(error)
+            self._server.end_turn()
+
+        try:
+            self._server.loop.call_soon_threadsafe(run)
+        except RuntimeError:  # the loop is closed
+            return _failed(Refused(STOPS))
+        return done
+
+    def _snapshot(self) -> Snapshot:
+        server = self._server
+        log = server.telemetry
+        if log is None:
+            return snapshot_of(server.broker)
+        replay = log.replay.figures()
+        return snapshot_of(
+            server.broker,
+            [
+                stream_figures(
+                    stream,
+                    appended=stream.appended,
+                    refused=stream.refused,
+                    groups=_groups(log, stream.name),
+                )
+                for stream in log.log.streams.values()
+            ],
+            ReplayFigures(
+                replay.readers, replay.messages, replay.gaps, replay.redelivered, replay.dead
+            ),
+        )
+
+
+def _failed(error: Exception) -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(error)
+    return failed
+
+
+def _groups(log: Telemetry, stream: str) -> list[GroupFigures]:
+    return [
+        GroupFigures(found.name, found.members, found.committed, found.lag)
+        for found in log.replay.groups(stream)
+    ]

@@ -1,0 +1,69 @@
+"""The HTTP server of a broker as the command runs it: where it listens, and how it is found."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Final
+
+from mqtt_broker.http_api import address_file
+from mqtt_broker.http_api.http_server import HttpServer, HttpServerError
+from mqtt_broker.http_api.server_interface import ServerCommands
+from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.server import Server
+from mqtt_broker.server.services.streams import DIRECTORY
+
+_STOP_S: Final = 2.0
+_log = logging.getLogger("fleetmq")
+
+
+class Front:
+    def __init__(self, server: Server, config: Config) -> None:
+        self._server = server
+        self._config = config
+        self._http: HttpServer | None = None
+        # Without a store there is no such directory, and nothing in it to be found.
+        self._data_dir = Path(config.data_dir) if config.needs_store else None
+
+    def start(self) -> str:
+        """Serve; the URL, or nothing when HTTP is off. A port nobody asked for may be another."""
+        endpoint = self._config.http
+        if endpoint is None:
+            return ""
+        try:
+            host, port = self._listen(endpoint.host, endpoint.port)
+        except HttpServerError as error:
+            if not self._config.http_is_default:
+                raise
+            _log.warning("%s: another port is taken; `http` says which", error)
+            host, port = self._listen(endpoint.host, 0)
+        url = address_file.url_of(host, port)
+        if self._data_dir is not None:
+            try:
+                address_file.write(self._data_dir, url)
+            except OSError as error:  # tools have to be told the URL: no reason not to run
+                _log.warning("%s: %s", self._data_dir / address_file.FILE, error.strerror)
+        return url
+
+    def _listen(self, host: str, port: int) -> tuple[str, int]:
+        data_dir = self._data_dir
+        http = HttpServer(
+            host,
+            port,
+            ServerCommands(self._server),
+            self._config.http_token,
+            data_dir / DIRECTORY if data_dir is not None else None,
+            lambda line: _log.warning("%s", line),
+        )
+        bound = http.start()
+        self._http = http
+        return bound
+
+    def stop(self) -> None:
+        if self._http is None:
+            return
+        if self._data_dir is not None:
+            with contextlib.suppress(OSError):
+                address_file.remove(self._data_dir)
+        self._http.stop(_STOP_S)

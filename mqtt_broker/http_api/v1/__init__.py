@@ -1,0 +1,1 @@
+"""`/api/v1`: streams and bans as JSON."""

@@ -1,0 +1,180 @@
+"""`/api/v1/streams`: streams and consumer groups, made, changed and looked at as JSON.
+
+What is read comes from the snapshot, what is changed goes through the command door; offsets
+that are said by a word or a time are looked up in the files, away from the broker.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, Final
+
+from aiohttp import web
+
+from mqtt_broker.http_api.request.bodies import Query, check_keys, checked_settings, read_object
+from mqtt_broker.http_api.request.broker_interface import GroupFigures, StreamFigures
+from mqtt_broker.http_api.request.middleware import Site, bad_request, json_answer
+from mqtt_broker.http_api.request.open_streams import partition_map
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format import offsets as offset_texts
+from mqtt_broker.streams.format.errors import Invalid, UnknownStream
+from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets
+from mqtt_broker.streams.format.stream_settings import Settings
+
+ROOT: Final = "/api/v1/streams"
+
+
+def routes(site: Site) -> list[web.RouteDef]:
+    api = _Api(site)
+    one = ROOT + "/{name}"
+    group = one + "/groups/{group}"
+    return [
+        web.get(ROOT, api.list),
+        web.post(ROOT, api.create),
+        web.get(one, api.describe),
+        web.patch(one, api.change),
+        web.delete(one, api.delete),
+        web.post(one + "/truncate", api.truncate),
+        web.get(one + "/groups", api.groups),
+        web.post(group + "/reset", api.reset),
+        web.delete(group, api.delete_group),
+    ]
+
+
+class _Api:
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._do = site.commands
+
+    # Streams.
+
+    async def list(self, request: web.Request) -> web.Response:
+        Query(request)
+        snapshot = await self._site.ask(self._do.snapshot)
+        return json_answer({"streams": [stream_json(stream) for stream in snapshot.streams]})
+
+    async def describe(self, request: web.Request) -> web.Response:
+        Query(request)
+        return json_answer(await self._described(request.match_info["name"]))
+
+    async def create(self, request: web.Request) -> web.Response:
+        Query(request)
+        found = checked_settings(await read_object(request, self._site.limits))
+        if "name" not in found:
+            raise Invalid("name", "it is missing")
+        settings = Settings(**found).checked()
+        await self._site.ask(self._do.stream_create, settings)
+        answer = json_answer(await self._described(settings.name), 201)
+        answer.headers["Location"] = f"{ROOT}/{settings.name}"
+        return answer
+
+    async def change(self, request: web.Request) -> web.Response:
+        Query(request)
+        name = file_names.check_stream(request.match_info["name"])
+        changes = checked_settings(await read_object(request, self._site.limits))
+        if changes.pop("name", name) != name:
+            raise Invalid("name", f"it is {name!r} and cannot be changed")
+        if not changes:
+            raise bad_request("no setting is to be changed")
+        await self._site.ask(self._do.stream_change, name, changes)
+        return json_answer(await self._described(name))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        Query(request)
+        name = file_names.check_stream(request.match_info["name"])
+        await self._site.ask(self._do.stream_delete, name)
+        return json_answer({"deleted": name})
+
+    async def truncate(self, request: web.Request) -> web.Response:
+        Query(request)
+        name = file_names.check_stream(request.match_info["name"])
+        body = await read_object(request, self._site.limits)
+        check_keys(body, ["before"])
+        found = body.get("before")
+        text = LATEST if found is None else _offsets_text(found, "before")
+        before = None if text == LATEST else await self._before(name, text)
+        removed = await self._site.ask(self._do.stream_truncate, name, before)
+        return json_answer({"segments_removed": removed, **await self._described(name)})
+
+    async def _before(self, name: str, text: str) -> Offsets:
+        """Where to cut. What is gone already does no harm, so offsets are only read."""
+        site = self._site
+        if not text.startswith("{"):
+            return await site.in_thread(site.streams().resolve, name, text)
+        about = await site.in_thread(site.streams().about, name)
+        return offset_texts.parse(text, name, about["epoch"], len(about["ends"]))
+
+    async def _described(self, name: str) -> dict[str, Any]:
+        snapshot = await self._site.ask(self._do.snapshot)
+        for stream in snapshot.streams:
+            if stream.settings.name == name:
+                return stream_json(stream)
+        raise UnknownStream(file_names.check_stream(name))
+
+    # Consumer groups.
+
+    async def groups(self, request: web.Request) -> web.Response:
+        Query(request)
+        name = file_names.check_stream(request.match_info["name"])
+        groups = await self._site.ask(self._do.groups, name)
+        return json_answer({"groups": [group_json(group) for group in groups]})
+
+    async def reset(self, request: web.Request) -> web.Response:
+        Query(request)
+        name = file_names.check_stream(request.match_info["name"])
+        body = await read_object(request, self._site.limits)
+        check_keys(body, ["to"])
+        if "to" not in body:
+            raise bad_request("to is missing: earliest, latest, a time or offsets")
+        text = _offsets_text(body["to"], "to")
+        offsets = await self._site.in_thread(self._site.streams().resolve, name, text)
+        group = request.match_info["group"]
+        await self._site.ask(self._do.group_reset, group, name, offsets)
+        return json_answer({"group": group, "committed": partition_map(offsets.ends)})
+
+    async def delete_group(self, request: web.Request) -> web.Response:
+        Query(request)
+        name = file_names.check_stream(request.match_info["name"])
+        group = request.match_info["group"]
+        await self._site.ask(self._do.group_delete, group, name)
+        return json_answer({"deleted": group})
+
+
+def _offsets_text(found: object, key: str) -> str:
+    """earliest, latest, a time, or offsets; those as an object or as text."""
+    if isinstance(found, dict):
+        return json.dumps(found)
+    if isinstance(found, str) and found:
+        return found.strip()
+    raise bad_request(f"{key} is {EARLIEST}, {LATEST}, a time, or offsets")
+
+
+def stream_json(stream: StreamFigures) -> dict[str, Any]:
+    settings = asdict(stream.settings)
+    name, epoch, schema = settings.pop("name"), settings.pop("epoch"), settings.pop("schema")
+    return {
+        "name": name,
+        "epoch": epoch,
+        "settings": settings,
+        "schema": schema,
+        "starts": partition_map(stream.starts),
+        "ends": partition_map(stream.ends),
+        "bytes": stream.bytes,
+        "segments": stream.segments,
+        "appended": stream.appended,
+        "refused": stream.refused,
+        "groups": [group.name for group in stream.groups],
+    }
+
+
+def group_json(group: GroupFigures) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "members": {
+            member: [f"p{number}" for number in partitions]
+            for member, partitions in group.members.items()
+        },
+        "committed": partition_map(group.committed),
+        "lag": partition_map(group.lag),
+    }

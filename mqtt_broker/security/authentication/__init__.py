@@ -1,0 +1,1 @@
+"""Prove who a client is: the chain of methods, and each method."""

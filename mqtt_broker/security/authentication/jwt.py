@@ -1,0 +1,275 @@
+"""JSON Web Tokens as proof: sent as the password, signed by somebody whose key we have.
+
+Which algorithms count follows from the key, never from the token: a public key is no secret, and
+a token that says it was signed with one as if it were does not pass. Claims name the user, roles
+and topics, and `exp` ends the connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.x509 import load_pem_x509_certificate
+
+from mqtt_broker.codec import reasons
+from mqtt_broker.core.interfaces.access import ConnectRequest
+from mqtt_broker.security.authentication.chain import Denied, Outcome, Proof
+from mqtt_broker.security.files.errors import FileError
+from mqtt_broker.security.rules.identity import Grant
+from mqtt_broker.security.rules.rule import RuleError, check_topic
+
+_HS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}  # the bytes a secret needs. [RFC 7518, 3.2]
+_RS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_ES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_SECRET_BYTES_MIN: Final = 32
+_RSA_BITS_MIN: Final = 2048
+_GRANTS_MAX: Final = 200
+_TOKEN_BYTES_MAX: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    kid: str | None
+    algorithms: tuple[str, ...]
+    key: Any
+
+    def __repr__(self) -> str:
+        return f"Key(kid={self.kid!r}, algorithms={self.algorithms!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is read from a token, and what it has to say."""
+
+    username: str = "sub"
+    roles: str = "roles"
+    acl: str = "acl"
+    client_id: str = ""  # a claim that has to be the client id; empty: none
+    issuer: str = ""
+    audience: str = ""
+    leeway_s: float = 0.0
+    needs_expiry: bool = True
+
+
+def read_keys(path: str) -> list[Key]:
+    """A JWKS (a JSON object with `keys`), a public key or certificate in PEM, or a secret."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from None
+    stripped = data.strip()
+    if stripped.startswith(b"{"):
+        return _read_jwks(path, stripped)
+    if b"PRIVATE KEY" in stripped:
+        raise FileError(f"{path}: a private key; the broker needs the public one")
+    if stripped.startswith(b"-----BEGIN"):
+        return [_public_key(path, stripped)]
+    secret = data.rstrip(b"\r\n")
+    if len(secret) < _SECRET_BYTES_MIN:
+        raise FileError(f"{path}: a secret of less than {_SECRET_BYTES_MIN} bytes")
+    return [Key(None, _secret_algorithms(secret), secret)]
+
+
+def _public_key(path: str, pem: bytes) -> Key:
+    try:
+        if b"BEGIN CERTIFICATE" in pem:
+            key: Any = load_pem_x509_certificate(pem).public_key()
+        else:
+            key = load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise FileError(f"{path}: not a public key in PEM") from None
+    return Key(None, _algorithms_of(path, key), key)
+
+
+def _secret_algorithms(secret: bytes) -> tuple[str, ...]:
+    return tuple(name for name, size in _HS.items() if len(secret) >= size)
+
+
+def _algorithms_of(path: str, key: object) -> tuple[str, ...]:
+    if isinstance(key, rsa.RSAPublicKey):
+        if key.key_size < _RSA_BITS_MIN:
+            raise FileError(f"{path}: an RSA key of less than {_RSA_BITS_MIN} bits")
+        return _RS
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _ES:
+        return (_ES[key.curve.name],)
+    raise FileError(f"{path}: a key that is neither RSA nor one of P-256, P-384, P-521")
+
+
+def _read_jwks(path: str, data: bytes) -> list[Key]:
+    try:
+        found = json.loads(data)["keys"]
+        rows: list[Mapping[str, Any]] = [dict(row) for row in found]
+    except (ValueError, KeyError, TypeError):
+        raise FileError(f"{path}: not a JSON Web Key Set") from None
+    keys: list[Key] = []
+    for number, row in enumerate(rows, 1):
+        where = f"{path}: key {number}"
+        if row.get("use", "sig") != "sig":
+            continue
+        if "d" in row:
+            raise FileError(f"{where}: a private key; the broker needs the public one")
+        try:
+            key = jwt.PyJWK(dict(row)).key
+        except Exception:  # of many kinds, and their texts quote the key
+            raise FileError(f"{where}: not a key that can be read") from None
+        if isinstance(key, bytes):
+            if len(key) < _SECRET_BYTES_MIN:
+                raise FileError(f"{where}: a secret of less than {_SECRET_BYTES_MIN} bytes")
+            algorithms = _secret_algorithms(key)
+        else:
+            algorithms = _algorithms_of(where, key)
+        named = row.get("alg")
+        if named is not None:
+            if named not in algorithms:
+                raise FileError(f"{where}: alg does not fit its key")
+            algorithms = (named,)
+        keys.append(Key(row.get("kid"), algorithms, key))
+    if not keys:
+        raise FileError(f"{path}: no key to check signatures with")
+    return keys
+
+
+class TokenWay:
+    """Tokens that keys of one file verify."""
+
+    def __init__(
+        self,
+        path: str,
+        claims: Claims,
+        *,
+        name: str = "jwt",
+        wall: Callable[[], float] | None = None,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self._claims = claims
+        self._wall = wall  # the time of day, where `now` does not follow it
+        self._keys: list[Key] = []
+        self.load()
+
+    def load(self) -> None:
+        """Read the keys again; FileError, and those from before stay."""
+        self._keys = read_keys(self.path)
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether who reads the file can write tokens."""
+        return any(isinstance(key.key, bytes) for key in self._keys)
+
+    def prove(self, request: ConnectRequest, now: float) -> Outcome:
+        token = request.password
+        if token is None or len(token) > _TOKEN_BYTES_MAX or token.count(b".") != 2:
+            return None
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.InvalidTokenError:
+            return None
+        for key in self._keys:
+            if header.get("alg") not in key.algorithms:
+                continue
+            if key.kid is not None and header.get("kid") not in (None, key.kid):
+                continue
+            try:
+                claims = jwt.decode(
+                    token,
+                    key.key,
+                    algorithms=list(key.algorithms),
+                    # Times are compared below.
+                    options={
+                        "verify_exp": False,
+                        "verify_nbf": False,
+                        "verify_iat": False,
+                        "verify_aud": False,
+                        "verify_iss": False,
+                        "verify_sub": False,
+                        "verify_jti": False,
+                    },
+                )
+            except jwt.InvalidTokenError:
+                continue
+            return self._judge(request, claims, now)
+        return None
+
+    def _judge(self, request: ConnectRequest, claims: Mapping[str, Any], now: float) -> Outcome:
+        wanted = self._claims
+        # The broker's clock is read once and then counts on: it knows nothing of a machine that
+        # slept, nor of one that learnt the time after the broker's start.
+        ahead = self._wall() - now if self._wall is not None else 0.0
+        problem = _time_problem(wanted, claims, now + ahead)
+        audience = claims.get("aud")
+        audiences = audience if isinstance(audience, list) else [audience]
+        username = claims.get(wanted.username)
+        if problem:
+            return _denied(problem)
+        if wanted.issuer and claims.get("iss") != wanted.issuer:
+            return _denied("it is of another issuer")
+        if wanted.audience and wanted.audience not in audiences:
+            return _denied("it is for another audience")
+        if not isinstance(username, str) or not username:
+            return _denied(f"no user name in {wanted.username}")
+        if wanted.client_id and claims.get(wanted.client_id) != request.client_id:
+            return _denied(f"{wanted.client_id} is not the client id")
+        try:
+            grants = _grants(claims.get(wanted.acl) if wanted.acl else None)
+            roles = _texts(claims.get(wanted.roles) if wanted.roles else None)
+        except RuleError as error:
+            return _denied(str(error))
+        exp = claims.get("exp")
+        expires_at = float(exp) + wanted.leeway_s - ahead if exp is not None else 0.0
+        return Proof(username, frozenset(roles), grants, expires_at, self.name)
+
+
+def _denied(why: str) -> Denied:
+    return Denied(reasons.BAD_USER_NAME_OR_PASSWORD, f"token: {why}")
+
+
+def _time_problem(wanted: Claims, claims: Mapping[str, Any], now: float) -> str:
+    for name in ("exp", "nbf"):
+        value = claims.get(name)
+        if value is None:
+            if name == "exp" and wanted.needs_expiry:
+                return "it never expires"
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return f"{name} is not a time"
+        if not 0 < value < 1e11:
+            return f"{name} is not a time"
+        if name == "exp" and now >= value + wanted.leeway_s:
+            return "expired"
+        if name == "nbf" and now < value - wanted.leeway_s:
+            return "it is not valid yet"
+    return ""
+
+
+def _texts(value: Any) -> Sequence[str]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return value.split()
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return value
+    raise RuleError("a list of texts is expected")
+
+
+def _grants(value: Any) -> tuple[Grant, ...] | None:
+    """`{"publish": [...], "subscribe": [...], "all": [...], "deny": [...]}`, denials first."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or set(value) - {"publish", "subscribe", "all", "deny"}:
+        raise RuleError("its ACL is an object of publish, subscribe, all and deny")
+    found: list[Grant] = []
+    for action in ("deny", "publish", "subscribe", "all"):
+        for topic in _texts(value.get(action)):
+            check_topic(topic)
+            found.append(Grant(action != "deny", action != "subscribe", action != "publish", topic))
+    if len(found) > _GRANTS_MAX:
+        raise RuleError(f"its ACL has more than {_GRANTS_MAX} lines")
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Small files that are read and written whole. Imports nothing of ours."""

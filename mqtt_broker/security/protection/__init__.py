@@ -1,0 +1,1 @@
+"""Bans, limits of connection attempts, and the audit log."""

@@ -1,0 +1,1 @@
+"""What a client may do: rules, identities and limits by user."""

@@ -1,0 +1,146 @@
+"""One rule: whom it is about, what they do, where; and whether it lets them.
+
+A rule's topic is a Topic Filter in which `%c` stands for the client id and `%u` for the user
+name. What is put there comes from the client, so it is never more than part of one level:
+
+    an allowing rule does not count for a name with `+`, `#` or `/` in it, nor for one that
+    would make the topic begin with `$`
+    a denying rule then denies everything from that level on
+
+Without a user name (or with an empty one), a rule with `%u` is about nobody.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+
+from mqtt_broker.security.rules.identity import Identity
+from mqtt_broker.topics.filter_sets import Levels, levels_of
+from mqtt_broker.topics.names import filter_problem, split_share
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_MARKS: Final = ("%c", "%u")
+_STREAM: Final = "$stream"
+
+
+class RuleError(ValueError):
+    """What is wrong with a rule, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    number: int  # its place: the lowest that fits decides
+    is_allowed: bool
+    publishes: bool
+    subscribes: bool
+    topic: str
+    users: frozenset[str] = frozenset()  # empty: whoever it is
+    roles: frozenset[str] = frozenset()
+    clients: frozenset[str] = frozenset()
+    networks: tuple[Network, ...] = ()
+    is_anonymous: bool = False  # only those without a user name
+    where: str = ""  # for people: the file and line, or the table and row
+
+    @property
+    def is_template(self) -> bool:
+        return any(mark in self.topic for mark in _MARKS)
+
+    def is_about(self, identity: Identity) -> bool:
+        if self.users and identity.username not in self.users:
+            return False
+        if self.is_anonymous and identity.username is not None:
+            return False
+        if self.clients and identity.client_id not in self.clients:
+            return False
+        if self.roles and not self.roles & identity.roles:
+            return False
+        if self.networks:
+            address = identity.address
+            return address is not None and any(address in network for network in self.networks)
+        return True
+
+    def levels_for(self, identity: Identity) -> Levels | None:
+        """Its filter for this client; None when it is about nothing of it."""
+        if not self.is_template:
+            return levels_of(self.topic)
+        found: list[str] = []
+        for level in levels_of(self.topic):
+            filled = _filled(level, identity)
+            if filled is None:
+                return None
+            if filled != level and not _is_tame(filled, is_first=not found):
+                return None if self.is_allowed else (*found, "#")
+            found.append(filled)
+        return tuple(found)
+
+    def describe(self) -> str:
+        who = [
+            f"{name} {', '.join(sorted(map(str, some)))}"
+            for name, some in (
+                ("user", self.users),
+                ("role", self.roles),
+                ("client", self.clients),
+                ("address", self.networks),
+            )
+            if some
+        ]
+        what = "all" if self.publishes and self.subscribes else (
+            "publish" if self.publishes else "subscribe"
+        )  # fmt: skip
+        if self.is_anonymous:
+            who.append("without a user name")
+        about = f" for {' and '.join(who)}" if who else ""
+        return f"{'allow' if self.is_allowed else 'deny'} {what} {self.topic}{about}"
+
+
+def _filled(level: str, identity: Identity) -> str | None:
+    """The level with names in place of marks, in one pass: a name may hold a mark, too."""
+    if "%" not in level:
+        return level
+    out: list[str] = []
+    at = 0
+    while at < len(level):
+        mark = level[at : at + 2]
+        if mark in _MARKS:
+            name = identity.client_id if mark == "%c" else identity.username
+            if not name:
+                return None
+            out.append(name)
+            at += 2
+        else:
+            out.append(level[at])
+            at += 1
+    return "".join(out)
+
+
+def _is_tame(level: str, *, is_first: bool) -> bool:
+    if any(character in level for character in "+#/\0"):
+        return False
+    return not (is_first and level.startswith("$"))
+
+
+def check_topic(text: str) -> None:
+    """Raise RuleError for a topic that no rule can have."""
+    if split_share(text) is not None:
+        raise RuleError("a rule is about the filter inside $share/<group>/, without the group")
+    if problem := filter_problem(text):
+        raise RuleError(f"{problem}: {text!r}")
+    for level in levels_of(text):
+        if any(mark in level for mark in _MARKS) and ("+" in level or "#" in level):
+            raise RuleError(f"a wildcard shares a level with a name: {text!r}")
+
+
+def judged(text: str) -> Levels:
+    """The filter that a subscription is judged by.
+
+    Of `$share/<group>/<filter>` the inner filter; of `$stream/<name>/@<from>` the stream.
+    """
+    shared = split_share(text)
+    if shared is not None:
+        text = shared[1]
+    levels = levels_of(text)
+    if levels[0] == _STREAM and len(levels) > 2 and levels[2].startswith("@"):
+        return levels[:2]  # where to begin may hold anything
+    return levels

@@ -1,0 +1,57 @@
+"""Rules as people write them, in a file or a table, made into rules or refused with a reason."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from mqtt_broker.security.rules.rule import Rule, RuleError, check_topic
+
+PERMITS: Final = ("allow", "deny")
+ACTIONS: Final = ("publish", "subscribe", "all")
+
+
+def rule_of(
+    number: int,
+    *,
+    permit: str,
+    action: str,
+    topic: str,
+    users: Iterable[str] = (),
+    roles: Iterable[str] = (),
+    clients: Iterable[str] = (),
+    addresses: Iterable[str] = (),
+    is_anonymous: bool = False,
+    where: str = "",
+) -> Rule:
+    if permit not in PERMITS:
+        raise RuleError(f"permit is {' or '.join(PERMITS)}, not {permit!r}")
+    if action not in ACTIONS:
+        raise RuleError(f"action is {', '.join(ACTIONS)}, not {action!r}")
+    check_topic(topic)
+    found = {"users": frozenset(users), "roles": frozenset(roles), "clients": frozenset(clients)}
+    for name, values in found.items():
+        if "" in values:
+            raise RuleError(f"an empty name in {name}")
+    if is_anonymous and found["users"]:
+        raise RuleError("nobody has a user name and none")
+    networks = []
+    for text in addresses:
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise RuleError(f"address: {error}") from None
+    return Rule(
+        number,
+        permit == "allow",
+        action != "subscribe",
+        action != "publish",
+        topic,
+        found["users"],
+        found["roles"],
+        found["clients"],
+        tuple(networks),
+        is_anonymous,
+        where,
+    )

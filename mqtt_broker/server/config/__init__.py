@@ -1,0 +1,1 @@
+"""Configuration: files, environment and options, read into plain data."""

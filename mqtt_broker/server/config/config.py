@@ -1,0 +1,315 @@
+"""Configuration: a TOML file, `FLEETMQ_*` in the environment, the command line; in that order.
+
+Every field of `Settings` is a key; beside them stand the few that the core does not know.
+A mistake ends in one `ConfigError` that names the key, where it stands, and what would do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import ipaddress
+import pathlib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mqtt_broker.core.limits.settings import UNLIMITED, Settings
+from mqtt_broker.core.routing.dead_letters import REASONS as DEAD_LETTER_REASONS
+from mqtt_broker.server.config.endpoints import Endpoint
+from mqtt_broker.server.config.listeners import DEFAULT_PORT, check_port, read_listeners
+from mqtt_broker.server.config.schemas import Schema, read_schemas, with_columns
+from mqtt_broker.server.config.security import TABLES as SECURITY_TABLES
+from mqtt_broker.server.config.security import Security, check_listeners, read_security
+from mqtt_broker.server.config.streams import read_streams
+from mqtt_broker.server.config.tables import A, ConfigError, rows, typed
+from mqtt_broker.streams.format.stream_settings import Settings as StreamSettings
+from mqtt_broker.topics.names import filter_problem
+from mqtt_broker.topics.shared import STRATEGIES
+from sessions.journal.journal import MODES
+from sessions.messages.backlog import QueueFull
+
+__all__ = ["Config", "ConfigError", "StartError", "is_local", "load"]
+
+DEFAULT_HTTP: Final = Endpoint("127.0.0.1", 8080)
+_OWN_KEYS: Final[dict[str, type[Any]]] = {
+    "host": str,
+    "port": int,
+    "unix_socket": str,
+    "data_dir": str,
+    "database_url": str,
+    "durability": str,
+    "recover": bool,
+    "allow_anonymous": bool,
+    "log_level": str,
+    "http": str,
+    "http_token": str,
+}
+_SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "queue_full": tuple(policy.value for policy in QueueFull),
+    "log_level": ("debug", "info", "warning", "error"),
+    "durability": tuple(MODES),
+}
+_TABLES: Final = ("listeners", "topics", "streams", "schemas", *SECURITY_TABLES)
+DEAD_LETTERS_S: Final = 7 * 86_400  # kept so long, unless a stream of the file says otherwise
+DATA_DIR: Final = "fleetmq-data"  # in the working directory, when nothing is said
+
+
+class StartError(Exception):
+    """The configuration is right and the broker cannot start all the same; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    settings: Settings = field(default_factory=Settings)
+    endpoints: tuple[Endpoint, ...] = (Endpoint(),)
+    durability: str = "commit"
+    data_dir: str = DATA_DIR
+    database_url: str = field(default="", repr=False)
+    durabilities: tuple[tuple[str, str], ...] = ()  # Topic Filter, mode; the first match counts
+    recover: bool = False
+    allow_anonymous: bool = False
+    log_level: str = "info"
+    http: Endpoint | None = DEFAULT_HTTP  # of the command; None: no HTTP
+    http_is_default: bool = True  # nobody asked for that port: another one will do
+    http_token: str = field(default="", repr=False)
+    streams: tuple[StreamSettings, ...] = ()
+    schemas: tuple[Schema, ...] = ()
+    security: Security = field(default_factory=Security)
+
+    @property
+    def store_name(self) -> str:
+        """Where state is kept, for people: without a password, which may stand behind `?` too."""
+        if not self.database_url:
+            return self.data_dir
+        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.database_url.partition("?")[0])
+
+    @property
+    def needs_store(self) -> bool:
+        modes = (self.durability, *dict(self.durabilities).values())
+        return bool(self.streams) or any(mode != "memory" for mode in modes)
+
+
+def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
+    """The configuration from all its sources; `overrides` are the command line's."""
+    values: dict[str, Any] = {}
+    listeners: Any = []
+    topics: Any = []
+    streams: Any = []
+    schemas: Any = []
+    security = Security()
+    if path is not None:
+        table = _read(path)
+        listeners = table.pop("listeners", [])
+        topics = table.pop("topics", [])
+        streams = table.pop("streams", [])
+        schemas = table.pop("schemas", [])
+        security = read_security(
+            {key: table.pop(key) for key in SECURITY_TABLES if key in table}, path
+        )
+        for key, value in table.items():
+            values[key] = _checked(key, value, path)
+    for name, text in environment.items():
+        if name.startswith("FLEETMQ_"):
+            key = name[len("FLEETMQ_") :].lower()
+            values[key] = _checked(key, _parsed(key, text, name), name)
+    for key, value in overrides.items():
+        if value is not None:
+            values[key] = _checked(key, value, f"--{key.replace('_', '-')}")
+    config = _build(values, listeners, _durabilities(topics, path or ""), path or "", security)
+    found = read_schemas(schemas, path or "")
+    return dataclasses.replace(
+        config, streams=with_columns(_streams(config, streams, path or ""), found), schemas=found
+    )
+
+
+def read_security_of(path: str) -> Security:
+    """Only who may do what, from a file that may have changed."""
+    table = _read(path)
+    return read_security({key: table[key] for key in SECURITY_TABLES if key in table}, path)
+
+
+def _streams(config: Config, found: Any, path: str) -> tuple[StreamSettings, ...]:
+    """Those of the file, and one for dead letters when there are any and nobody keeps them."""
+    streams = read_streams(found, path)
+    if config.settings.dead_letters and not any(s.filter.startswith("$dlq/") for s in streams):
+        return (*streams, StreamSettings("dlq", "$dlq/#", retain_s=DEAD_LETTERS_S))
+    return streams
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(pathlib.Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def _fields() -> dict[str, dataclasses.Field[Any]]:
+    return {f.name: f for f in dataclasses.fields(Settings)}
+
+
+def _kind(key: str, where: str) -> type[Any]:
+    if key in _OWN_KEYS:
+        return _OWN_KEYS[key]
+    if key in _fields():
+        return type(_fields()[key].default)
+    if key in _TABLES:
+        raise ConfigError(f"{where}: {key} are written in the file, as [[{key}]]")
+    near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), *_TABLES], 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    shown = key if key.isprintable() else repr(key)
+    raise ConfigError(f"{where}: unknown key {shown}{hint}")
+
+
+def _parsed(key: str, text: str, where: str) -> Any:
+    """A value of the environment as the type its key wants."""
+    kind = _kind(key, where)
+    if kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        raise ConfigError(f"{where}: true or false, not {text!r}")
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise ConfigError(f"{where}: a number, not {text!r}") from None
+    return text
+
+
+def _checked(key: str, value: Any, where: str) -> Any:
+    kind = _kind(key, where)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        shown = "" if key in _SECRETS else f", not {value!r}"
+        raise ConfigError(f"{where}: {key} is {A[kind]}{shown}")
+    if key in _CHOICES and value not in _CHOICES[key]:
+        raise ConfigError(f"{where}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
+    if key == "dead_letters" and value:
+        _check_reasons(value, where)
+    if key == "port":
+        check_port(value, where)
+    if key == "shared_strategy" and value not in STRATEGIES and ":" not in value:
+        raise ConfigError(
+            f"{where}: shared_strategy is one of {', '.join(STRATEGIES)} or package.module:Class"
+        )
+    if key in _fields() and kind in (int, float):
+        meta = _fields()[key].metadata
+        low, high = meta["low"], meta["high"]
+        if not low <= value <= high:
+            limits = f"{low} or more" if high == UNLIMITED and value < low else f"{low} to {high}"
+            raise ConfigError(f"{where}: {key} is {limits}, not {value}")
+    return value
+
+
+def _check_reasons(value: str, where: str) -> None:
+    for reason in value.split(","):
+        if reason != "all" and reason not in DEAD_LETTER_REASONS:
+            raise ConfigError(
+                f"{where}: dead_letters is all, or some of {', '.join(DEAD_LETTER_REASONS)} with "
+                f"commas between, not {value!r}"
+            )
+
+
+def _durabilities(topics: Any, path: str) -> tuple[tuple[str, str], ...]:
+    """The [[topics]] of the file: a Topic Filter, and what an acknowledgement promises there."""
+    found: list[tuple[str, str]] = []
+    for where, row in rows("topics", topics, path):
+        if unknown := set(row) - {"filter", "durability"}:
+            raise ConfigError(f"{where}: unknown key {min(unknown)}; it has filter and durability")
+        text = typed(row, "filter", str, "", where)
+        if problem := filter_problem(text):
+            raise ConfigError(f"{where}: filter: {problem}")
+        mode = typed(row, "durability", str, "", where)
+        if mode not in MODES:
+            raise ConfigError(f"{where}: durability is one of {', '.join(MODES)}, not {mode!r}")
+        found.append((text, mode))
+    return tuple(found)
+
+
+def _build(
+    values: dict[str, Any],
+    listeners: Any,
+    durabilities: tuple[tuple[str, str], ...],
+    path: str,
+    security: Security,
+) -> Config:
+    names = _fields()
+    settings = Settings(**{key: value for key, value in values.items() if key in names})
+    own = {key: value for key, value in values.items() if key not in names}
+    endpoints = _endpoints(own, listeners, path)
+    check_listeners(security, (endpoint.name for endpoint in endpoints))
+    allow_anonymous = own.get("allow_anonymous", False)
+    for endpoint in endpoints:
+        is_guarded = security.asks or _is_guarded(endpoint)
+        if not (allow_anonymous or is_local(endpoint) or is_guarded):
+            raise ConfigError(
+                f"{endpoint} can be reached from other machines and nobody has to log in: "
+                "say --allow-anonymous (allow_anonymous = true), or listen on 127.0.0.1"
+            )
+    http = _http(own)
+    return Config(
+        settings,
+        tuple(endpoints),
+        own.get("durability", "commit"),
+        own.get("data_dir", DATA_DIR),
+        own.get("database_url", ""),
+        durabilities,
+        own.get("recover", False),
+        allow_anonymous,
+        own.get("log_level", "info"),
+        http,
+        "http" not in own,
+        own.get("http_token", ""),
+        security=security,
+    )
+
+
+def _http(own: dict[str, Any]) -> Endpoint | None:
+    """Where HTTP is served: an address, or `off`."""
+    text: str = own.get("http", str(DEFAULT_HTTP))
+    if text == "off":
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"http is HOST:PORT or off, not {text!r}")
+    endpoint = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+    if not (is_local(endpoint) or own.get("http_token")):
+        raise ConfigError(
+            f"http: {endpoint} can be reached from other machines: say http_token "
+            "(FLEETMQ_HTTP_TOKEN), which they have to know, or listen on 127.0.0.1"
+        )
+    return endpoint
+
+
+def _endpoints(own: dict[str, Any], listeners: Any, path: str) -> list[Endpoint]:
+    found = read_listeners(listeners, path)
+    if own.get("unix_socket"):
+        found.append(Endpoint(path=own["unix_socket"]))
+    if not found or "host" in own or "port" in own:
+        found.insert(0, Endpoint(own.get("host", "127.0.0.1"), own.get("port", DEFAULT_PORT)))
+    return found
+
+
+def _is_guarded(endpoint: Endpoint) -> bool:
+    """Whether nobody comes in unasked: a certificate is needed, or the table says it is meant."""
+    rules = endpoint.rules
+    needs_certificate = rules.tls is not None and rules.tls.verify == "required"
+    return needs_certificate or bool(rules.allow_anonymous)
+
+
+def is_local(endpoint: Endpoint) -> bool:
+    """Whether only this machine can reach the address."""
+    if endpoint.path or endpoint.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(endpoint.host).is_loopback
+    except ValueError:
+        return False

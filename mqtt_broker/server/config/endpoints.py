@@ -1,0 +1,110 @@
+"""Where the broker listens, and by which rules: plain data, read from the configuration.
+
+Sockets are opened in `server.listeners`; the `[[listeners]]` tables are read in
+`server.listeners_table`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Final
+
+from mqtt_broker.core.limits.client_limits import Limits
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+WEBSOCKET_PATH: Final = "/mqtt"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsRules:
+    """What a TLS listener shows, and what it asks of its clients."""
+
+    cert: str
+    key: str
+    ca: str = ""  # who signs the certificates of clients
+    crl: str = ""  # which of those count no longer
+    verify: str = "none"  # or optional, or required
+    min_version: str = "1.2"
+    ciphers: str = ""  # of TLS 1.2, in OpenSSL's notation
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, each once."""
+        found = dict.fromkeys((self.cert, self.key, self.ca, self.crl))
+        return tuple(path for path in found if path)
+
+
+@dataclass(frozen=True, slots=True)
+class WebSocketRules:
+    path: str = WEBSOCKET_PATH
+    origins: tuple[str, ...] = ()  # none: whatever page the client was loaded by
+    compression: bool = False
+    message_bytes_max: int = 0  # 0: what the largest packet needs
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRules:
+    trusted: tuple[Network, ...] = ()  # none: whoever can reach the listener
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the clients of one listener are served."""
+
+    name: str = ""
+    tls: TlsRules | None = None
+    websocket: WebSocketRules | None = None
+    proxy: ProxyRules | None = None
+    max_connections: int = 0  # 0: as many as the broker takes
+    handshake_timeout_s: float = 10.0  # from accept to where MQTT can begin
+    connect_timeout_s: float = 0.0  # 0: the broker's
+    allow_anonymous: bool | None = None  # None: the broker's
+    connects_per_s: float = 0.0  # of all its clients together; 0: any number
+    messages_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    limits: Limits | None = None  # of each of them
+    tcp_nodelay: bool = True  # False: small answers may wait for the peer's next packet
+
+    @property
+    def is_plain(self) -> bool:
+        """MQTT begins with the first byte."""
+        return self.tls is None and self.websocket is None and self.proxy is None
+
+    @property
+    def scheme(self) -> str:
+        """As clients write it in a URL."""
+        if self.websocket is not None:
+            return "wss" if self.tls is not None else "ws"
+        return "mqtts" if self.tls is not None else "mqtt"
+
+
+PLAIN: Final = Rules()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An address to listen on: `path` for a unix socket, else host and port."""
+
+    host: str = "127.0.0.1"
+    port: int = 1883
+    path: str = ""
+    rules: Rules = field(default=PLAIN)
+
+    @property
+    def name(self) -> str:
+        """Of the listener, for rules and logs."""
+        return self.rules.name or str(self)
+
+    @property
+    def url(self) -> str:
+        """Where it listens and what it speaks; the address alone when that is plain MQTT."""
+        rules = self.rules
+        if rules.tls is None and rules.websocket is None:
+            return str(self)
+        return f"{rules.scheme}://{self}{rules.websocket.path if rules.websocket else ''}"
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,0 +1,1 @@
+"""Sockets and the event loop: poller, links, listeners, TLS, WebSocket."""

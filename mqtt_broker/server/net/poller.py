@@ -1,0 +1,245 @@
+"""Readiness of the MQTT sockets, a turn at a time.
+
+A turn is: ask the kernel once which sockets are ready, serve each of them, then end the turn
+(the broker writes once to every peer that got something). Knowing the whole set is what lets
+a burst from many publishers become one write to their subscriber, without a callback object,
+a context and a queue for each socket.
+
+`server.loop` waits for them, inside an asyncio loop of our own or on any other.
+"""
+
+from __future__ import annotations
+
+import select
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mqtt_broker.core.inbound.acknowledge import LATER, NOW, SOON
+
+_READ: Final = 1
+_WRITE: Final = 4
+EVENTS_MAX: Final = 1024
+# A wait that ends before the kernel's next tick (4 ms, 10 on some) makes it set the hardware's
+# clock, and set it back when something comes first: 7 us a wait on a virtual machine.
+LAG_S: Final = 0.01
+Act = Callable[[], None]
+
+
+def nothing() -> None:
+    """The end of a turn that nobody waits for."""
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+class _Epoll:
+    """The few calls of `select.epoll` that we use, for systems that have another poller."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def fileno(self) -> int:
+        return int(self._selector.fileno())
+
+    def register(self, fd: int, mask: int) -> None:
+        if mask:
+            self._selector.register(fd, to_events(mask))
+
+    def modify(self, fd: int, mask: int) -> None:
+        self.unregister(fd)
+        self.register(fd, mask)
+
+    def unregister(self, fd: int) -> None:
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def poll(self, timeout: float, maxevents: int) -> list[tuple[int, int]]:
+        ready = self._selector.select(None if timeout < 0 else timeout)
+        return [(key.fd, to_mask(events)) for key, events in ready]
+
+    def close(self) -> None:
+        self._selector.close()
+
+
+def to_events(mask: int) -> int:
+    read = selectors.EVENT_READ if mask & _READ else 0
+    return read | (selectors.EVENT_WRITE if mask & _WRITE else 0)
+
+
+def to_mask(events: int) -> int:
+    read = _READ if events & selectors.EVENT_READ else 0
+    return read | (_WRITE if events & selectors.EVENT_WRITE else 0)
+
+
+class Turns:
+    """The sockets that are served in turns, and who ends a turn.
+
+    A *lazy* socket is one whose peer only ever acknowledges. Its acknowledgements are worth
+    reading, and not worth waking up for: while something was sent to lazy sockets they are
+    left alone for `LAG_S`, and then read many at a time. So a message costs one wake-up and
+    one read, not two (paced QoS 1: 19 us instead of 28). Whoever sends says when that will
+    not do. While nothing was sent to lazy sockets they are watched like any other.
+    """
+
+    def __init__(self, *, may_lag: bool = False) -> None:
+        self.poller: Any = _new_poller()
+        self.readers: dict[int, Act] = {}
+        self.writers: dict[int, Act] = {}
+        self.end_turn: Act = nothing
+        self.is_wanted = False  # the event loop has something to do besides waiting
+        self.on_error: Callable[[Exception], None] = _raise
+        self._expects = False  # something was sent to a lazy socket in this turn
+        self._urgency = LATER  # of what was sent to lazy sockets since they were read
+        self._lag_ends = 0.0  # when they are read at the latest, if there is a turn
+        self._has_asked = False  # they were read in this turn
+        self._may_lag = may_lag  # there is a wait of our own that can end after `LAG_S`
+        self._lazy: Any = _new_poller()
+        self._lazy_fds: set[int] = set()
+        self._masks: dict[int, int] = {}  # what each socket waits for; 0: it is not watched
+        self._lazy_fd: int = self._lazy.fileno()
+        self._is_nested = True  # the lazy sockets wake us like the others: nothing lags
+        self.poller.register(self._lazy_fd, _READ)
+
+    def add(self, fd: int, on_readable: Act) -> None:
+        self.readers[fd] = on_readable
+        self._masks[fd] = _READ
+        self.poller.register(fd, _READ)
+
+    def watch(self, fd: int, on_readable: Act | None, on_writable: Act | None) -> None:
+        """Change what is called for a socket that was added."""
+        mask = 0
+        self.readers.pop(fd, None)
+        self.writers.pop(fd, None)
+        if on_readable is not None:
+            self.readers[fd] = on_readable
+            mask = _READ
+        if on_writable is not None:
+            self.writers[fd] = on_writable
+            mask |= _WRITE
+        poller = self._lazy if fd in self._lazy_fds else self.poller
+        before, self._masks[fd] = self._masks[fd], mask
+        # A socket that waits for nothing is taken out: the poller would go on to report, at
+        # every call, that its peer has hung up.
+        if not before:
+            if mask:
+                poller.register(fd, mask)
+        elif mask:
+            poller.modify(fd, mask)
+        else:
+            poller.unregister(fd)
+
+    def set_lazy(self, fd: int, is_lazy: bool) -> None:
+        """Move a socket that waits for input only among the lazy ones, or back."""
+        if is_lazy:
+            self.poller.unregister(fd)
+            self._lazy.register(fd, _READ)
+            self._lazy_fds.add(fd)
+        else:
+            self._lazy.unregister(fd)
+            self._lazy_fds.discard(fd)
+            self.poller.register(fd, _READ)
+
+    def expect(self, urgency: int) -> None:
+        """Something was sent to a lazy socket, and its acknowledgement is wanted that soon."""
+        self._expects = True
+        if urgency > self._urgency:
+            self._urgency = urgency
+
+    def remove(self, fd: int) -> None:
+        """Forget a socket; one that is not known is nobody's."""
+        self.readers.pop(fd, None)
+        self.writers.pop(fd, None)
+        if self._masks.pop(fd, 0):
+            (self._lazy if fd in self._lazy_fds else self.poller).unregister(fd)
+        self._lazy_fds.discard(fd)
+
+    def wait(self, seconds: float) -> list[tuple[int, int]]:
+        """Serve turns for so long (below 0: for ever), or until something else has to be done.
+
+        Returns the events that are not ours. `is_wanted` ends the wait from inside a turn.
+        """
+        clock = time.monotonic
+        deadline = clock() + seconds if seconds > 0 else 0.0
+        poll = self.poller.poll
+        self.is_wanted = False
+        while True:
+            if self._urgency == NOW:  # something was sent since the turn
+                self._settle()
+            lags = not self._is_nested  # acknowledgements may come that nobody tells us of
+            limit = LAG_S if lags and not 0 <= seconds < LAG_S else seconds
+            events = poll(limit, EVENTS_MAX)
+            others = self.serve(events) if events or lags else events
+            if others or self.is_wanted or seconds == 0:
+                return others
+            if seconds > 0:
+                seconds = deadline - clock()
+                if seconds <= 0:
+                    return []
+
+    def serve(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Serve one turn; the events that are not ours."""
+        others: list[tuple[int, int]] = []
+        readers = self.readers
+        writers = self.writers
+        if not self._is_nested and (
+            not events or self._urgency or time.monotonic() >= self._lag_ends
+        ):
+            events += self._ask_lazy()
+        for fd, mask in events:
+            # Anything but "writable" (an error, a hang-up) shows itself to who reads.
+            try:
+                on_readable = readers.get(fd)
+                if on_readable is not None:
+                    if mask & ~_WRITE:
+                        on_readable()
+                    if mask & _WRITE and fd in writers:
+                        writers[fd]()
+                elif fd in writers:
+                    writers[fd]()
+                elif fd == self._lazy_fd:
+                    events += self._ask_lazy()  # this loop goes on with them
+                elif fd not in self._masks:
+                    others.append((fd, mask))
+            except Exception as error:  # ours; it may not end the turn of all the others
+                self.remove(fd)
+                self.on_error(error)
+        self.end_turn()
+        self._settle()
+        return others
+
+    def _ask_lazy(self) -> list[tuple[int, int]]:
+        """Which lazy sockets are ready: all that is wanted of them up to now is read."""
+        self._has_asked = True
+        ready: list[tuple[int, int]] = self._lazy.poll(0, EVENTS_MAX)
+        self._urgency = LATER if len(ready) < EVENTS_MAX else SOON  # there may be more of them
+        return ready
+
+    def _settle(self) -> None:
+        """Let the lazy sockets lag behind the next wait, or not."""
+        if self._is_nested:
+            lags = self._expects and self._may_lag and self._urgency < NOW
+        else:
+            lags = self._urgency < NOW and (self._expects or not self._has_asked)
+        if lags and (self._is_nested or self._has_asked):
+            self._lag_ends = time.monotonic() + LAG_S
+        if lags is self._is_nested:
+            self._is_nested = not lags
+            self.poller.modify(self._lazy_fd, 0 if lags else _READ)
+        if self._is_nested:
+            self._urgency = LATER
+        self._expects = self._has_asked = False
+
+    def serve_ready(self) -> None:
+        """One turn with what is ready now."""
+        self.serve(self.poller.poll(0, EVENTS_MAX))
+
+    def close(self) -> None:
+        self.poller.close()
+        self._lazy.close()
+
+
+def _new_poller() -> Any:
+    return select.epoll() if hasattr(select, "epoll") else _Epoll()

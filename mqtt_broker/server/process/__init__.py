@@ -1,0 +1,1 @@
+"""The process: reload on SIGHUP, systemd, watchdog, allocator."""

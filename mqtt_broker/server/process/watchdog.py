@@ -1,0 +1,133 @@
+"""The watchdog: a thread that sees whether publishes are answered and whether the loop turns.
+
+Once a second it asks the loop for an answer, and the loop notes how long that took and which
+acknowledgement has waited longest for the store. Both are plain attributes, so what is found can
+be told while the loop hangs. What is wrong is logged once when it begins and once when it is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from mqtt_broker.server.server import Server
+
+PERIOD_S: Final = 1.0
+UNANSWERED: Final = "unanswered"
+LOOP: Final = "loop"
+THREADS: Final = "threads"
+_RECOVERED: Final = {
+    UNANSWERED: "acknowledgements leave again",
+    LOOP: "the event loop answers again",
+}
+_log = logging.getLogger("fleetmq")
+
+
+class Watched(NamedTuple):
+    unanswered_s: float  # how long the oldest acknowledgement has waited for the store
+    loop_late_s: float
+    why: dict[str, str]  # what is wrong, a sentence for each kind of trouble
+
+
+class Watchdog:
+    """Watch one server, from `start` to `stop`."""
+
+    def __init__(self, server: Server, clock: Callable[[], float] | None = None) -> None:
+        settings = server.config.settings
+        self._server = server
+        self._clock = clock or server.now
+        self._unanswered_s_max = settings.unanswered_s_max or float("inf")
+        self._loop_late_s_max = settings.loop_late_s_max or float("inf")
+        self._asked_at = 0.0  # the loop owes an answer since then; 0: none
+        self._took_s = 0.0  # the last answer
+        self._took_s_max = 0.0  # since $SYS was told
+        self._told: set[str] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fleetmq-watchdog", daemon=True)
+        server.broker.watch_figures = self._figures
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # From any thread.
+
+    def look(self) -> Watched:
+        """Return how late everything is now, and what is wrong."""
+        now = self._clock()
+        asked_at, since = self._asked_at, self._server.broker.unanswered.since
+        late_s = max(self._took_s, now - asked_at) if asked_at else self._took_s
+        unanswered_s = max(0.0, now - since) if since else 0.0
+        why: dict[str, str] = {}
+        durable = self._server.durable
+        if durable is not None and (dead := durable.dead_threads()):
+            why[THREADS] = f"store: thread {', '.join(dead)} has ended; restart the broker"
+        if unanswered_s > self._unanswered_s_max:
+            why[UNANSWERED] = (
+                f"the oldest unanswered publish has waited {unanswered_s:.1f} s for the store; "
+                f"unanswered_s_max is {self._unanswered_s_max:g}"
+            )
+        if late_s > self._loop_late_s_max:
+            why[LOOP] = (
+                f"the event loop is {late_s:.1f} s late; loop_late_s_max is "
+                f"{self._loop_late_s_max:g}"
+            )
+        return Watched(unanswered_s, late_s, why)
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether there is trouble that does not go away by itself.
+
+        A store that says what is wrong tries again; clients that need none of it are served.
+        """
+        why = self.look().why
+        return THREADS in why or (UNANSWERED in why and not self._server.broker.store_state)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        while not self._over.wait(PERIOD_S):
+            try:
+                self.check()
+            except RuntimeError:  # the loop is closed
+                return
+
+    def check(self) -> None:
+        """Ask the loop, and log what has changed since the last time."""
+        if not self._asked_at:
+            self._asked_at = self._clock()
+            self._server.loop.call_soon_threadsafe(self._answer)
+        why = self.look().why
+        for kind, text in why.items():
+            if kind not in self._told:
+                _log.error("unhealthy: %s", text)
+        for kind, text in _RECOVERED.items():
+            if kind in self._told and kind not in why:
+                _log.warning("healthy: %s", text)
+        self._told = set(why)
+
+    # On the loop.
+
+    def _answer(self) -> None:
+        now = self._clock()
+        self._took_s = max(0.0, now - self._asked_at)
+        self._took_s_max = max(self._took_s_max, self._took_s)
+        self._asked_at = 0.0
+        self._server.broker.unanswered.check(now)
+
+    def _figures(self) -> dict[str, str]:
+        """For $SYS: the latest the loop was since it was told last."""
+        watched = self.look()
+        late_s, self._took_s_max = max(watched.loop_late_s, self._took_s_max), 0.0
+        return {
+            "publish/unanswered/oldest": f"{watched.unanswered_s:.0f} seconds",
+            "loop/late": f"{late_s:.1f} seconds",
+            "health": "; ".join(watched.why.values()) or "ok",
+        }

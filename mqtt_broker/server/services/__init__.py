@@ -1,0 +1,1 @@
+"""Store, streams and security wired to threads, files and the event loop."""

@@ -1,0 +1,309 @@
+"""The telemetry log wired to the broker: streams that are configured, written to and looked after.
+
+What a tap took is written by the store's thread, before the group of the journal it belongs to
+(`streams.beside`). What may wait for the disk for long has threads of its own: making and
+deleting streams, sealing, retention, compaction, and the reading of those who replay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mqtt_broker.server.config.config import StartError
+from mqtt_broker.streams.format.errors import Invalid, JournalBehind, LostTail, StreamError
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.replay.service import Limits, Replay
+from mqtt_broker.streams.write.commit_participant import Beside
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.stream import Stream
+from mqtt_broker.streams.write.topic_writer import StreamTaps
+from mqtt_broker.streams.write.writer import LogWriter
+from sessions.holds import Then
+from sessions.journal.journal import Journal
+from sessions.journal.rows import CursorRow, StreamRow
+from sessions.journal.value_ranges import count
+
+if TYPE_CHECKING:
+    from mqtt_broker.server.config.config import Config
+    from mqtt_broker.server.server import Server
+    from sessions.journal.snapshot import Snapshot
+    from sessions.store.store import Store
+
+DIRECTORY: Final = "streams"  # in the data directory
+MAINTAIN_S: Final = 5.0
+COMPACT_S: Final = 60.0
+FLUSH_S: Final = 5.0  # that removing waits for the store
+READERS: Final = 2  # threads that read for clients
+_FIXED: Final = ("name", "partitions", "epoch")
+_T = TypeVar("_T")
+_log = logging.getLogger("fleetmq")
+
+
+class Telemetry:
+    """The streams of one broker, from its start to its end."""
+
+    def __init__(
+        self,
+        server: Server,
+        config: Config,
+        snapshot: Snapshot,
+        store: Store,
+    ) -> None:
+        self._server = server
+        self._store = store
+        self._loop = server.loop
+        self._recorded = {row.name: row for row in snapshot.streams}
+        root = Path(config.data_dir) / DIRECTORY
+        try:
+            self.log = Log.open(
+                root,
+                _ends(snapshot),
+                report=_report,
+                salvage=config.recover,
+                cache_bytes=config.settings.stream_cache_bytes,
+            )
+        except (LostTail, JournalBehind) as error:
+            raise StartError(
+                f"telemetry log: {error}; restore {root} and the store from one backup, or start "
+                "once with --recover to go on with what is there"
+            ) from None
+        except (StreamError, OSError) as error:
+            raise StartError(f"telemetry log: {error}") from None
+        self.writer = LogWriter(self.log, 2 * config.settings.stream_bytes_max)
+        self._replay: Replay | None = None
+        self._changed: deque[str] = deque()  # streams with more committed than readers were told
+        self.beside = Beside(self.writer, self._changed.extend)
+        self._changing = ThreadPoolExecutor(1, "fleetmq-streams")
+        self._reading = ThreadPoolExecutor(READERS, "fleetmq-replay")
+        self._is_over = threading.Event()
+        self._maintenance = threading.Thread(
+            target=self._maintain, name="fleetmq-maintenance", daemon=True
+        )
+        try:
+            for settings in config.streams:
+                self._configure(settings)
+        except (StreamError, OSError) as error:
+            self.close()
+            raise StartError(f"streams: {error}") from None
+
+    def _configure(self, wanted: Settings) -> None:
+        """Make a stream of the configuration, or make one that is there what it says now."""
+        stream = self.log.streams.get(wanted.name)
+        if stream is None:
+            self.log.create(wanted)
+            return
+        if wanted.partitions != stream.settings.partitions:
+            raise Invalid(
+                f"{wanted.name}.partitions",
+                f"it has {stream.settings.partitions}, which cannot be changed to "
+                f"{wanted.partitions}: offsets would lose their meaning",
+            )
+        changes = {
+            key: value
+            for key, value in asdict(wanted).items()
+            if key not in _FIXED and value != getattr(stream.settings, key)
+        }
+        if changes:
+            self.log.change(wanted.name, **changes)
+
+    def start(self, cursors: Iterable[CursorRow]) -> None:
+        """Take what is published from now on, and know where its readers were."""
+        broker = self._server.broker
+        self._taps = broker.taps = StreamTaps(self.writer, broker.budget.drop)
+        for stream in self.log.streams.values():
+            self._adopt(stream)
+        for name in self._recorded.keys() - self.log.streams.keys():
+            _log.error("stream %r is gone: its files are not there", name)
+            self._journal.on_stream_gone(name)
+            self._store.forget_ends(name)
+            del self._recorded[name]
+        self._replay = broker.replays = Replay(
+            self.log,
+            broker,
+            self.read,
+            self._server.now,
+            cursors=cursors,
+            limits=Limits(redeliveries_max=broker.redeliveries_max),
+            skips_damage=lambda stream: broker.settings.replay_skips_damage,
+            dead=None if broker.dead_letters is None else broker.dead_letters.add,
+        )
+        broker.log_figures = self._figures
+        self._maintenance.start()
+
+    @property
+    def replay(self) -> Replay:
+        assert self._replay is not None, "it is not started"
+        return self._replay
+
+    def close(self) -> None:
+        """Nothing is written any longer."""
+        self._is_over.set()
+        self._changing.shutdown()
+        self._reading.shutdown(cancel_futures=True)
+        if self._replay is not None:
+            self._replay.close()
+        if self._maintenance.ident is not None:
+            self._maintenance.join()
+        self.log.close()
+
+    @property
+    def _journal(self) -> Journal:
+        journal = self._server.broker.journal
+        assert journal is not None
+        return journal
+
+    # On the loop.
+
+    def on_committed(self) -> None:
+        """There may be more for those who wait at the end of a stream."""
+        changed = {self._changed.popleft() for _ in range(len(self._changed))}
+        if changed:
+            self.replay.on_committed(changed, self._server.now())
+
+    def read(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
+        """Do something that waits for the disk in a thread, and the rest on the loop."""
+
+        def act() -> None:
+            found = work()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(finish, found)
+
+        def finish(found: _T) -> None:
+            if not self._is_over.is_set():
+                done(found)
+                self._server.end_turn()
+
+        self._reading.submit(act)
+
+    def _adopt(self, stream: Stream) -> None:
+        """It is new, or other than it was: take what its filter says, and say so in SQL."""
+        before = self._recorded.get(stream.name)
+        row = StreamRow(
+            stream.name,
+            stream.epoch,
+            stream.settings.filter,
+            stream.settings.text(),
+            before.created_at if before is not None else self._server.now(),
+        )
+        if row != before:
+            self._recorded[stream.name] = row
+            self._journal.on_stream(row)
+        self._retap(stream.settings.filter, "" if before is None else before.filter)
+
+    def _retap(self, *filters: str) -> None:
+        self._taps.set(self.log.streams.values())
+        for text in filters:
+            if text:
+                self._server.broker.routes.cache.drop(text)
+
+    # What operators do; each is over when SQL says so too.
+
+    def create(self, settings: Settings) -> Future[None]:
+        return self._change(lambda: self.log.create(settings), self._adopt)
+
+    def change(self, name: str, changes: Mapping[str, Any]) -> Future[None]:
+        def act() -> Stream:
+            if "name" in changes:
+                raise Invalid("name", "it cannot be changed")
+            self.log.change(name, **changes)
+            return self.log.stream(name)
+
+        return self._change(act, self._adopt)
+
+    def delete(self, name: str) -> Future[None]:
+        def gone(settings: Settings) -> None:
+            self._recorded.pop(name, None)
+            self._journal.on_stream_gone(name)
+            self._store.forget_ends(name)
+            self._retap(settings.filter)
+            self.replay.on_deleted(name, self._server.now())
+
+        def act() -> Settings:
+            settings = self.log.stream(name).settings
+            self.log.delete(name)
+            return settings
+
+        return self._change(act, gone)
+
+    def trim(self, name: str, before: Offsets | None) -> Future[int]:
+        def act() -> int:
+            self._store.flush(FLUSH_S)  # a segment goes when the journal knows all in it
+            return self.log.trim(name, before)
+
+        return self._changing.submit(act)
+
+    def _change(self, act: Callable[[], _T], then: Callable[[_T], None]) -> Future[None]:
+        """Change files in a thread, then the broker on the loop, then wait for the journal."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                found = act()
+            except Exception as error:  # whoever asked is told
+                done.set_exception(error)
+            else:
+                self._loop.call_soon_threadsafe(finish, found)
+
+        def finish(found: _T) -> None:
+            try:
+                then(found)
+                self._journal.wait(Then(lambda now: done.set_result(None)))
+            except Exception as error:  # our own mistake: said at once, not after a timeout
+                done.set_exception(error)
+            self._server.end_turn()
+
+        self._changing.submit(run)
+        return done
+
+    def _figures(self) -> dict[str, int]:
+        """For `$SYS`."""
+        found = {"streams/count": len(self.log.streams)}
+        for name, stream in self.log.streams.items():
+            found[f"streams/{name}/messages/stored"] = sum(stream.committed().ends)
+            found[f"streams/{name}/messages/taken"] = stream.appended
+            found[f"streams/{name}/messages/refused"] = stream.refused
+            found[f"streams/{name}/partition_failures"] = stream.partitioner.failures
+        replay = self.replay.figures()
+        found["replay/readers"] = replay.readers
+        found["replay/groups"] = replay.groups
+        found["replay/messages/sent"] = replay.messages
+        found["replay/messages/gaps"] = replay.gaps
+        found["replay/messages/redelivered"] = replay.redelivered
+        found["replay/messages/dead"] = replay.dead
+        return found
+
+    # Now and then.
+
+    def _maintain(self) -> None:
+        compact_at = time.monotonic() + COMPACT_S
+        while not self._is_over.wait(MAINTAIN_S):
+            now_us = time.time_ns() // 1_000
+            self.log.maintain(now_us)
+            if time.monotonic() >= compact_at:
+                self.log.compact(now_us, self._is_over.is_set)
+                compact_at = time.monotonic() + COMPACT_S
+
+
+def _ends(snapshot: Snapshot) -> dict[str, Offsets] | None:
+    """What the journal knows of the log; None: it has lost that, and the log speaks for itself."""
+    if snapshot.has_lost_ends:
+        return None
+    try:
+        return {name: Offsets.decode(text) for name, text in snapshot.stream_ends.items()}
+    except Invalid:
+        count(snapshot.healed, "end of a stream that cannot be read: the log speaks for itself")
+        return None
+
+
+def _report(line: str) -> None:
+    _log.warning("telemetry log: %s", line)

@@ -1,0 +1,1 @@
+"""Bytes, names and rules of a log. Opens no file but through `disk`."""

@@ -1,0 +1,123 @@
+"""The calls that change the disk, each once: what tests make fail, and what costs time.
+
+What is promised rests on three of them: `sync` (the bytes of a file), `replace` (a small file
+that is the old or the new one, whole, after any crash) and `sync_directory` (names).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from mqtt_broker.streams.format.errors import Locked
+
+_VECTOR_MAX: Final = 512  # buffers in one call; Linux takes 1,024
+
+
+class Disk:
+    """The real one."""
+
+    def open(self, path: Path) -> int:
+        """A file to write to, new or as it is."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, file: int, buffers: Sequence[bytes], position: int) -> int:
+        """All of them from there on, in one call where the system takes them; the end."""
+        waiting: list[bytes | memoryview] = list(buffers)
+        while waiting:
+            written = self.write_some(file, waiting[:_VECTOR_MAX], position)
+            position += written
+            done = 0
+            while done < len(waiting) and written >= len(waiting[done]):
+                written -= len(waiting[done])
+                done += 1
+            del waiting[:done]
+            if written:
+                waiting[0] = memoryview(waiting[0])[written:]
+        return position
+
+    def write_some(self, file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
+        return os.pwritev(file, buffers, position)
+
+    def sync(self, file: int) -> None:
+        os.fdatasync(file)
+
+    def forget(self, path: Path, position: int, length: int) -> None:
+        """The system need not keep this part in its memory, once it is on disk."""
+        if hasattr(os, "posix_fadvise"):
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(file, position, length, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
+
+    def sync_directory(self, path: Path) -> None:
+        directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def rename(self, path: Path, to: Path) -> None:
+        os.replace(path, to)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def make_directories(self, path: Path) -> None:
+        """Make it, and what is missing above it, each with its name on disk."""
+        missing = [one for one in (path, *path.parents) if not one.exists()]
+        for one in reversed(missing):
+            self.make_directory(one)
+            self.sync_directory(one.parent)
+
+    def remove_directory(self, path: Path) -> None:
+        """It and the files in it; whoever has one open reads on."""
+        for entry in path.iterdir():
+            if entry.is_dir():
+                self.remove_directory(entry)
+            else:
+                self.remove(entry)
+        path.rmdir()
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """A small file: made aside, and put in place when it is on disk."""
+        aside = path.with_name(path.name + ".new")
+        self.remove(aside)
+        file = self.open(aside)
+        try:
+            self.write(file, [data], 0)
+            self.sync(file)
+        finally:
+            os.close(file)
+        self.rename(aside, path)
+        self.sync_directory(path.parent)
+
+
+class Lock:
+    """One process that writes. The system gives it back when that ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
+            os.close(self._file)
+            raise Locked(str(path), holder or "unknown") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1

@@ -1,0 +1,57 @@
+"""What files are called.
+
+    <root>/lock                                 held by the process that writes
+    <root>/<stream>/stream.json                 what the stream is: see `settings`
+    <root>/<stream>/committed                   the ends that readers may read to: see `committed`
+    <root>/<stream>/p<k>/catalog                the sealed segments: see `catalog`
+    <root>/<stream>/p<k>/<base:020d>.seg        batches from offset `base` on
+    <root>/<stream>/p<k>/<base:020d>.<n>.seg    the same, compacted for the n-th time
+    <root>/<stream>/p<k>/<segment>.idx          places in it: see `index`
+
+Names that end in `.new` were being made when a process died, and are removed at the next start.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from mqtt_broker.streams.format.errors import Invalid
+
+LOCK: Final = "lock"
+METADATA: Final = "stream.json"
+COMMITTED: Final = "committed"
+CATALOG: Final = "catalog"
+UNFINISHED: Final = ".new"
+PARTITIONS_MAX: Final = 256
+_STREAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_SEGMENT: Final = re.compile(r"(\d{20})(?:\.(\d+))?\.seg")
+
+
+def check_stream(name: str) -> str:
+    if not _STREAM.fullmatch(name) or name.endswith(UNFINISHED):
+        raise Invalid(
+            "name",
+            f"{name!r} is no name for a stream: up to 100 letters, digits, '_', '-' and '.', "
+            "the first of them no '-' and no '.', and no '.new' at the end",
+        )
+    return name
+
+
+def partition(number: int) -> str:
+    return f"p{number}"
+
+
+def segment(base: int, generation: int = 0) -> str:
+    return f"{base:020d}.{generation}.seg" if generation else f"{base:020d}.seg"
+
+
+def index(segment_path: Path) -> Path:
+    return segment_path.with_suffix(".idx")
+
+
+def parse_segment(name: str) -> tuple[int, int] | None:
+    """(base, generation), or None for another file."""
+    found = _SEGMENT.fullmatch(name)
+    return (int(found[1]), int(found[2] or 0)) if found else None

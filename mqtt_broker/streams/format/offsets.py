@@ -1,0 +1,115 @@
+"""Where readers are: `{"epoch": "...", "p0": 17, "p1": 4}`, and the words people use for it.
+
+An offset is that of the next message, so the offsets of an end are the first that are not
+there. The epoch says which life of a stream is meant: one that is deleted and made again counts
+from 0, and offsets of the old one would silently be taken for those of the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Self
+
+from mqtt_broker.streams.format.errors import (
+    EndBeforeStart,
+    Invalid,
+    OffsetAhead,
+    OffsetGone,
+    UnknownPartition,
+    WrongEpoch,
+)
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+OFFSET_MAX: Final = (1 << 63) - 1
+TEXT_CHARS_MAX: Final = 64 << 10
+_DATE_DIGITS: Final = 8  # 20261118
+_PARTITION: Final = re.compile(r"p(0|[1-9]\d{0,8})")
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    epoch: str
+    ends: tuple[int, ...]  # a partition each
+
+    def text(self) -> str:
+        """JSON, its keys sorted: equal offsets are equal texts."""
+        return json.dumps(
+            {"epoch": self.epoch, **{f"p{n}": end for n, end in enumerate(self.ends)}},
+            sort_keys=True,
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """What `text` made, of whatever stream it is."""
+        try:
+            found = json.loads(text)
+            ends = tuple(int(found[f"p{number}"]) for number in range(len(found) - 1))
+            return cls(str(found["epoch"]), ends)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise Invalid("offsets", f"{text[:80]!r} are none") from None
+
+
+def parse(text: str, stream: str, epoch: str, partitions: int) -> Offsets:
+    """Offsets for a stream with this epoch: each partition's, and the epoch if it is said."""
+    try:
+        found = json.loads(text) if len(text) <= TEXT_CHARS_MAX else None
+    except (ValueError, RecursionError):
+        raise Invalid("offsets", f"{text[:80]!r} is no JSON") from None
+    if not isinstance(found, dict):
+        raise Invalid("offsets", f"{text[:80]!r} is no JSON object")
+    given = found.pop("epoch", epoch)
+    if given != epoch:
+        raise WrongEpoch(stream, str(given)[:80], epoch)
+    ends: dict[int, int] = {}
+    for key, value in found.items():
+        name = _PARTITION.fullmatch(key)
+        if name is None:
+            raise Invalid("offsets", f"{key[:80]!r} is neither a partition nor 'epoch'")
+        if int(name[1]) >= partitions:
+            raise UnknownPartition(stream, key, partitions)
+        if type(value) is not int or not 0 <= value <= OFFSET_MAX:
+            raise Invalid("offsets", f"{key} is {str(value)[:80]}, which is no offset")
+        ends[int(name[1])] = value
+    for number in range(partitions):
+        if number not in ends:
+            raise Invalid("offsets", f"p{number} is not said, and stream {stream!r} has it")
+    return Offsets(epoch, tuple(ends[number] for number in range(partitions)))
+
+
+def parse_time(text: str) -> int | None:
+    """Microseconds of Unix time of an ISO 8601 time, UTC unless it says otherwise."""
+    if text.isdigit() and len(text) != _DATE_DIGITS:
+        return None  # seconds or offsets, perhaps; Python would find a year in some of them
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    try:
+        since = found - datetime(1970, 1, 1, tzinfo=UTC)
+    except OverflowError:
+        return None
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def check(stream: str, wanted: Offsets, earliest: Sequence[int], latest: Sequence[int]) -> None:
+    """Raises unless every partition can be read on from there."""
+    for number, offset in enumerate(wanted.ends):
+        if offset < earliest[number]:
+            raise OffsetGone(stream, number, offset, earliest[number])
+        if offset > latest[number]:
+            raise OffsetAhead(stream, number, offset, latest[number])
+
+
+def check_range(stream: str, start: Offsets, end: Offsets) -> None:
+    if start.epoch != end.epoch:
+        raise WrongEpoch(stream, start.epoch, end.epoch)
+    for number, (low, high) in enumerate(zip(start.ends, end.ends, strict=True)):
+        if high < low:
+            raise EndBeforeStart(stream, number, low, high)

@@ -1,0 +1,142 @@
+"""Which partition a message goes to. Order holds within one, so what must stay in order shares it.
+
+    client          by client id: crc32 of it, modulo the number of partitions
+    topic           by topic
+    level:N         by the N-th level of the topic, counted from 1
+    property:NAME   by the first user property of that name
+    round-robin     each its own turn: even, and without any order
+    a.b.function    by a function of yours: it gets topic, client id, payload and the user
+                    properties, and returns the number of a partition, or a text or bytes to go by
+
+What has no such level or property goes by its client id. A function that fails, or returns
+something else, makes its message go by client id too, and the failure is counted: a message is
+never lost to it. It is called for each message, on the broker's thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from mqtt_broker.streams.format.errors import Invalid
+
+User = Sequence[tuple[str, str]]
+Function = Callable[[str, str, bytes, User], "int | str | bytes"]
+
+_DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_CACHED_MAX: Final = 65_536
+_CHARS_CACHED_MAX: Final = 256  # a key of 64 KB is not worth keeping
+
+
+def check_partition_by(text: str) -> None:
+    kind, _, what = text.partition(":")
+    if kind in ("client", "topic", "round-robin") and text == kind:
+        return
+    if kind == "level" and re.fullmatch(r"[1-9]\d{0,3}", what):
+        return
+    if kind == "property" and what:
+        return
+    if not _DOTTED.fullmatch(text):
+        raise Invalid(
+            "partition_by",
+            f"{text!r} is none of client, topic, level:N, property:NAME, round-robin "
+            "and the dotted name of a function",
+        )
+
+
+def load(text: str) -> Function:
+    module, _, name = text.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # it is other people's code
+        raise Invalid("partition_by", f"{text}: {type(error).__name__}: {error}") from None
+    if not callable(found):
+        raise Invalid("partition_by", f"{text} is no function")
+    return cast(Function, found)
+
+
+class Partitioner:
+    """Deals runs of messages of one stream to its partitions."""
+
+    __slots__ = ("_cached", "_function", "_kind", "_next", "_what", "failures", "partitions")
+
+    def __init__(self, partition_by: str, partitions: int) -> None:
+        check_partition_by(partition_by)
+        self.partitions = partitions
+        self.failures = 0  # of the user's function
+        kind, _, what = partition_by.partition(":")
+        self._kind = kind if "." not in kind else "function"
+        self._what = what
+        self._function = load(partition_by) if self._kind == "function" else None
+        self._next = 0
+        self._cached: dict[str, int] = {}
+
+    @property
+    def splits_runs(self) -> bool:
+        """Whether messages of one run may go to several partitions."""
+        return self.partitions > 1 and self._kind in ("round-robin", "function")
+
+    def deal(
+        self, topic: str, client_id: str, payloads: Sequence[bytes], user: User
+    ) -> list[tuple[int, Sequence[bytes]]]:
+        """Partitions, and what of the run goes there, in its order."""
+        n = self.partitions
+        if n == 1:
+            return [(0, payloads)]
+        kind = self._kind
+        if kind == "client":
+            return [(self._by(client_id), payloads)]
+        if kind == "topic":
+            return [(self._by(topic), payloads)]
+        if kind == "level":
+            levels = topic.split("/", int(self._what))
+            at = int(self._what) - 1
+            return [(self._by(levels[at] if at < len(levels) else client_id), payloads)]
+        if kind == "property":
+            for name, value in user:
+                if name == self._what:
+                    return [(self._by(value), payloads)]
+            return [(self._by(client_id), payloads)]
+        if kind == "round-robin":
+            first = self._next
+            self._next = (first + len(payloads)) % n
+            turns = min(n, len(payloads))
+            return [((first + turn) % n, payloads[turn::n]) for turn in range(turns)]
+        return self._by_function(topic, client_id, payloads, user)
+
+    def _by(self, key: str) -> int:
+        found = self._cached.get(key)
+        if found is None:
+            found = zlib.crc32(key.encode()) % self.partitions
+            if len(key) <= _CHARS_CACHED_MAX:
+                if len(self._cached) >= _CACHED_MAX:
+                    self._cached.clear()
+                self._cached[key] = found
+        return found
+
+    def _by_function(
+        self, topic: str, client_id: str, payloads: Sequence[bytes], user: User
+    ) -> list[tuple[int, Sequence[bytes]]]:
+        assert self._function is not None
+        dealt: dict[int, list[bytes]] = {}
+        for payload in payloads:
+            try:
+                number = self._number(self._function(topic, client_id, payload, user))
+            except (Exception, SystemExit):  # it is other people's code: we go on without it
+                self.failures += 1
+                number = self._by(client_id)
+            dealt.setdefault(number, []).append(payload)
+        return list(dealt.items())
+
+    def _number(self, key: object) -> int:
+        """Where what a function has returned belongs; TypeError, when that is nothing to go by."""
+        if isinstance(key, int):
+            return int(key) % self.partitions
+        if isinstance(key, str):
+            key = str.encode(key, errors="replace")
+        if isinstance(key, bytes):
+            return zlib.crc32(key) % self.partitions
+        raise TypeError(type(key).__name__)

@@ -1,0 +1,156 @@
+"""What a stream is, as people say it and as `stream.json` keeps it.
+
+Name, number of partitions and epoch never change: offsets would lose their meaning. Where
+messages go may change, and then order holds from there on. The schema is kept for those who
+read, and means nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format.errors import Invalid, UnknownStream, UnreadableFile
+from mqtt_broker.streams.format.event_times import TimeRule
+from mqtt_broker.streams.format.partitioning import check_partition_by
+from mqtt_broker.topics.names import filter_problem
+
+FORMAT: Final = 1
+SEGMENT_BYTES_MIN: Final = 4 << 10
+_DAY_S: Final = 86_400
+_NO_TOPICS: Final = ("$share", "$stream", "$SYS")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    name: str
+    filter: str = ""  # the topics whose messages a broker puts here; empty: it puts none
+    partitions: int = 1
+    partition_by: str = "client"  # see `partitioners`
+    retain_s: int = 0  # whole segments go when all in them is older; 0: never
+    max_bytes: int = 0  # of all partitions together; 0: no limit
+    compact: bool = False  # keep the last message a topic
+    tombstone_s: int = _DAY_S  # how long an empty payload still says that a topic is gone
+    segment_bytes: int = 128 << 20
+    segment_s: int = _DAY_S  # a segment is sealed when it is full, or so old
+    event_time: str = ""  # where the device says when it was; see `times`
+    sent_time: str = ""
+    schema: Mapping[str, Any] | None = None
+    epoch: str = ""  # given at creation
+
+    def checked(self) -> Self:
+        file_names.check_stream(self.name)
+        for key in ("filter", "partition_by", "event_time", "sent_time"):
+            _check_text(key, getattr(self, key))
+        if self.filter:
+            self._check_filter()
+        if not 1 <= self.partitions <= file_names.PARTITIONS_MAX:
+            raise Invalid(
+                "partitions", f"{self.partitions} is not 1 to {file_names.PARTITIONS_MAX}"
+            )
+        check_partition_by(self.partition_by)
+        for key in ("retain_s", "max_bytes", "tombstone_s"):
+            if getattr(self, key) < 0:
+                raise Invalid(key, f"{getattr(self, key)} is negative")
+        if self.segment_bytes < SEGMENT_BYTES_MIN:
+            raise Invalid("segment_bytes", f"{self.segment_bytes} is below {SEGMENT_BYTES_MIN}")
+        if self.segment_s < 1:
+            raise Invalid("segment_s", f"{self.segment_s} is below 1")
+        for key in ("event_time", "sent_time"):
+            if getattr(self, key):
+                TimeRule.parse(key, getattr(self, key))
+        return self
+
+    def _check_filter(self) -> None:
+        problem = filter_problem(self.filter)
+        if problem:
+            raise Invalid("filter", f"{self.filter!r}: {problem}")
+        if self.filter.split("/", 1)[0] in _NO_TOPICS:
+            raise Invalid("filter", f"{self.filter!r}: nothing is published there")
+
+    def changed(self, **changes: Any) -> Settings:
+        """With other settings; what never changes may be repeated."""
+        known = {field.name for field in fields(self)}
+        for key, value in changes.items():
+            if key not in known:
+                raise Invalid(key, "there is no such setting")
+            if key in ("name", "partitions", "epoch") and value != getattr(self, key):
+                raise Invalid(key, f"it is {getattr(self, key)!r} and cannot be changed")
+        return replace(self, **changes).checked()
+
+    def text(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise Invalid(file_names.METADATA, "it is no JSON") from None
+        if not isinstance(found, dict):
+            raise Invalid(file_names.METADATA, "it is no JSON object")
+        form = found.pop("format", None)
+        if form != FORMAT:
+            raise Invalid(file_names.METADATA, f"it has format {form}, this program reads {FORMAT}")
+        kinds = {"str": str, "int": int, "bool": bool}
+        known = {field.name: kinds.get(str(field.type)) for field in fields(cls)}
+        for key, value in found.items():
+            if key not in known:
+                raise Invalid(file_names.METADATA, f"{key!r} is unknown to this program")
+            kind = known[key]
+            if kind is not None and type(value) is not kind:
+                raise Invalid(file_names.METADATA, f"{key} is {value!r}")
+        if not found.get("name") or not found.get("epoch"):
+            raise Invalid(file_names.METADATA, "it has no name or no epoch")
+        return cls(**found).checked()
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        path = directory / file_names.METADATA
+        try:
+            return cls.parse(path.read_text())
+        except FileNotFoundError:
+            raise UnknownStream(directory.name) from None
+        except Invalid as error:
+            key = "" if error.what == file_names.METADATA else f"{error.what}: "
+            raise UnreadableFile(str(path), f"{key}{error.why}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnreadableFile(str(path), str(error)) from None
+
+
+def _check_text(key: str, text: str) -> None:
+    """JSON can say half of a surrogate pair: no topic has it, and no database takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(key, f"{text!a} is no Unicode text") from None
+
+
+_DURATIONS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": _DAY_S}
+_SIZES: Final = {
+    "": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+}  # fmt: skip
+_QUANTITY: Final = re.compile(r"(\d{1,15}) ?([A-Za-z]*)")
+
+
+def parse_duration(key: str, text: str) -> int:
+    """Seconds of `90`, `5m`, `2h`, `7d`."""
+    return _parse_quantity(key, text, _DURATIONS, "a duration like 90s, 5m, 2h or 7d")
+
+
+def parse_bytes(key: str, text: str) -> int:
+    """Bytes of `512`, `10GB`, `64MiB`."""
+    return _parse_quantity(key, text, _SIZES, "a size like 512, 10GB or 64MiB")
+
+
+def _parse_quantity(key: str, text: str, units: Mapping[str, int], what: str) -> int:
+    found = _QUANTITY.fullmatch(text)
+    if found is None or found[2] not in units:
+        raise Invalid(key, f"{text!r} is not {what}")
+    return int(found[1]) * units[found[2]]

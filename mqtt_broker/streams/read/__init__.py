@@ -1,0 +1,1 @@
+"""Files of a log to batches of records."""

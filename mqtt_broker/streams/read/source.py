@@ -1,0 +1,248 @@
+"""A stream as readers find it: which file has an offset, where a time begins, where the end is.
+
+It reads files only, so it works in the process that writes and in any other, on a machine that
+has the disk. The catalog is read once and again when it turns out to be old; files are opened
+when they are read. Looking for the end costs a microsecond, so it may be done often.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from mqtt_broker.streams.format import committed, file_names
+from mqtt_broker.streams.format import offsets as offset_texts
+from mqtt_broker.streams.format.batch import Bad, seed_of
+from mqtt_broker.streams.format.errors import (
+    Invalid,
+    MissingSegment,
+    OffsetGone,
+    StreamError,
+    StreamGone,
+    UnknownPartition,
+    UnknownStream,
+    UnreadableFile,
+)
+from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, parse_time
+from mqtt_broker.streams.format.segment import Segment, Where
+from mqtt_broker.streams.format.segment_catalog import Catalog
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.write.recovery import read_catalog
+
+
+def stream_names(root: Path) -> list[str]:
+    """The streams under a directory."""
+    try:
+        found = sorted(root.iterdir())
+    except OSError:
+        return []
+    return [
+        path.name
+        for path in found
+        if not path.name.endswith(file_names.UNFINISHED) and (path / file_names.METADATA).exists()
+    ]
+
+
+class Location(NamedTuple):
+    """The segment that has an offset."""
+
+    name: str
+    base: int
+    end: int  # -1: it is written to
+
+
+class PartitionSource:
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self.catalog = Catalog.of([], 0)
+        self._known: tuple[int, int] = (0, 0)  # the file that was read last
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the catalog again, if it is another."""
+        path = self.where.directory / file_names.CATALOG
+        try:
+            status = os.stat(path)
+            known = (status.st_ino, status.st_mtime_ns)
+            if known == self._known:
+                return
+            found = read_catalog(self.where)
+        except FileNotFoundError:
+            found = None
+        except Bad as bad:
+            if not self._is_ours():
+                raise StreamGone(self.where.stream) from None
+            raise UnreadableFile(str(path), str(bad)) from None
+        if found is not None:
+            self.catalog = found
+            self._known = known
+        elif not self.where.directory.exists():
+            raise StreamGone(self.where.stream)
+
+    def _is_ours(self) -> bool:
+        """Whether what stands here now is still the stream that was opened."""
+        try:
+            epoch = Settings.read(self.where.directory.parent).epoch
+        except StreamError:
+            return False
+        return seed_of(epoch, self.where.partition) == self.where.seed
+
+    @property
+    def start(self) -> int:
+        """The earliest offset that is kept."""
+        return self.catalog.start
+
+    def locate(self, offset: int) -> Location:
+        """By the catalog as it is known; OffsetGone, MissingSegment."""
+        catalog = self.catalog
+        where = self.where
+        if offset < catalog.start:
+            raise OffsetGone(where.stream, where.partition, offset, catalog.start)
+        at = catalog.find(offset)
+        if at >= 0:
+            segment = catalog[at]
+            if offset < segment.end:
+                return Location(segment.name, segment.base, segment.end)
+        if offset >= catalog.next_base:
+            return Location(file_names.segment(catalog.next_base), catalog.next_base, -1)
+        until = catalog[at + 1].base if at + 1 < len(catalog) else catalog.next_base
+        raise MissingSegment(
+            where.stream, where.partition, offset, until, file_names.segment(catalog[at].end)
+        )
+
+    def open(self, offset: int, committed: int) -> tuple[Location, Segment]:
+        """The segment that has an offset below the committed end, opened."""
+        while True:
+            known = self._known
+            try:
+                return self._open(offset, committed)
+            except (OffsetGone, MissingSegment):
+                self.reload()
+                if self._known == known:  # else retention or compaction was at work
+                    raise
+
+    def _open(self, offset: int, committed: int) -> tuple[Location, Segment]:
+        location = self.locate(offset)
+        where = self.where
+        try:
+            segment = Segment(where.directory / location.name, location.base, where.seed)
+        except FileNotFoundError:
+            until = location.end if location.end >= 0 else committed
+            raise MissingSegment(
+                where.stream, where.partition, offset, until, location.name
+            ) from None
+        return location, segment
+
+    def find_time(self, at_us: int, committed: int) -> int:
+        """The first offset that was received then or later; the end, if there is none yet."""
+        self.reload()
+        catalog = self.catalog
+        at = catalog.find_time(at_us)
+        base = catalog[at].base if at < len(catalog) else catalog.next_base
+        if base >= committed:
+            return committed
+        _, segment = self.open(base, committed)
+        with segment:
+            for item in segment.walk(segment.find_time(at_us)):
+                if item.base >= committed:
+                    break
+                if item.header is not None and item.header.max_us >= at_us:
+                    batch = segment.checked_batch(self.where, item)
+                    return batch.offsets()[batch.row_since(at_us)]
+        return committed
+
+
+class Source:
+    """One stream, to be read."""
+
+    def __init__(self, directory: Path) -> None:
+        self.settings = Settings.read(directory)
+        self._committed = committed.Reader(
+            directory / file_names.COMMITTED, self.name, self.epoch, self.settings.partitions
+        )
+        try:
+            self.partitions = [
+                PartitionSource(
+                    Where(
+                        self.name,
+                        number,
+                        directory / file_names.partition(number),
+                        seed_of(self.epoch, number),
+                    )
+                )
+                for number in range(self.settings.partitions)
+            ]
+        except BaseException:
+            self._committed.close()
+            raise
+
+    @classmethod
+    def open(cls, root: Path, name: str) -> Self:
+        file_names.check_stream(name)
+        try:
+            return cls(root / name)
+        except FileNotFoundError:
+            raise UnknownStream(name) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._committed.close()
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def epoch(self) -> str:
+        return self.settings.epoch
+
+    def partition(self, number: int) -> PartitionSource:
+        if not 0 <= number < len(self.partitions):
+            raise UnknownPartition(self.name, f"p{number}", len(self.partitions))
+        return self.partitions[number]
+
+    def end(self, partition: int) -> int:
+        """Up to where a partition may be read now."""
+        return self._committed.read()[partition]
+
+    def ends(self) -> Offsets:
+        return Offsets(self.epoch, self._committed.read())
+
+    def starts(self) -> Offsets:
+        for partition in self.partitions:
+            partition.reload()
+        return Offsets(self.epoch, tuple(partition.start for partition in self.partitions))
+
+    def resolve(self, text: str) -> Offsets:
+        """`earliest`, `latest`, offsets as JSON, or an ISO 8601 time; all can be read on from."""
+        if text == EARLIEST:
+            return self.starts()
+        ends = self.ends()
+        if text == LATEST:
+            return ends
+        if text.lstrip().startswith("{"):
+            found = offset_texts.parse(text, self.name, self.epoch, len(self.partitions))
+            offset_texts.check(self.name, found, self.starts().ends, ends.ends)
+            return found
+        at_us = parse_time(text)
+        if at_us is None:
+            raise Invalid(
+                "offsets", f"{text[:80]!r} is none of earliest, latest, offsets and ISO 8601 time"
+            )
+        return self.at_time(at_us)
+
+    def at_time(self, at_us: int) -> Offsets:
+        ends = self.ends().ends
+        return Offsets(
+            self.epoch,
+            tuple(
+                partition.find_time(at_us, end)
+                for partition, end in zip(self.partitions, ends, strict=True)
+            ),
+        )

@@ -1,0 +1,190 @@
+"""Looking at a stream from outside: what is in it, and whether it is whole.
+
+    describe(source)        counts, sizes and times, by catalogs alone
+    verify(source)          every byte of every file, a line a finding
+    export(source, ...)     records as dictionaries, for JSON lines
+
+All of it may be done while the stream is written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format.batch import NEVER, NULL, Bad
+from mqtt_broker.streams.format.errors import Damaged, MissingSegment, StreamError
+from mqtt_broker.streams.format.offsets import Offsets, check_range
+from mqtt_broker.streams.format.records import as_dict, records, time_text
+from mqtt_broker.streams.format.segment import Place, Segment, damage_of
+from mqtt_broker.streams.format.segment_catalog import Sealed
+from mqtt_broker.streams.format.segment_index import Index
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import PartitionSource, Source
+
+
+def describe(source: Source) -> dict[str, Any]:
+    """What is there, without reading any message. Times are the broker's, of sealed segments
+    and of the batches of the last one."""
+    ends = source.ends().ends
+    partitions = []
+    for files, end in zip(source.partitions, ends, strict=True):
+        files.reload()
+        catalog = files.catalog
+        name = file_names.segment(catalog.next_base)
+        size, min_us, max_us = catalog.size, catalog.min_us, catalog.max_us
+        try:
+            with Segment(files.where.directory / name, catalog.next_base, files.where.seed) as last:
+                for item in last.walk(Place(catalog.next_base, 0)):
+                    if item.header is not None and item.header.end <= end:
+                        size += item.header.length
+                        min_us = min(min_us, item.header.min_us)
+                        max_us = max(max_us, item.header.max_us)
+        except FileNotFoundError:
+            pass  # nothing was written since the last one was sealed
+        partitions.append(
+            {
+                "partition": files.where.partition,
+                "start": catalog.start,
+                "end": end,
+                "segments": len(catalog) + 1,
+                "bytes": size,
+                "first": time_text(NULL if min_us == NEVER else min_us),
+                "last": time_text(max_us),
+            }
+        )
+    settings = source.settings
+    return {
+        "name": source.name,
+        "epoch": source.epoch,
+        "partition_by": settings.partition_by,
+        "retain_s": settings.retain_s,
+        "max_bytes": settings.max_bytes,
+        "compact": settings.compact,
+        "offsets": sum(ends) - sum(files.start for files in source.partitions),
+        "bytes": sum(one["bytes"] for one in partitions),
+        "partitions": partitions,
+    }
+
+
+@dataclass(slots=True)
+class Verdict:
+    messages: int = 0
+    batches: int = 0
+    segments: int = 0
+    bytes: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.findings
+
+
+def verify(source: Source, on_segment: Callable[[str], None] = lambda name: None) -> Verdict:
+    """Read everything that is committed. Findings are one line each."""
+    verdict = Verdict()
+    for files in source.partitions:
+        try:
+            _verify_partition(source, files, verdict, on_segment)
+        except StreamError as error:
+            verdict.findings.append(str(error))
+    return verdict
+
+
+def _verify_partition(
+    source: Source, files: PartitionSource, verdict: Verdict, on_segment: Callable[[str], None]
+) -> None:
+    where = files.where
+    committed = source.end(where.partition)
+    files.reload()
+    catalog = files.catalog
+    segments = catalog.segments()
+    if committed > catalog.next_base:
+        segments.append(Sealed(catalog.next_base, committed, 0, NEVER, NULL, 0))
+    at = catalog.start
+    for segment in segments:
+        if segment.base != at:
+            missing = MissingSegment(
+                where.stream, where.partition, at, segment.base, file_names.segment(at)
+            )
+            verdict.findings.append(str(missing))
+        try:
+            _verify_segment(files, segment, verdict)
+        except FileNotFoundError:
+            files.reload()
+            if files.start < segment.end:  # else retention was faster
+                missing = MissingSegment(
+                    where.stream, where.partition, segment.base, segment.end, segment.name
+                )
+                verdict.findings.append(str(missing))
+        at = segment.end
+        on_segment(segment.name)
+    if committed < at:
+        lost = Damaged(where.stream, where.partition, committed, at, "sealed and not committed")
+        verdict.findings.append(str(lost))
+
+
+def _verify_segment(files: PartitionSource, segment: Sealed, verdict: Verdict) -> None:
+    where = files.where
+    places: dict[int, int] = {}
+    min_us, max_us, end = NEVER, NULL, segment.base
+    with Segment(where.directory / segment.name, segment.base, where.seed) as data:
+        verdict.segments += 1
+        for item in data.walk(Place(segment.base, 0), is_whole=True):
+            if item.base >= segment.end:
+                break
+            if item.header is None:
+                verdict.findings.append(str(damage_of(where, segment.name, item)))
+                end = item.next.base if item.next else end
+                continue
+            batch = data.checked_batch(where, item)
+            try:
+                batch.check()
+            except Bad as bad:
+                found = damage_of(where, segment.name, item._replace(why=str(bad)))
+                verdict.findings.append(str(found))
+            places[item.base] = item.position
+            verdict.batches += 1
+            verdict.messages += batch.count
+            verdict.bytes += item.header.length
+            end = batch.end
+            min_us, max_us = min(min_us, item.header.min_us), max(max_us, item.header.max_us)
+    name = f"stream {where.stream!r} p{where.partition}: {segment.name}"
+    if end < segment.end:
+        verdict.findings.append(f"{name} ends with offset {end}, not {segment.end}")
+    elif segment.size and (min_us, max_us) != (segment.min_us, segment.max_us):
+        verdict.findings.append(f"{name}: the catalog has other times than the segment")
+    verdict.findings += [f"{name}: {why}" for why in _index_findings(files, segment, places)]
+
+
+def _index_findings(
+    files: PartitionSource, segment: Sealed, places: dict[int, int]
+) -> Iterator[str]:
+    path = file_names.index(files.where.directory / segment.name)
+    if path.is_dir():
+        yield "its index is a directory"  # as without one, it is only slower
+    index = Index.read(path, files.where.seed)
+    for at in range(len(index)):
+        entry = index.entry(at)
+        if entry is None:
+            yield f"index entry {at} does not match its checksum"
+        elif entry.base < segment.end and places.get(entry.base) != entry.position:
+            yield f"index entry {at} points to no batch"
+
+
+def export(
+    source: Source,
+    start: Offsets,
+    end: Offsets,
+    on_damage: Callable[[Damaged], None] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Records between two offsets, partition by partition."""
+    check_range(source.name, start, end)
+    for number, (offset, until) in enumerate(zip(start.ends, end.ends, strict=True)):
+        with Reader(source, number, offset, until, on_damage) as reader:
+            while batches := reader.read():
+                for batch in batches:
+                    for record in records(batch):
+                        yield as_dict(record, number)

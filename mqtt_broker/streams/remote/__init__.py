@@ -1,0 +1,1 @@
+"""The log of another machine, read over HTTP. The only sockets of `streams`."""

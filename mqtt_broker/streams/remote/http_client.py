@@ -1,0 +1,214 @@
+"""A connection to a broker's HTTP server, for those who read a log from elsewhere and for tools.
+
+It is the one module of this room that talks to a socket, by http.client, and so the one that
+waits by the clock. A connection that fails is made again, for `patience_s` and ever more
+slowly: a broker that restarts is no reason to give up. Errors of the log come out as the very
+errors they are over there; three more can be wrong:
+
+StreamError
++-- Unreachable    nobody answers
++-- Rejected       who answers does not do what is asked, or is no broker of ours
++-- NotAllowed     the token is missing or wrong
+
+The token goes into a header, and never into an error's text.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlencode, urlsplit
+
+from mqtt_broker.streams.format.batch import Bad
+from mqtt_broker.streams.format.errors import Invalid, StreamError
+from mqtt_broker.streams.remote import http_protocol
+
+TIMEOUT_S: Final = 30.0
+PATIENCE_S: Final = 60.0
+_PAUSE_S_MIN: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
+_TEXT_BYTES_MAX: Final = 16 << 20
+_BATCHES_BYTES_MAX: Final = (1 << 31) + http_protocol.BYTES_MAX
+_GOOD: Final = frozenset({200, 201, 204})
+_BUSY: Final = frozenset({429, 502, 503, 504})  # said by a broker that stops, or by a proxy
+STRANGER: Final = "what answers there is no broker of ours"
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+
+
+class Unreachable(StreamError):
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"{url}: {why}")
+        self.url = url
+        self.why = why
+
+
+class Rejected(StreamError):
+    def __init__(self, url: str, status: int, why: str) -> None:
+        super().__init__(f"{url}: {why}")
+        self.url = url
+        self.status = status
+        self.why = why
+
+
+class NotAllowed(StreamError):
+    def __init__(self, url: str) -> None:
+        super().__init__(f"{url}: the token is missing or wrong")
+        self.url = url
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def number(self, name: str) -> int:
+        text = self.headers.get(name, "")
+        if not text.isascii() or not text.isdigit():
+            raise Bad(f"the header {name} is {text[:40]!r}")
+        return int(text)
+
+
+class _Failed(Exception):
+    """It may be tried again; one line."""
+
+
+class Connection:
+    """To one server, kept open. For one thread at a time."""
+
+    def __init__(
+        self, url: str, token: str, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
+    ) -> None:
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            raise Invalid("url", f"{_hidden(url)} has no port that can be") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Invalid("url", f"{_hidden(url)} is none like http://host:port")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise Invalid("url", f"{_hidden(url)} has more than a host, a port and a path")
+        if token and not _TOKEN.fullmatch(token):
+            raise Invalid("token", "it has characters that no header may have")
+        self.url = url.rstrip("/")
+        self._prefix = parts.path.rstrip("/")
+        self._token = token
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._http = kind(parts.hostname, port, timeout=timeout_s)
+        self._has_answered = False  # since it was connected
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+        self._has_answered = False
+
+    def get(self, path: str, query: Mapping[str, object] | None = None, wait_s: float = 0) -> Reply:
+        """The answer, tried for until patience ends; errors raise as what they are."""
+        text = urlencode({key: str(value) for key, value in (query or {}).items()})
+        return self.ask("GET", f"{path}?{text}" if text else path, wait_s=wait_s)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        wait_s: float = 0,
+        tries_again: bool = True,
+    ) -> Reply:
+        """`tries_again`: it does no harm to be done twice."""
+        give_up_at = time.monotonic() + self._patience_s
+        pause_s = _PAUSE_S_MIN
+        while True:
+            was_open = self._has_answered
+            try:
+                reply = self._once(method, path, body, wait_s)
+            except _Failed as failed:
+                self.close()
+                if was_open and tries_again:
+                    continue  # the server closes what is idle: that is no failure
+                left_s = give_up_at - time.monotonic()
+                if left_s <= 0 or not tries_again:
+                    raise Unreachable(self.url, str(failed)) from None
+                time.sleep(min(pause_s * (0.5 + random.random()), left_s))
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                continue
+            if reply.status not in _GOOD:
+                raise self._error(reply)
+            return reply
+
+    def _once(self, method: str, path: str, body: object, wait_s: float) -> Reply:
+        headers = {"Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        sent = None
+        if body is not None:
+            sent = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        http_ = self._http
+        try:
+            http_.timeout = self._timeout_s + wait_s
+            if http_.sock is not None:
+                http_.sock.settimeout(self._timeout_s + wait_s)
+            http_.request(method, self._prefix + path, sent, headers)
+            reply = http_.getresponse()
+            most = _BATCHES_BYTES_MAX if http_protocol.BASE in reply.headers else _TEXT_BYTES_MAX
+            if (reply.length or 0) > most:
+                raise _Failed(f"an answer of {reply.length} bytes")
+            # With a length, what is cut short raises; without one, it is read to the limit.
+            data = reply.read() if reply.length is not None else reply.read(most)
+            if not reply.isclosed():
+                raise _Failed(f"an answer of more than {most} bytes")
+            found = Reply(reply.status, reply.headers, data)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise _Failed(" ".join(why.split())) from None
+        if found.status in _BUSY:
+            raise _Failed(_text_of(found))
+        self._has_answered = True
+        return found
+
+    def _error(self, reply: Reply) -> StreamError:
+        if reply.status == 401:
+            return NotAllowed(self.url)
+        found = _object_of(reply)
+        return http_protocol.decode_error(found) or Rejected(
+            self.url, reply.status, _text_of(reply)
+        )
+
+    def json(self, reply: Reply) -> Any:
+        try:
+            return json.loads(reply.body)
+        except (ValueError, RecursionError):
+            raise Rejected(self.url, reply.status, STRANGER) from None
+
+
+def _object_of(reply: Reply) -> dict[str, Any]:
+    try:
+        found = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text_of(reply: Reply) -> str:
+    text = _object_of(reply).get("text")
+    return " ".join(text.split())[:500] if isinstance(text, str) else f"it answers {reply.status}"
+
+
+def _hidden(url: str) -> str:
+    """For a message: without a password."""
+    return repr(re.sub(r"//[^/@]*@", "//***@", url)[:200])

@@ -1,0 +1,363 @@
+"""A stream on another machine, read over the broker's HTTP server as if it were here.
+
+    source = open_source("http://broker:9883", "telemetry", token)     or a directory
+    start = source.resolve("earliest")
+    with open_reader(source, 0, start.ends[0]) as reader:
+        while batches := reader.read():
+            ...
+
+What it gives and what it raises is what `source` and `reader` give and raise, and the errors
+of `connection`. Checksums are verified here, and damage over there is the same error here.
+Nothing is lost or repeated by a connection that breaks, since a reader says which offset it
+wants.
+
+A source can be pickled: it travels as where it is and what it knows, and connects anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import quote
+
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format.batch import NEVER, Bad, Batch, Header, check_body, seed_of, split
+from mqtt_broker.streams.format.errors import (
+    Damaged,
+    EndBeforeStart,
+    Invalid,
+    StreamGone,
+    UnknownPartition,
+    UnknownStream,
+)
+from mqtt_broker.streams.format.event_times import TIME_US_MAX
+from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, parse
+from mqtt_broker.streams.format.records import time_text
+from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source, stream_names
+from mqtt_broker.streams.remote import http_protocol
+from mqtt_broker.streams.remote.http_client import (
+    PATIENCE_S,
+    STRANGER,
+    TIMEOUT_S,
+    Connection,
+    Rejected,
+    Reply,
+)
+
+_TRIES: Final = 3  # of an answer that came broken
+
+
+class RemotePartition(NamedTuple):
+    where: Where
+
+
+class RemoteSource:
+    """One stream, to be read. Any thread may ask it."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        token: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        file_names.check_stream(name)
+        self._address = (url, token or "", timeout_s, patience_s)
+        self._lock = threading.Lock()
+        # Whoever gives a wrong address is told at once.
+        with Connection(url, token or "", timeout_s, 0) as connection:
+            reply = connection.get(f"/streams/{quote(name)}")
+            found = connection.json(reply)
+        try:
+            settings = {**found["settings"], "schema": found["schema"], "epoch": found["epoch"]}
+            self.settings = Settings(**_known(settings)).checked()
+        except (KeyError, TypeError, AttributeError):
+            raise Rejected(url, reply.status, STRANGER) from None
+        self._connection = self.connect()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"address": self._address, "settings": self.settings}
+
+    def __setstate__(self, found: dict[str, Any]) -> None:
+        self._address = found["address"]
+        self.settings = found["settings"]
+        self._lock = threading.Lock()
+        self._connection = self.connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def connect(self) -> Connection:
+        """Another connection, for a reader of its own; it is made when it is used."""
+        url, token, timeout_s, patience_s = self._address
+        return Connection(url, token, timeout_s, patience_s)
+
+    @property
+    def url(self) -> str:
+        return self._address[0]
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def epoch(self) -> str:
+        return self.settings.epoch
+
+    def partition(self, number: int) -> RemotePartition:
+        if not 0 <= number < self.settings.partitions:
+            raise UnknownPartition(self.name, f"p{number}", self.settings.partitions)
+        place = Path(file_names.partition(number))
+        return RemotePartition(Where(self.name, number, place, seed_of(self.epoch, number)))
+
+    def end(self, partition: int) -> int:
+        """Up to where a partition may be read now."""
+        return self.ends().ends[partition]
+
+    def ends(self) -> Offsets:
+        return self.resolve(LATEST)
+
+    def starts(self) -> Offsets:
+        return self.resolve(EARLIEST)
+
+    def resolve(self, text: str) -> Offsets:
+        """`earliest`, `latest`, offsets as JSON, or an ISO 8601 time; all can be read on from."""
+        with self._lock:
+            reply = self.get(self._connection, "/offsets", {"at": text})
+        try:
+            return parse(reply.body.decode(), self.name, self.epoch, self.settings.partitions)
+        except (Invalid, UnicodeDecodeError):
+            raise Rejected(self.url, reply.status, STRANGER) from None
+
+    def at_time(self, at_us: int) -> Offsets:
+        if at_us >= TIME_US_MAX:
+            return self.ends()
+        return self.resolve(time_text(max(at_us, 0)) or EARLIEST)
+
+    def describe(self) -> dict[str, Any]:
+        """What `verify.describe` says over there."""
+        with self._lock:
+            reply = self.get(self._connection, "/describe", {})
+        found = self._connection.json(reply)
+        if not isinstance(found, dict) or not isinstance(found.get("partitions"), list):
+            raise Rejected(self.url, reply.status, STRANGER)
+        return found
+
+    def get(
+        self, connection: Connection, path: str, query: Mapping[str, object], wait_s: float = 0
+    ) -> Reply:
+        """Of this life of the stream: another one, or none, is an error."""
+        try:
+            return connection.get(
+                f"/streams/{quote(self.name)}{path}", {**query, "epoch": self.epoch}, wait_s
+            )
+        except UnknownStream:
+            raise StreamGone(self.name) from None  # it was there
+
+
+def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What this program knows of: a broker that is newer may say more."""
+    known = {field.name for field in fields(Settings)}
+    return {key: value for key, value in settings.items() if key in known}
+
+
+class Sent(NamedTuple):
+    """Whole batches as they came: what `arrow.decode` takes. Bodies are not checked."""
+
+    data: bytes
+    headers: list[Header]
+    start: int  # the first offset that was asked for
+    end: int  # the first behind it
+    segment: str  # where it lies over there
+    position: int
+
+
+class RemoteReader:
+    """One partition. Not for two threads at once."""
+
+    def __init__(
+        self,
+        source: RemoteSource,
+        partition: int,
+        offset: int,
+        until: int = NEVER,
+        on_damage: Callable[[Damaged], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._where = source.partition(partition).where
+        self.partition = partition
+        self.offset = offset  # of what is read next
+        self._until = until
+        self._on_damage = on_damage
+        self._doubted = -1  # the offset of a batch that came damaged, perhaps on its way only
+        if until < offset:
+            raise EndBeforeStart(source.name, partition, offset, until)
+        self._connection = source.connect()
+        try:
+            self._ask(1, 0, until=offset)  # whether it can be read from there
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def lag(self) -> int:
+        """How many offsets may be read now."""
+        return max(0, min(self._until, self._source.end(self.partition)) - self.offset)
+
+    def read(self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0) -> list[Batch]:
+        """The next batches, about so many bytes and at least one; [] at the end, where it waits
+        up to `wait_s` for something new."""
+        while (sent := self._next(bytes_max, wait_s)) is not None:
+            found = self._checked(sent)
+            if found:
+                return found
+        return []
+
+    def fetch(self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0) -> Sent | None:
+        """The same as bytes, only their headers checked; None at the end."""
+        sent = self._next(bytes_max, wait_s)
+        if sent is not None:
+            self.offset = max(self.offset, sent.end)
+        return sent
+
+    def _next(self, bytes_max: int, wait_s: float) -> Sent | None:
+        while self.offset < self._until:
+            try:
+                return self._ask(bytes_max, min(wait_s, http_protocol.WAIT_S_MAX), self._until)
+            except Damaged as damage:
+                self._tell(damage)
+                if damage.until <= self.offset:
+                    raise
+                self.offset = damage.until
+        return None
+
+    def _ask(self, bytes_max: int, wait_s: float, until: int) -> Sent | None:
+        query: dict[str, object] = {"offset": self.offset, "max_bytes": max(1, bytes_max)}
+        if until != NEVER:
+            query["until"] = until
+        if wait_s:
+            query["wait_s"] = f"{wait_s:.3f}"
+        connection = self._connection
+        for _ in range(_TRIES):
+            reply = self._source.get(connection, f"/p{self.partition}", query, wait_s)
+            if reply.status == 204:
+                return None
+            try:
+                return self._sent(reply)
+            except Bad as bad:  # over there they were right: it was broken on its way
+                connection.close()
+                why = str(bad)
+        raise Rejected(self._source.url, reply.status, f"what it sends is no batch: {why}")
+
+    def _sent(self, reply: Reply) -> Sent:
+        headers = split(reply.body, self._where.seed)
+        if not headers or headers[-1].end != reply.number(http_protocol.END):
+            raise Bad("batches are missing")
+        if not headers[0].base <= self.offset < headers[0].end:
+            raise Bad(f"it begins with offset {headers[0].base}, not {self.offset}")
+        return Sent(
+            reply.body,
+            headers,
+            self.offset,
+            headers[-1].end,
+            reply.headers.get(http_protocol.SEGMENT, ""),
+            reply.number(http_protocol.POSITION),
+        )
+
+    def _checked(self, sent: Sent) -> list[Batch]:
+        found: list[Batch] = []
+        view = memoryview(sent.data)
+        at = 0
+        for header in sent.headers:
+            batch = Batch(header, view[at : at + header.length])
+            try:
+                check_body(header, batch.data)
+            except Bad as bad:
+                if not found:  # else what is good goes first
+                    self._damaged(header, sent, at, str(bad))
+                break
+            batch.start = max(header.base, self.offset)
+            batch.until = min(header.end, self._until)
+            found.append(batch)
+            self.offset = max(self.offset, header.end)
+            at += header.length
+        return found
+
+    def _damaged(self, header: Header, sent: Sent, at: int, why: str) -> None:
+        if self._doubted != header.base:
+            self._doubted = header.base  # once more, by another connection
+            self._connection.close()
+            return
+        first = max(self.offset, header.base)
+        self._tell(self._where.corrupt(first, header.end, sent.segment, sent.position + at, why))
+        self.offset = header.end
+
+    def _tell(self, damage: Damaged) -> None:
+        if self._on_damage is None:
+            raise damage
+        self._on_damage(damage)
+
+
+def stream_root(place: Path) -> Path:
+    """Where the streams are: the directory itself, or `streams` in a broker's data directory."""
+    inner = place / "streams"
+    return inner if inner.is_dir() and not (inner / file_names.METADATA).exists() else place
+
+
+def is_url(where: str) -> bool:
+    return where.startswith(("http://", "https://"))
+
+
+def list_streams(where: str, token: str | None = None) -> list[str]:
+    """The streams of a directory, or of a broker by the URL of its HTTP server."""
+    if not is_url(where):
+        return stream_names(stream_root(Path(where)))
+    with Connection(where, token or "", patience_s=0) as connection:
+        reply = connection.get("/streams")
+        found = connection.json(reply)
+    try:
+        return [str(name) for name in found["streams"]]
+    except (KeyError, TypeError):
+        raise Rejected(where, reply.status, STRANGER) from None
+
+
+def open_source(where: str, name: str, token: str | None = None) -> Source | RemoteSource:
+    """A stream by its directory, or by the URL of a broker's HTTP server."""
+    if is_url(where):
+        return RemoteSource(where, name, token)
+    return Source.open(stream_root(Path(where)), name)
+
+
+def open_reader(
+    source: Source | RemoteSource,
+    partition: int,
+    offset: int,
+    until: int = NEVER,
+    on_damage: Callable[[Damaged], None] | None = None,
+) -> Reader | RemoteReader:
+    """One partition of it, to be read."""
+    if isinstance(source, RemoteSource):
+        return RemoteReader(source, partition, offset, until, on_damage)
+    return Reader(source, partition, offset, until, on_damage)

@@ -1,0 +1,393 @@
+"""Pieces of the log made ready for one reader, in a thread: files in, what is sent out.
+
+    cursor = Cursor(sources, stream, 0)
+    page = cursor.page(offset, style, feed)     # the next piece from there, or what is wrong
+
+A page has messages as objects (QoS 1, or a peer with aliases or a size limit), or as bytes that
+only have to be written (QoS 0 to all others): those cost about a microsecond a message, and
+the loop nothing but an append for some hundred of them.
+
+Each message gets the user properties `stream-partition`, `stream-offset` and `stream-timestamp`
+behind its own, so the last of a name is ours. MQTT 3.1.1 has topic and payload.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.encode import publish_head
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+from mqtt_broker.codec.strings import encode_string, encode_varint
+from mqtt_broker.streams.format.batch import Batch
+from mqtt_broker.streams.format.errors import Damaged, StreamGone
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.read.reader import Reader
+from mqtt_broker.streams.read.source import Source
+from mqtt_broker.streams.write.stream import Stream
+from sessions.messages.message import Envelope
+from sessions.sources import Fed, Feed
+
+PAGE_BYTES: Final = 256 << 10
+ROWS_MAX: Final = 2_048  # of a page
+PIECE_BYTES: Final = 32 << 10  # of messages that are bytes already, at a time
+ROW_BYTES: Final = 160  # about what a row of a page takes in memory, beside its texts
+OBJECT_BYTES: Final = 700  # the same when it is an object
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# An envelope writes its section only when it has properties; which, matters to publishers.
+_SOME: Final = Properties({prop.USER_PROPERTY: []})
+_USER: Final = bytes((prop.USER_PROPERTY,))
+_OFFSET: Final = _USER + encode_string("stream-offset")
+_STAMP: Final = _USER + encode_string("stream-timestamp") + b"\x00\x1b"
+_STAMP_BYTES: Final = len(_STAMP) + 27
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one client wants its messages."""
+
+    v5: bool
+    qos: int
+    ids: tuple[int, ...]  # Subscription Identifiers
+    not_from: str = ""  # No Local: nothing that this client has published
+    is_plain: bool = True  # neither aliases nor a size limit
+
+
+class Piece(NamedTuple):
+    data: bytes
+    messages: int
+    end: int  # the first offset behind it
+
+
+@dataclass(slots=True)
+class Page:
+    partition: int
+    start: int
+    end: int  # the first offset behind what was looked at
+    messages: list[Fed] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    damage: list[Damaged] = field(default_factory=list)  # that was passed over
+    failure: Exception | None = None
+    cost_bytes: int = 0
+    taken: int = 0  # messages or pieces that were sent
+
+
+class LiveSource(Source):
+    """A stream of this process, to be read: memory says where it ends, and no file has to."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream.directory)
+        self._stream = stream
+        self._committed.close()
+
+    def end(self, partition: int) -> int:
+        if self._stream.is_deleted:
+            raise StreamGone(self._stream.name)
+        return self._stream.partitions[partition].committed
+
+    def ends(self) -> Offsets:
+        return self._stream.committed()
+
+
+class Sources:
+    """One source a stream for all its readers, opened by the first of them."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, LiveSource] = {}
+        self._lock = threading.Lock()
+
+    def get(self, stream: Stream) -> LiveSource:
+        with self._lock:
+            source = self._sources.get(stream.epoch)
+            if source is None:
+                if stream.is_deleted:
+                    raise StreamGone(stream.name)
+                source = self._sources[stream.epoch] = LiveSource(stream)
+            return source
+
+    def forget(self, stream: Stream) -> None:
+        with self._lock:
+            self._sources.pop(stream.epoch, None)
+
+
+class Cursor:
+    """One partition for one reader: an open file, and the batch it is in. One thread at a time."""
+
+    __slots__ = (
+        "_at",
+        "_batches",
+        "_damage",
+        "_reader",
+        "_skips",
+        "_sources",
+        "_stream",
+        "partition",
+    )
+
+    def __init__(
+        self, sources: Sources, stream: Stream, partition: int, skips_damage: Callable[[], bool]
+    ) -> None:
+        self._sources = sources
+        self._stream = stream
+        self.partition = partition
+        self._skips = skips_damage
+        self._reader: Reader | None = None
+        self._batches: list[Batch] = []  # read, and not all in pages
+        self._damage: list[Damaged] = []
+        self._at = -1  # the offset of what comes next
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._batches.clear()
+        self._at = -1
+
+    def page(self, offset: int, style: Style, feed: Feed) -> Page:
+        """What comes from there on; a page that ends where it begins: nothing does."""
+        page = Page(self.partition, offset, offset)
+        try:
+            self._read(page, offset, style, feed)
+        except Exception as error:  # told on the loop, where it is known what it means
+            page.failure = error
+            self.close()
+        page.damage = list(self._damage)
+        self._damage.clear()
+        return page
+
+    def _read(self, page: Page, offset: int, style: Style, feed: Feed) -> None:
+        source = self._sources.get(self._stream)
+        if self._reader is None or self._at != offset:
+            self.close()
+            on_damage = self._damage.append if self._skips() else None
+            self._reader = Reader(source, self.partition, offset, on_damage=on_damage)
+            self._at = offset
+        if not self._batches:
+            self._batches = self._reader.read(PAGE_BYTES)
+            self._batches.reverse()
+        rows = ROWS_MAX
+        while self._batches and rows > 0 and page.cost_bytes < PAGE_BYTES:
+            batch = self._batches[-1]
+            first = batch.row_at(max(self._at, batch.start))
+            last = min(batch.row_at(batch.until), first + rows)
+            whole = last >= batch.row_at(batch.until)
+            end = batch.until if whole else batch.offsets()[last]
+            _fill(page, _Rows(batch, first, last), style, feed)
+            page.end = self._at = end
+            rows -= last - first
+            if whole:
+                self._batches.pop()
+        if not self._batches:
+            # Damage that was passed over may lie behind the last batch.
+            page.end = self._at = max(self._at, self._reader.offset)
+        else:
+            page.cost_bytes += len(self._batches[-1].data)
+
+
+class _Rows:
+    """Some rows of a batch. Only their part of each column is looked at."""
+
+    __slots__ = ("_batch", "_first", "_last")
+
+    def __init__(self, batch: Batch, first: int, last: int) -> None:
+        self._batch = batch
+        self._first = first
+        self._last = last
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def offsets(self) -> range | list[int]:
+        return self._batch.offsets()[self._first : self._last]
+
+    def received(self) -> list[int]:
+        at = self._batch.places()[0]
+        data = self._batch.data[at + 8 * self._first : at + 8 * self._last]
+        return data.cast("q").tolist()
+
+    def cells(self, which: int) -> list[bytes]:
+        """Of topics (0), client ids (1), payloads (2) or properties (3)."""
+        batch = self._batch
+        places = batch.places()
+        at = places[5 + which]
+        bounds = batch.data[at + 4 * self._first : at + 4 * (self._last + 1)].cast("i").tolist()
+        origin = bounds[0]
+        if bounds[-1] == origin:
+            return [b""] * len(self)
+        base = places[9 + which]
+        blob = bytes(batch.data[base + origin : base + bounds[-1]])
+        start = 0
+        found = []
+        for bound in bounds[1:]:
+            end = bound - origin
+            found.append(blob[start:end])
+            start = end
+        return found
+
+
+class _Stamps:
+    """Microseconds as `stream-timestamp` has them, always 27 characters."""
+
+    __slots__ = ("_last_us", "_prefix", "_second", "_text")
+
+    def __init__(self) -> None:
+        self._last_us = -1
+        self._second = -1
+        self._prefix = b""
+        self._text = b""
+
+    def of(self, at_us: int) -> bytes:
+        """The whole user property."""
+        if at_us != self._last_us:
+            second, rest = divmod(at_us, 1_000_000)
+            if second != self._second:
+                self._second = second
+                at = _EPOCH + timedelta(seconds=second)
+                self._prefix = _STAMP + at.replace(tzinfo=None).isoformat().encode()
+            self._last_us = at_us
+            self._text = b"%b.%06dZ" % (self._prefix, rest)
+        return self._text
+
+
+def _fill(page: Page, rows: _Rows, style: Style, feed: Feed) -> None:
+    if not len(rows):
+        return
+    if style.qos == 0 and style.is_plain:
+        _write(page, rows, style)
+    else:
+        _make(page, rows, style, feed)
+
+
+def _write(page: Page, rows: _Rows, style: Style) -> None:
+    """Whole packets at QoS 0.
+
+    What stands in front of the offset is the same for all messages of a topic with the same
+    properties, and payloads and offsets of the same length: it is made once.
+    """
+    payloads = rows.cells(2)
+    clients = rows.cells(1) if style.not_from else payloads
+    not_from = style.not_from.encode()
+    partition = _partition_property(page.partition)
+    ids = _identifiers(style)
+    stamps = _Stamps()
+    v5 = style.v5
+    front = topic_before = section_before = b""
+    size_before = -1
+    digits_end = 0  # offsets below it have as many digits as the one before
+    out: list[bytes] = []
+    size = count = 0
+    columns = zip(
+        rows.offsets(),
+        rows.received(),
+        rows.cells(0),
+        rows.cells(3),
+        payloads,
+        clients,
+        strict=True,
+    )
+    for offset, received, topic, section, payload, client in columns:
+        if not_from and client == not_from:
+            continue
+        length = len(payload)
+        if (
+            length != size_before
+            or topic != topic_before
+            or section != section_before
+            or offset >= digits_end
+        ):
+            topic_before, section_before, size_before = topic, section, length
+            if v5:
+                digits = len(str(offset))
+                digits_end = 10**digits
+                own = section + ids + partition + _OFFSET + digits.to_bytes(2, "big")
+                body = len(own) + digits + _STAMP_BYTES
+                own = encode_varint(body) + own
+                behind = len(own) + digits + _STAMP_BYTES + length
+            else:
+                digits_end = 1 << 64
+                own, behind = b"", length
+            front = publish_head(_length(topic) + topic, 0, False, False, behind) + own
+        if v5:
+            out += (front, b"%d" % offset, stamps.of(received), payload)
+        else:
+            out += (front, payload)
+        count += 1
+        size += len(front) + length
+        if size >= PIECE_BYTES:
+            page.pieces.append(Piece(b"".join(out), count, offset + 1))
+            page.cost_bytes += size
+            out.clear()
+            size = count = 0
+    if count:
+        page.pieces.append(Piece(b"".join(out), count, offset + 1))
+        page.cost_bytes += size
+
+
+def _make(page: Page, rows: _Rows, style: Style, feed: Feed) -> None:
+    """Messages as objects. To MQTT 3.1.1 those with the same topic and length share bytes."""
+    partition = _partition_property(page.partition)
+    stamps = _Stamps()
+    texts: dict[bytes, str] = {}
+    shared: dict[tuple[bytes, int, bytes], Envelope] = {}
+    v5 = style.v5
+    not_from = style.not_from.encode()
+    adopts = v5 and not style.ids
+    messages = page.messages
+    columns = zip(
+        rows.offsets(),
+        rows.received(),
+        rows.cells(0),
+        rows.cells(1),
+        rows.cells(2),
+        rows.cells(3),
+        strict=True,
+    )
+    for offset, received, topic, client, payload, properties in columns:
+        if not_from and client == not_from:
+            continue
+        page.cost_bytes += OBJECT_BYTES + len(payload) + len(properties)
+        name = texts.get(topic)
+        if name is None:
+            name = texts[topic] = topic.decode()
+        if v5:
+            number = b"%d" % offset
+            body = b"".join(
+                (properties, partition, _OFFSET, _length(number), number, stamps.of(received))
+            )
+            section = encode_varint(len(body)) + body
+            publisher = client.decode()
+            envelope = Envelope(
+                name, style.qos, False, _SOME, section, len(payload), publisher, 0.0
+            )
+            if adopts:
+                behind = (2 if style.qos else 0) + len(section) + len(payload)
+                head = publish_head(_length(topic) + topic, style.qos, False, False, behind)
+                envelope.adopt(True, style.qos, head, section)
+        else:
+            key = (topic, len(payload), client)
+            found = shared.get(key)
+            if found is None:
+                publisher = client.decode()
+                found = shared[key] = Envelope(
+                    name, style.qos, False, NO_PROPERTIES, b"", len(payload), publisher, 0.0
+                )
+            envelope = found
+        messages.append(Fed(envelope, payload, feed, page.partition, offset, properties))
+
+
+def _length(text: bytes) -> bytes:
+    return len(text).to_bytes(2, "big")
+
+
+def _partition_property(partition: int) -> bytes:
+    return _USER + encode_string("stream-partition") + encode_string(str(partition))
+
+
+def _identifiers(style: Style) -> bytes:
+    number = bytes((prop.SUBSCRIPTION_IDENTIFIER,))
+    return b"".join(number + encode_varint(identifier) for identifier in style.ids)

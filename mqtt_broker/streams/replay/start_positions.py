@@ -1,0 +1,90 @@
+"""Where a subscription to a stream begins: the filter it is made with, and the words in it.
+
+    $stream/<name>[/@<from>]
+    $share/<group>/$stream/<name>[/@<from>]
+
+`from` is earliest, latest, an ISO 8601 time, or offsets as JSON. All of it is checked by what is
+in memory: no file is opened here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from mqtt_broker.codec import reasons
+from mqtt_broker.core.interfaces.stream_subscriptions import Refusal
+from mqtt_broker.streams.format import file_names, offsets
+from mqtt_broker.streams.format.errors import Invalid, StreamError
+from mqtt_broker.streams.format.offsets import EARLIEST, LATEST
+from mqtt_broker.streams.write.stream import Stream
+from mqtt_broker.topics.names import split_share
+
+ROOT: Final = "$stream/"
+FROM: Final = "@"
+
+
+class Wanted(NamedTuple):
+    """What a Topic Filter asks for."""
+
+    group: str  # empty: a reader of its own
+    stream: str
+    start: str | None  # None: it does not say
+
+
+class Start(NamedTuple):
+    """The offset of each partition, or a time that has still to be found."""
+
+    offsets: tuple[int, ...]
+    at_us: int | None = None
+
+
+class Refused(Exception):
+    """It cannot be read like that."""
+
+    def __init__(self, reason: int, text: str) -> None:
+        super().__init__(text)
+        self.refusal = Refusal(reason, text)
+
+
+def parse_filter(text: str) -> Wanted:
+    """The parts of a filter that begins with `$stream` or shares one that does; Invalid."""
+    shared = split_share(text)
+    group, path = shared if shared is not None else ("", text)
+    name, slash, rest = path[len(ROOT) :].partition("/")
+    if "+" in name or "#" in name:
+        raise Invalid(path, "wildcards do not match streams: subscribe to each by its name")
+    if not path.startswith(ROOT) or (slash and not rest.startswith(FROM)):
+        raise Invalid(path, f"it is neither {ROOT}<name> nor {ROOT}<name>/{FROM}<from>")
+    file_names.check_stream(name)
+    return Wanted(group, name, rest[len(FROM) :] if slash else None)
+
+
+def starts_of(stream: Stream) -> tuple[int, ...]:
+    """The earliest offsets that are kept, as memory knows them."""
+    return tuple(partition.catalog.start for partition in stream.partitions)
+
+
+def ends_of(stream: Stream) -> tuple[int, ...]:
+    return tuple(partition.committed for partition in stream.partitions)
+
+
+def parse_start(stream: Stream, text: str) -> Start:
+    """Where to begin; Refused, when that is no place or cannot be served."""
+    if text == EARLIEST:
+        return Start(starts_of(stream))
+    if text == LATEST:
+        return Start(ends_of(stream))
+    if text.lstrip().startswith("{"):
+        try:
+            found = offsets.parse(text, stream.name, stream.epoch, len(stream.partitions))
+            offsets.check(stream.name, found, starts_of(stream), ends_of(stream))
+        except StreamError as error:
+            raise Refused(reasons.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from None
+        return Start(found.ends)
+    at_us = offsets.parse_time(text)
+    if at_us is None:
+        raise Refused(
+            reasons.TOPIC_FILTER_INVALID,
+            f"{text[:80]!r} is none of earliest, latest, an ISO 8601 time and offsets as JSON",
+        )
+    return Start((), at_us)

@@ -1,0 +1,230 @@
+"""All streams under one directory, written to by one process.
+
+    log = Log.open(root, ends, report=...)      `ends` by the journal, name -> Offsets
+    log.create(Settings("telemetry", partitions=4))
+    log.maintain(now_us)                        now and then: seals, retention
+    log.compact(now_us)                         streams that keep the last message a topic
+
+Everything here may wait for the disk, and is not for the event loop. One lock orders what
+changes files; it is held for a write or for a change of one catalog, never while a segment is
+compacted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from mqtt_broker.streams.format import committed, file_names
+from mqtt_broker.streams.format.disk import Disk, Lock
+from mqtt_broker.streams.format.errors import Invalid, StreamError, UnknownStream, WrongEpoch
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.page_cache import CACHE_BYTES, Recent
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.write import compaction, retention
+from mqtt_broker.streams.write.partition import Partition
+from mqtt_broker.streams.write.recovery import Report
+from mqtt_broker.streams.write.stream import Stream
+
+_SYNCS_MAX: Final = 7  # and one in the thread that waits for all
+
+
+class Log:
+    def __init__(
+        self, root: Path, disk: Disk, report: Report, lock: Lock, cache_bytes: int
+    ) -> None:
+        self.root = root
+        self.disk = disk
+        self.report = report
+        self.streams: dict[str, Stream] = {}
+        self.lock = threading.RLock()
+        self.recent = Recent(disk, cache_bytes)
+        self._process_lock = lock
+        self._half_made: set[str] = set()  # streams whose making failed
+        self._syncing = ThreadPoolExecutor(_SYNCS_MAX, "fleetmq-sync")
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        ends: Mapping[str, Offsets] | None = None,
+        *,
+        report: Report,
+        salvage: bool = False,
+        disk: Disk | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> Self:
+        """`ends`: what the journal knows; None: there is none, and what is whole is kept.
+
+        `report` gets a line for whatever is cut, missing or damaged. What was promised and is
+        not there raises LostTail, unless `salvage` says to go on without it. `cache_bytes`: see
+        `recent`.
+        """
+        disk = disk or Disk()
+        disk.make_directories(root)
+        log = cls(root, disk, report, Lock(root / file_names.LOCK), cache_bytes)
+        try:
+            for path in sorted(root.iterdir()):
+                if path.is_dir() and path.name.endswith(file_names.UNFINISHED):
+                    disk.remove_directory(path)
+                elif path.is_dir() and (path / file_names.METADATA).exists():
+                    log._open(path, ends, salvage=salvage)
+                elif (path / file_names.partition(0)).is_dir():
+                    log._on_nameless(path, salvage=salvage)
+            for name in sorted((ends or {}).keys() - log.streams.keys()):
+                report(f"stream {name!r}: the journal knows it, and it is not there")
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def _open(self, path: Path, ends: Mapping[str, Offsets] | None, *, salvage: bool) -> None:
+        recorded = ends.get(path.name) if ends is not None else None
+        stream = Stream.open(
+            self.disk,
+            path,
+            recorded,
+            self.report,
+            has_journal=ends is not None,
+            salvage=salvage,
+        )
+        if stream.name != path.name:
+            stream.close()
+            raise Invalid(str(path / file_names.METADATA), f"it is of stream {stream.name!r}")
+        self.streams[stream.name] = stream
+
+    def _on_nameless(self, path: Path, *, salvage: bool) -> None:
+        """Streams are made and deleted whole, by one rename: somebody has taken this file."""
+        lost = Invalid(
+            str(path / file_names.METADATA), "it is missing, and the stream's log is there"
+        )
+        if not salvage:
+            raise lost
+        self.report(f"{lost}; it is left alone")
+
+    def stream(self, name: str) -> Stream:
+        try:
+            return self.streams[name]
+        except KeyError:
+            raise UnknownStream(name) from None
+
+    def create(self, settings: Settings) -> Stream:
+        """A new stream, empty, with an epoch of its own."""
+        settings = replace(settings, epoch=str(uuid.uuid4())).checked()
+        with self.lock:
+            if settings.name in self.streams:
+                raise Invalid("name", f"there is a stream {settings.name!r} already")
+            path = self.root / settings.name
+            if settings.name in self._half_made and path.exists():
+                self.disk.remove_directory(path)
+            if path.exists():
+                raise Invalid("name", f"{path} is there already, and is no stream")
+            aside = self.root / (settings.name + file_names.UNFINISHED)
+            if aside.exists():
+                self.disk.remove_directory(aside)
+            for number in range(settings.partitions):
+                self.disk.make_directory(aside / file_names.partition(number))
+            writer = committed.Writer(self.disk, aside / file_names.COMMITTED, settings.partitions)
+            try:
+                writer.write(Offsets(settings.epoch, (0,) * settings.partitions))
+            finally:
+                writer.close()
+            self.disk.replace(aside / file_names.METADATA, settings.text().encode())
+            self.disk.rename(aside, path)
+            try:
+                self.disk.sync_directory(self.root)
+                self._open(path, None, salvage=False)
+            except BaseException:
+                self._half_made.add(settings.name)  # it can be tried again
+                raise
+            self._half_made.discard(settings.name)
+            return self.streams[settings.name]
+
+    def change(self, name: str, **changes: Any) -> None:
+        with self.lock:
+            self.stream(name).change(changes)
+
+    def delete(self, name: str) -> None:
+        """The stream and all in it. Readers that have it open are told.
+
+        It is gone with the rename. What fails behind that is reported, and left for the next start.
+        """
+        with self.lock:
+            stream = self.stream(name)
+            gone = self.root / f"{stream.epoch}{file_names.UNFINISHED}"
+            self.disk.rename(stream.directory, gone)
+            del self.streams[name]
+            with contextlib.suppress(OSError):
+                stream.mark_deleted()
+            stream.close()
+            with self._reported(stream, deleted=True):
+                self.disk.sync_directory(self.root)
+        with self._reported(stream, deleted=True):
+            self.disk.remove_directory(gone)  # a large one takes its time: nobody waits for it
+
+    def trim(self, name: str, before: Offsets | None = None) -> int:
+        """Remove whole segments before these offsets, or all there is; how many went."""
+        with self.lock:
+            stream = self.stream(name)
+            ends = before or stream.committed()
+            if ends.epoch != stream.epoch:
+                raise WrongEpoch(name, ends.epoch, stream.epoch)
+            return retention.trim(stream, ends.ends)
+
+    def maintain(self, now_us: int) -> int:
+        """Seal what is old, remove what is due, tell readers what they could not be told.
+
+        How many segments went. What fails is reported, and is tried again the next time.
+        """
+        removed = 0
+        for stream in list(self.streams.values()):
+            with self.lock, self._reported(stream):
+                if not stream.is_deleted:
+                    stream.show()
+                    removed += retention.apply(stream, now_us)
+        return removed
+
+    def compact(self, now_us: int, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Compact the streams that are to be; how many messages went. May take long."""
+        dropped = 0
+        for stream in list(self.streams.values()):
+            if stream.settings.compact:
+                for partition in stream.partitions:
+                    with self._reported(stream):
+                        dropped += compaction.compact(
+                            partition, self.disk, self.lock, now_us, is_over
+                        )
+        return dropped
+
+    @contextlib.contextmanager
+    def _reported(self, stream: Stream, *, deleted: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StreamError) as error:
+            if deleted or not stream.is_deleted:
+                self.report(f"stream {stream.name!r}: {error}")
+
+    def sync(self, partitions: Sequence[Partition]) -> None:
+        """Wait for the disk, for all at once: four files take half as long as one by one."""
+        others = [self._syncing.submit(partition.sync) for partition in partitions[1:]]
+        try:
+            for partition in partitions[:1]:
+                partition.sync()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+
+    def close(self) -> None:
+        self._syncing.shutdown()
+        with self.lock:
+            for stream in self.streams.values():
+                stream.close()
+            self.streams.clear()
+            self._process_lock.release()

@@ -1,0 +1,208 @@
+"""One partition, written to: batches go to the end of the active segment, which is sealed in time.
+
+A write has three steps, and fails as a whole: `write` (the bytes), `sync` (they are on disk),
+`settle` (they count). What was not settled is taken back before anything else is written, so a
+write that failed can be repeated, and nothing stands in the log twice.
+
+A segment is sealed only when the journal knows all in it: what is sealed is never cut. It is
+sealed before a write, so that one write goes to one file.
+
+The caller holds the lock of the log for all of this. Readers need none: they see files only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format.batch import times_of
+from mqtt_broker.streams.format.batch_builder import Builder
+from mqtt_broker.streams.format.disk import Disk
+from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.segment_catalog import Catalog
+from mqtt_broker.streams.format.segment_index import Marks
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.write.recovery import Opened, Scan
+
+
+class Partition:
+    def __init__(self, disk: Disk, where: Where, settings: Settings, opened: Opened) -> None:
+        self._disk = disk
+        self.where = where
+        self.settings = settings
+        self.catalog = opened.catalog
+        self._active = opened.active  # what is settled
+        self.committed = opened.active.end  # readers may go there
+        self.recorded = opened.active.end  # the journal knows it
+        self._file = -1
+        self._index_file = -1
+        self._index_bytes = len(opened.active.index)
+        self._is_torn = False  # there may be bytes behind what is settled
+        self._next_catalog: Catalog | None = None  # a roll that was begun
+        self._written: list[tuple[bytes, int]] = []  # and not settled: headers and lengths
+
+    @property
+    def end(self) -> int:
+        return self._active.end
+
+    @property
+    def active(self) -> Scan:
+        """The segment that is written to; not to be changed."""
+        return self._active
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.catalog.size + self._active.size
+
+    @property
+    def path(self) -> Path:
+        """Of the segment that is written to."""
+        return self.where.directory / file_names.segment(self._active.base)
+
+    # A write.
+
+    def write(self, builders: Sequence[Builder], *, stands_alone: bool = False) -> None:
+        self.finish_roll()
+        if self._is_due(builders[0].received_us):
+            self.roll()
+        if self._file < 0:
+            self._open()
+        if self._is_torn:
+            self._disk.truncate(self._file, self._active.size)
+        self._is_torn = True
+        base = self._active.end
+        buffers: list[bytes] = []
+        written: list[tuple[bytes, int]] = []
+        for builder in builders:
+            parts = builder.encode(self.where.seed, base, stands_alone=stands_alone)
+            buffers += parts
+            written.append((parts[0], sum(map(len, parts))))
+            base += builder.count
+        self._disk.write(self._file, buffers, self._active.size)
+        self._written = written
+
+    def sync(self) -> None:
+        self._disk.sync(self._file)
+
+    def settle(self, counts: Sequence[int]) -> None:
+        """What was written counts: batches of so many rows."""
+        active = self._active
+        entries = bytearray()
+        for (header, length), count in zip(self._written, counts, strict=True):
+            min_us, max_us = times_of(header)
+            entries += active.marks.add(active.end, max_us, active.size)
+            active.min_us = min(active.min_us, min_us)
+            active.max_us = max(active.max_us, max_us)
+            active.end += count
+            active.size += length
+        self._written = []
+        self._is_torn = False
+        if entries:
+            self._write_index(bytes(entries))
+
+    def _open(self) -> None:
+        path = self.path
+        is_new = not path.exists()
+        self._file = self._disk.open(path)
+        if is_new:
+            try:
+                self._disk.sync_directory(path.parent)
+            except OSError:
+                self.close()
+                path.unlink(missing_ok=True)
+                raise
+
+    def _write_index(self, entries: bytes) -> None:
+        """Without it places are found, only later: no reason to fail."""
+        with contextlib.suppress(OSError):
+            if self._index_file < 0:
+                self._index_file = self._disk.open(file_names.index(self.path))
+            self._disk.write(self._index_file, [entries], self._index_bytes)
+            self._index_bytes += len(entries)
+
+    def _sync_index(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._index_file < 0:
+                self._index_file = self._disk.open(file_names.index(self.path))
+            self._disk.sync(self._index_file)
+
+    # Sealing.
+
+    def _is_due(self, now_us: int) -> bool:
+        active = self._active
+        return active.size > 0 and (
+            active.size >= self.settings.segment_bytes
+            or now_us - active.min_us >= self.settings.segment_s * 1_000_000
+        )
+
+    def wants_record(self, now_us: int) -> bool:
+        """Whether a segment is to be sealed, and the journal does not know all in it."""
+        return self.recorded < self._active.end and self._is_due(now_us)
+
+    def roll_if_due(self, now_us: int) -> None:
+        self.finish_roll()
+        if self._is_due(now_us):
+            self.roll()
+
+    def roll(self) -> bool:
+        """Seal the active segment; False: it is empty, or the journal does not know all of it."""
+        active = self._active
+        if not active.size or min(self.committed, self.recorded) < active.end:
+            return False
+        if self._file < 0:
+            self._open()
+        if self._is_torn:
+            self._disk.truncate(self._file, active.size)
+            self._is_torn = False
+        self._disk.sync(self._file)
+        self._sync_index()
+        self._next_catalog = self.catalog.sealed(active.sealed(), active.end)
+        self.finish_roll()
+        return True
+
+    def finish_roll(self) -> None:
+        """Until this is done nothing is written: the catalog on disk may be the next already."""
+        if self._next_catalog is None:
+            return
+        self.save(self._next_catalog)
+        self._next_catalog = None
+        self.close()
+        base = self.catalog.next_base
+        self._active = Scan(base, base, marks=Marks(self.where.seed))
+        self._index_bytes = 0
+
+    def save(self, catalog: Catalog) -> None:
+        """Put the next catalog on disk, and take it."""
+        self._disk.replace(
+            self.where.directory / file_names.CATALOG, catalog.encode(self.where.seed)
+        )
+        self.catalog = catalog
+
+    # Giving up.
+
+    def remove_first(self, count: int) -> None:
+        """Give up so many sealed segments. The catalog goes first: files alone mean nothing."""
+        if not count:
+            return
+        for at in range(count):  # places are found without it; a full disk has room then
+            self._disk.remove(file_names.index(self.where.directory / self.catalog[at].name))
+        self.finish_roll()
+        gone = [self.catalog[at] for at in range(count)]
+        self.save(self.catalog.without(count))
+        for segment in gone:
+            self.remove_file(segment.name)
+
+    def remove_file(self, name: str) -> None:
+        path = self.where.directory / name
+        self._disk.remove(file_names.index(path))
+        self._disk.remove(path)
+
+    def close(self) -> None:
+        for file in (self._file, self._index_file):
+            if file >= 0:
+                os.close(file)
+        self._file = self._index_file = -1

@@ -1,0 +1,263 @@
+"""A partition opened after whatever happened: what is kept, what is cut, what is refused.
+
+Three things say where the log ends. The journal's word is the last: what lies beyond it was
+never acknowledged, and is cut. Without a journal the last whole batch is the end, and the
+`committed` file says what readers may have seen already.
+
+- A torn tail is cut at the last whole batch.
+- Damage before the end is reported and stays where it is: readers are told when they get there.
+- A log that is shorter than what was promised is not opened, unless `salvage` is asked for: then
+  the lost offsets stay a hole, and are never given to other messages.
+- Batches that stand alone are kept beyond what the journal knows, up to the first that does not.
+- A log with more in it than that, which readers have seen, is not cut: the journal is old.
+
+Nothing is changed before all of that is decided.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mqtt_broker.streams.format import file_names
+from mqtt_broker.streams.format.batch import NEVER, NULL, Bad
+from mqtt_broker.streams.format.disk import Disk
+from mqtt_broker.streams.format.errors import CorruptBatch, JournalBehind, LostTail
+from mqtt_broker.streams.format.segment import Place, Segment, Where, damage_of
+from mqtt_broker.streams.format.segment_catalog import Catalog, Sealed
+from mqtt_broker.streams.format.segment_index import Marks
+
+Report = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a walk over one segment found to be whole, up to where it was asked for."""
+
+    base: int
+    end: int
+    size: int = 0
+    min_us: int = NEVER
+    max_us: int = NULL
+    damage: list[CorruptBatch] = field(default_factory=list)
+    marks: Marks = field(default_factory=lambda: Marks(0))
+    index: bytearray = field(default_factory=bytearray)
+    goes_on: bool = False  # with whole batches that the journal would have to know
+
+    def sealed(self, generation: int = 0) -> Sealed:
+        return Sealed(self.base, self.end, self.size, self.min_us, self.max_us, generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    catalog: Catalog
+    active: Scan
+
+
+def scan(
+    where: Where, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
+) -> Scan:
+    """Walk a segment to its end, or to `until` and over what stands alone behind that.
+
+    One that is not there is empty. What lies before `until` or `seen` was promised: damage
+    there is not the end.
+    """
+    found = Scan(base, base, marks=Marks(where.seed))
+    path = where.directory / file_names.segment(base, generation)
+    if not path.exists():
+        return found
+    promised = max(until, seen)
+    with Segment(path, base, where.seed) as segment:
+        for item in segment.walk(Place(base, 0), is_whole=is_whole):
+            header = item.header
+            if header is None:
+                if found.end >= promised:
+                    break  # a torn tail
+                found.damage.append(damage_of(where, path.name, item))
+                if until != NEVER and item.next is not None and item.next.base <= promised:
+                    found.end, found.size = item.next  # it was whole once: it was acknowledged
+                continue
+            is_next = header.base == found.end
+            if header.end > until and not (header.stands_alone and is_next):
+                found.goes_on = is_next
+                break
+            found.end = header.end
+            found.size = item.position + header.length
+            found.min_us = min(found.min_us, header.min_us)
+            found.max_us = max(found.max_us, header.max_us)
+            found.index += found.marks.add(header.base, header.max_us, item.position)
+    return found
+
+
+def read_catalog(where: Where) -> Catalog | None:
+    """None: there is none. Bad: it is damaged."""
+    try:
+        data = (where.directory / file_names.CATALOG).read_bytes()
+    except FileNotFoundError:
+        return None
+    return Catalog.decode(data, where.seed)
+
+
+class Recovery:
+    """Opens one partition."""
+
+    def __init__(self, disk: Disk, where: Where, report: Report, *, salvage: bool) -> None:
+        self._disk = disk
+        self._where = where
+        self._report = report
+        self._salvage = salvage
+        self._files: set[tuple[int, int]] = set()
+
+    def open(self, recorded: int | None, seen: int | None) -> Opened:
+        """`recorded`: the end by the journal; `seen`: the end that readers were shown."""
+        self._list()
+        catalog, is_new = self._catalog()
+        catalog, is_new = self._follow(catalog, is_new)
+        recorded = self._check_behind(recorded, catalog.next_base)
+        seen = seen or 0
+        active = self._scan(catalog, recorded, seen)
+        if recorded is not None and active.end < seen and active.goes_on:
+            recorded = self._check_behind(recorded, seen)
+            active = self._scan(catalog, recorded, seen)
+        for damage in active.damage:
+            if recorded is not None or damage.until >= 0:  # else it is a torn tail
+                self._report(str(damage))
+        promised = max(recorded or 0, seen)
+        is_short = active.end < promised
+        if is_short and recorded is not None and not self._salvage:
+            raise LostTail(self._where.stream, self._where.partition, active.end, promised)
+        self._cut(active)
+        if is_short:
+            catalog = self._leave_hole(catalog, active, promised)
+            active = Scan(promised, promised, marks=Marks(self._where.seed))
+        if is_new or is_short:
+            self._save(catalog)
+        self._tidy(catalog)
+        return Opened(catalog, active)
+
+    def _scan(self, catalog: Catalog, recorded: int | None, seen: int) -> Scan:
+        until = NEVER if recorded is None else recorded
+        return scan(self._where, catalog.next_base, 0, until, is_whole=True, seen=seen)
+
+    def _list(self) -> None:
+        if not self._where.directory.exists():
+            self._disk.make_directory(self._where.directory)
+            self._disk.sync_directory(self._where.directory.parent)
+        for name in os.listdir(self._where.directory):
+            if name.endswith(file_names.UNFINISHED):
+                self._disk.remove(self._where.directory / name)
+            elif (found := file_names.parse_segment(name)) is not None:
+                self._files.add(found)
+
+    def _catalog(self) -> tuple[Catalog, bool]:
+        """The catalog, and whether it has to be put on disk."""
+        try:
+            found = read_catalog(self._where)
+            if found is not None:
+                return found, False
+            why = "is missing"
+        except Bad as bad:
+            why = f"is damaged: {bad}"
+        if self._files:
+            self._say(f"the catalog {why}; it is made anew from the segments")
+        return self._rebuilt(), True
+
+    def _rebuilt(self) -> Catalog:
+        """From the files alone. Where one was compacted into another, the later one counts."""
+        segments: list[Sealed] = []
+        end = 0
+        for base, generation in sorted(self._files, key=lambda file: (file[0], -file[1])):
+            if segments and base < end:
+                continue  # what was compacted or left behind
+            found = scan(self._where, base, generation, NEVER, is_whole=False)
+            segments.append(found.sealed(generation))
+            end = max(found.end, base + 1)
+        if segments and segments[-1].generation == 0:
+            return Catalog.of(segments[:-1], segments[-1].base)
+        return Catalog.of(segments, segments[-1].end if segments else 0)
+
+    def _follow(self, catalog: Catalog, is_new: bool) -> tuple[Catalog, bool]:
+        """Segments behind the one that is written to: then the catalog is an old one."""
+        later = sorted(
+            base for base, generation in self._files if base > catalog.next_base and not generation
+        )
+        for base in later:
+            found = scan(self._where, catalog.next_base, 0, NEVER, is_whole=False)
+            if found.end == found.base:  # nothing of it is there
+                catalog = Catalog.of(catalog.segments(), base)
+            else:
+                catalog = catalog.sealed(found.sealed(), base)
+            self._say(
+                f"the catalog is older than segment {file_names.segment(base)}; that is added"
+            )
+        return catalog, is_new or bool(later)
+
+    def _check_behind(self, recorded: int | None, end: int) -> int | None:
+        """What the journal knows; None: it is older than the log, and is not asked."""
+        if recorded is None or recorded >= end:
+            return recorded
+        behind = JournalBehind(self._where.stream, self._where.partition, end, recorded)
+        if not self._salvage:
+            raise behind
+        self._report(str(behind))
+        return None
+
+    def _cut(self, active: Scan) -> None:
+        """Leave nothing behind the end, and what is before it on disk, with its name.
+
+        The process that wrote it may have died between a write and its sync, and what readers are
+        shown from now on is not to go with the power.
+        """
+        path = self._where.directory / file_names.segment(active.base)
+        if not path.exists():
+            return
+        size = path.stat().st_size
+        if size > active.size:
+            self._say(f"{size - active.size} bytes behind offset {active.end} are cut")
+        file = self._disk.open(path)
+        try:
+            if size > active.size:
+                self._disk.truncate(file, active.size)
+            self._disk.sync(file)
+        finally:
+            os.close(file)
+        self._disk.sync_directory(path.parent)
+        self._write_index(path, bytes(active.index))
+
+    def _write_index(self, path: Path, data: bytes) -> None:
+        file = self._disk.open(file_names.index(path))
+        try:
+            self._disk.truncate(file, 0)
+            self._disk.write(file, [data], 0)
+        finally:
+            os.close(file)
+
+    def _leave_hole(self, catalog: Catalog, active: Scan, promised: int) -> Catalog:
+        lost = LostTail(self._where.stream, self._where.partition, active.end, promised)
+        self._report(str(lost))
+        if active.size:
+            return catalog.sealed(active.sealed(), promised)
+        return Catalog.of(catalog.segments(), promised)
+
+    def _save(self, catalog: Catalog) -> None:
+        path = self._where.directory / file_names.CATALOG
+        self._disk.replace(path, catalog.encode(self._where.seed))
+
+    def _tidy(self, catalog: Catalog) -> None:
+        """Remove what retention and compaction had given up when the process died."""
+        kept = {(segment.base, segment.generation) for segment in catalog.segments()}
+        kept.add((catalog.next_base, 0))
+        self._remove(sorted(self._files - kept))
+        for base, generation in sorted(kept - self._files - {(catalog.next_base, 0)}):
+            self._say(f"{file_names.segment(base, generation)} is missing")
+
+    def _remove(self, files: Iterable[tuple[int, int]]) -> None:
+        for base, generation in files:
+            path = self._where.directory / file_names.segment(base, generation)
+            self._disk.remove(file_names.index(path))
+            self._disk.remove(path)
+
+    def _say(self, text: str) -> None:
+        self._report(f"stream {self._where.stream!r} p{self._where.partition}: {text}")

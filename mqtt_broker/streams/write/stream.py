@@ -1,0 +1,146 @@
+"""One stream, written to: its partitions, what it is, and how far readers may read.
+
+Not for the event loop, except `deal` and `times`, which look at messages only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mqtt_broker.streams.format import committed, file_names
+from mqtt_broker.streams.format.batch import seed_of
+from mqtt_broker.streams.format.disk import Disk
+from mqtt_broker.streams.format.errors import WrongEpoch
+from mqtt_broker.streams.format.event_times import Times
+from mqtt_broker.streams.format.offsets import Offsets
+from mqtt_broker.streams.format.partitioning import Partitioner
+from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.write.partition import Partition
+from mqtt_broker.streams.write.recovery import Recovery, Report
+
+
+class Stream:
+    def __init__(
+        self, disk: Disk, directory: Path, settings: Settings, partitions: list[Partition]
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.settings = settings
+        self.partitions = partitions
+        self.partitioner = Partitioner(settings.partition_by, settings.partitions)
+        self.times = Times(settings.event_time, settings.sent_time)
+        self.is_deleted = False
+        self.appended = 0  # messages that were taken for it since it was opened
+        self.refused = 0  # for want of room
+        self._committed = committed.Writer(
+            disk, directory / file_names.COMMITTED, settings.partitions
+        )
+        self._is_shown = False  # whether the file says what is committed
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: Path,
+        recorded: Offsets | None,
+        report: Report,
+        *,
+        has_journal: bool,
+        salvage: bool,
+    ) -> Stream:
+        """`recorded`: the ends by the journal. One that knows nothing of this stream has never
+        been told of a commit; then the `committed` file speaks for it."""
+        settings = Settings.read(directory)
+        shown = committed.peek(directory / file_names.COMMITTED)
+        if shown is not None and (
+            shown.epoch != settings.epoch or len(shown.ends) != settings.partitions
+        ):
+            shown = None
+        if recorded is not None and recorded.epoch != settings.epoch:
+            recorded = None  # of a stream of that name that was deleted
+        known = recorded.ends if recorded is not None else (0,) * settings.partitions
+        if recorded is None and has_journal:
+            recorded = shown
+        partitions = []
+        for number in range(settings.partitions):
+            where = Where(
+                settings.name,
+                number,
+                directory / file_names.partition(number),
+                seed_of(settings.epoch, number),
+            )
+            opened = Recovery(disk, where, report, salvage=salvage).open(
+                recorded.ends[number] if recorded else None, shown.ends[number] if shown else None
+            )
+            partitions.append(Partition(disk, where, settings, opened))
+            if has_journal:
+                partitions[-1].recorded = known[number]
+        stream = cls(disk, directory, settings, partitions)
+        stream.show()
+        return stream
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def epoch(self) -> str:
+        return self.settings.epoch
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether a run may wait as it came: nobody looks at its payloads before it is written."""
+        return not (self.times.is_wanted or self.partitioner.splits_runs)
+
+    def ends(self) -> Offsets:
+        """What is written and, unless told otherwise, on disk."""
+        return Offsets(self.epoch, tuple(partition.end for partition in self.partitions))
+
+    def committed(self) -> Offsets:
+        return Offsets(self.epoch, tuple(partition.committed for partition in self.partitions))
+
+    def commit(self, ends: Offsets) -> None:
+        """What is before these ends is safe, and readers may have it."""
+        if ends.epoch != self.epoch:
+            raise WrongEpoch(self.name, ends.epoch, self.epoch)
+        for partition, end in zip(self.partitions, ends.ends, strict=True):
+            assert partition.committed <= end <= partition.end
+            partition.committed = end
+        self._is_shown = False
+        self.show()
+
+    def record(self, ends: Offsets) -> None:
+        """The journal knows these ends."""
+        for partition, end in zip(self.partitions, ends.ends, strict=True):
+            partition.recorded = end
+
+    @property
+    def is_recorded(self) -> bool:
+        return all(partition.recorded == partition.end for partition in self.partitions)
+
+    def show(self) -> None:
+        """Tell readers; when it raises, what is committed is so all the same."""
+        if not self._is_shown:
+            self._committed.write(self.committed())
+            self._is_shown = True
+
+    def change(self, changes: dict[str, Any]) -> None:
+        settings = self.settings.changed(**changes)
+        partitioner = Partitioner(settings.partition_by, settings.partitions)
+        self._disk.replace(self.directory / file_names.METADATA, settings.text().encode())
+        self.settings = settings
+        self.partitioner = partitioner
+        self.times = Times(settings.event_time, settings.sent_time)
+        for partition in self.partitions:
+            partition.settings = settings
+
+    def mark_deleted(self) -> None:
+        self.is_deleted = True
+        self._committed.write_deleted()
+
+    def close(self) -> None:
+        for partition in self.partitions:
+            partition.close()
+        self._committed.close()

@@ -1,0 +1,1 @@
+"""Changes of durable state as records, and what waits for their commit. No SQL."""

@@ -1,0 +1,80 @@
+"""Pack what was gathered: the records of a group, in parts that a row of a database holds.
+
+Packing changes nothing: it may fail anywhere and be done again. A ticket that cannot be packed
+is left out alone. Where memory does not suffice for all, the first half is packed, and so on:
+the blobs then say that the rest belongs to them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sessions.journal import records
+from sessions.journal.transaction import Hold, Ticket
+
+# SQLite and PostgreSQL hold a thousand million bytes in a row. One entry may still be larger
+# than this: a packet has 268 MB at most.
+PART_BYTES_MAX: Final = 64 << 20
+
+Entry = bytes | Ticket | Hold
+
+
+class Packed:
+    """The result of packing the first `count` entries."""
+
+    __slots__ = ("blobs", "cancelled", "count", "failed", "records", "waits")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.blobs: list[bytes] = []
+        self.waits: list[Ticket | Hold] = []  # tickets that are in the blobs, and holds, in order
+        self.failed: list[tuple[Ticket, Exception]] = []
+        self.records = 0
+        self.cancelled = 0  # messages that were taken before
+
+
+def pack(entries: list[Entry], part_bytes_max: int) -> Packed:
+    """As many entries, from the first, as memory allows; MemoryError when that is none."""
+    count = len(entries)
+    while True:
+        try:
+            return _pack(entries, count, part_bytes_max)
+        except MemoryError:
+            if count <= 1:
+                raise
+            count = (count + 1) // 2
+
+
+def _pack(entries: list[Entry], count: int, part_bytes_max: int) -> Packed:
+    packed = Packed(count)
+    out: list[bytes] = []
+    size = 0
+    is_all = count == len(entries)
+    for entry in entries[:count]:
+        if isinstance(entry, Hold):
+            packed.waits.append(entry)
+            continue
+        found: list[bytes]
+        if isinstance(entry, Ticket):
+            if not entry.is_wanted:
+                packed.cancelled += len(entry.messages)
+                continue
+            try:
+                found = entry.pack()
+            except MemoryError:
+                raise
+            except Exception as error:  # whatever it is, the others are not to suffer
+                packed.failed.append((entry, error))
+                continue
+            packed.waits.append(entry)
+        else:
+            found = [entry]
+        if size >= part_bytes_max:
+            packed.blobs.append(records.seal(out, is_continued=True))
+            out, size = [], 0
+        packed.records += 1
+        out += found
+        size += sum(map(len, found))
+    if out:
+        packed.blobs.append(records.seal(out, is_continued=not is_all))
+    return packed

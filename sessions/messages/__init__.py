@@ -1,0 +1,1 @@
+"""One message on its way to its receivers. Knows no session."""

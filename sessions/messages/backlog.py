@@ -1,0 +1,79 @@
+"""How much may wait, for one session and for all, and what was dropped for which reason."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sessions.messages.message import Message
+
+
+class QueueFull(enum.Enum):
+    """What a full queue does with the next message."""
+
+    DROP_OLDEST = "drop_oldest"
+    DROP_NEW = "drop_new"
+    DISCONNECT = "disconnect"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one queue."""
+
+    messages_max: int
+    bytes_max: int
+
+
+class Mourner(Protocol):
+    """Whoever wants to see the messages that clients do not get."""
+
+    def add(self, reason: str, message: Message, client_id: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Budget:
+    """Shared by every session of a broker: limits, and the sums they are held against."""
+
+    queue_messages_max: int = 100_000
+    queue_bytes_max: int = 64 << 20
+    queue_total_bytes_max: int = 1 << 30
+    queue_full: QueueFull = QueueFull.DROP_OLDEST
+    queue_qos0: bool = False
+    inflight_max: int = 65_535
+    memory_bytes_max: int = 0  # for what only memory has, beside a store; 0: the sums above do
+    queued_messages: int = 0
+    queued_bytes: int = 0  # of them, wherever they are
+    memory_bytes: int = 0  # of those, in memory
+    published: int = 0  # PUBLISH packets that sessions have written
+    dropped: dict[str, int] = field(default_factory=dict)
+    mourner: Mourner | None = None
+    _bounds: Bounds | None = None
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of a queue for which nothing else was said."""
+        if self._bounds is None:
+            self._bounds = Bounds(self.queue_messages_max, self.queue_bytes_max)
+        return self._bounds
+
+    def allows(self, bounds: Bounds, messages: int, waiting_bytes: int, size: int) -> bool:
+        """Whether one more of `size` bytes may join a queue, and all that waits anywhere."""
+        return (
+            messages < bounds.messages_max
+            and waiting_bytes + size <= bounds.bytes_max
+            and self.queued_bytes + size <= self.queue_total_bytes_max
+        )
+
+    def has_memory(self, size: int) -> bool:
+        """Whether one more of `size` bytes may wait that no store takes off our hands."""
+        return not self.memory_bytes_max or self.memory_bytes + size <= self.memory_bytes_max
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def lose(self, reason: str, message: Message, client_id: str) -> None:
+        """This client, or all of a shared subscription, will not get it."""
+        self.drop(reason)
+        if self.mourner is not None:
+            self.mourner.add(reason, message, client_id)

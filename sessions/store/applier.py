@@ -1,0 +1,242 @@
+"""The folder: a thread that brings the journal into the tables, behind everybody's back.
+
+About once a second, or when much waits, it reads what the journal has above the last fold. It
+never holds up a commit, and its failing never does either. The number up to which the tables
+are good is written with them, in the same transaction: what the journal has above it is what
+recovery has to fold, by the same code.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine
+
+from sessions.journal.net_changes import Changes
+from sessions.journal.records import unseal
+from sessions.journal.value_ranges import ID_MAX
+from sessions.store.database import Database, StoreError, execute, is_conflict
+from sessions.store.table_updates import CarefulFold, Fold
+from sessions.store.worker import Worker
+from sessions.store.writer import read_groups
+
+INTERVAL_S: Final = 1.0
+HEARTBEAT_S: Final = 5.0
+# A fold begins early when so much waits, and takes no more than so much at once.
+WAITING_BYTES_MAX: Final = 8 << 20
+BATCH_BYTES_MAX: Final = 16 << 20
+BATCH_RECORDS_MAX: Final = 10_000
+# After so much work without a pause the event loop gets its turn. A sleep of nothing would
+# often take the interpreter back before the loop has woken up.
+WORK_S: Final = 0.0003
+PAUSE_S: Final = 0.00002
+
+
+@dataclass(slots=True)
+class Meta:
+    """The row of that name. But for how far it is folded, all of it can be done without."""
+
+    folded: int
+    last_mid: int
+    last_sid: int
+    next_place: int
+    alive_at: float
+
+
+def read_meta(connection: Connection) -> Meta:
+    row = execute(
+        connection, "SELECT folded, last_mid, last_sid, next_place, alive_at FROM meta"
+    ).one()
+    last_mid, last_sid, next_place = (
+        value if type(value) is int and 0 <= value <= ID_MAX else 0 for value in row[1:4]
+    )
+    alive_at = row[4] if isinstance(row[4], float) and 0 <= row[4] < math.inf else 0.0
+    return Meta(row[0], last_mid, last_sid, next_place, alive_at)
+
+
+class Breath:
+    """Lets others at the interpreter every few hundred microseconds."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __call__(self) -> None:
+        if time.perf_counter() - self._since > WORK_S:
+            time.sleep(PAUSE_S)
+            self._since = time.perf_counter()
+
+
+class Folder(Worker):
+    def __init__(
+        self,
+        database: Database,
+        folded: int,
+        on_folded: Callable[[int, int], None],
+        on_state: Callable[[str, str], None],
+        on_healed: Callable[[list[str]], None] = lambda lines: None,
+    ) -> None:
+        super().__init__("tables", on_state)
+        self._on_healed = on_healed
+        self._database = database
+        self._on_folded = on_folded  # up to which number, how many messages were cancelled
+        self._meta: Meta | None = None  # None: ask the tables
+        self._reported = folded
+        self._wake = threading.Event()
+        self._is_live = False  # a fold at the start says nothing about now
+        self._is_stopping = False
+        self._waiting_bytes = 0
+        self._committed = 0
+
+    # From any thread.
+
+    def committed(self, number: int, size: int) -> None:
+        self._committed = number
+        self._waiting_bytes += size
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self.wake()
+
+    def wake(self) -> None:
+        """Fold now."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Fold what there is, and end."""
+        self._is_stopping = True
+        self._wake.set()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._wake.set()
+
+    # In the thread.
+
+    def run(self) -> None:
+        self._is_live = True
+        beat_at = time.monotonic()
+        while not self._is_stopping:
+            self._wake.wait(INTERVAL_S)
+            self._wake.clear()
+            self._waiting_bytes = 0
+            if self._abandoned.is_set():
+                return
+            now = time.monotonic()
+            if self._meta is None or self._meta.folded < self._committed:
+                # What comes while this is at work is left for the next time: until then some
+                # of it has gone.
+                upto = self._committed
+                while self.attempt(self.fold_some) and self._reported < upto:
+                    continue
+                self.attempt(self._checkpoint)
+                beat_at = now
+            elif now - beat_at > HEARTBEAT_S:
+                self.attempt(self._beat)
+                beat_at = now
+        while self.attempt(self.fold_some):
+            continue
+        self.attempt(self._beat)
+        self.attempt(self._checkpoint)
+
+    def prepare(self, engine: Engine, connection: Connection) -> None:
+        if engine is not self._database.tables:
+            connection.execution_options(sqlite_reads=True)
+
+    def drop(self) -> None:
+        self._meta = None
+        super().drop()
+
+    def fold_some(self) -> bool:
+        """One batch; whether there was anything."""
+        tables = self.connect(self._database.tables)
+        journal = self.connect(self._database.journal)
+        if self._meta is None:
+            with tables.begin():
+                self._meta = read_meta(tables)
+            self._report(self._meta.folded, 0)  # a fold may have succeeded without our knowing
+        before = self._meta
+        breathe = Breath()
+        changes = Changes(before.next_place)
+        number, at = before.folded, before.alive_at
+        size = 0
+        is_full = False
+        while not is_full and (groups := self._read(journal, number)):
+            for group in groups:
+                number, at, data = group
+                for record in unseal(data):
+                    changes.apply(record)
+                    breathe()
+                size += len(data)
+                if changes.records >= BATCH_RECORDS_MAX or size >= BATCH_BYTES_MAX:
+                    is_full = True
+                    break
+        if number == before.folded:
+            return False
+        after = Meta(
+            number,
+            max(before.last_mid, changes.last_mid),
+            max(before.last_sid, changes.last_sid),
+            changes.place,
+            time.time() if self._is_live else max(before.alive_at, at),
+        )
+        self._meta = None
+        try:
+            fold = _fold(tables, Fold(tables, changes, breathe), before, after)
+        except Exception as error:
+            if not is_conflict(error):
+                raise
+            # The journal says what the tables have already, or what is not there.
+            fold = _fold(tables, CarefulFold(tables, changes, breathe), before, after)
+            self._on_healed(fold.healed)
+        self._meta = after
+        self._report(after.folded, changes.messages - fold.written)
+        return True
+
+    def _read(self, journal: Connection, after: int) -> list[Any]:
+        with journal.begin():
+            return read_groups(journal, after)
+
+    def _report(self, number: int, cancelled: int) -> None:
+        if number > self._reported:
+            self._on_folded(number, cancelled)
+            self._reported = number  # at last: what could not be told is told again
+
+    def _beat(self) -> None:
+        """Say that the broker is alive: after a crash, that is when it was last."""
+        tables = self.connect(self._database.tables)
+        now = time.time()
+        with tables.begin():
+            execute(tables, "UPDATE meta SET alive_at = ?", (now,))
+        if self._meta is not None:
+            self._meta.alive_at = now
+
+    def _checkpoint(self) -> None:
+        """Bring the journal's write-ahead log into its file, so that few commits have to."""
+        if self._database.is_sqlite:
+            journal: Any = self.connect(self._database.journal).connection.driver_connection
+            journal.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
+
+
+def _fold(tables: Connection, fold: Fold, before: Meta, after: Meta) -> Fold:
+    with tables.begin():
+        fold.apply()
+        write_meta(tables, before, after)
+    return fold
+
+
+def write_meta(connection: Connection, before: Meta, after: Meta) -> None:
+    """Says no when somebody else has folded since: that would be a second broker."""
+    done = execute(
+        connection,
+        "UPDATE meta SET folded = ?, last_mid = ?, last_sid = ?, next_place = ?, alive_at = ? "
+        "WHERE folded = ?",
+        (
+            after.folded, after.last_mid, after.last_sid, after.next_place, after.alive_at,
+            before.folded,
+        ),
+    )  # fmt: skip
+    if done.rowcount != 1:
+        raise StoreError("another broker has changed the tables meanwhile")

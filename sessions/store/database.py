@@ -1,0 +1,319 @@
+"""Engines for both databases, and what is done about their differences.
+
+Database    where tables and journal are: two files of SQLite, or one PostgreSQL database
+statements  built for either: `?` is turned into the driver's own mark
+explain     an exception as the line an operator reads
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import Connection, CursorResult, Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL, Dialect
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from sessions.journal.records import Corrupt
+
+# How long a statement waits for another process's lock before it is an error to report.
+LOCK_WAIT_S: Final = 1.0
+# What a statement gives: rows of any columns.
+Found = CursorResult[*tuple[Any, ...]]
+
+# Terms of one statement. Each statement gives the interpreter away once; longer ones bind
+# parameters for longer without doing so.
+TERMS_MAX: Final = 64
+COPY_MIN: Final = 16
+
+
+class StoreError(Exception):
+    """The store cannot be used as it is: one line for the operator."""
+
+
+@dataclass(slots=True)
+class Database:
+    """Two engines, one and the same where the database is one."""
+
+    tables: Engine
+    journal: Engine
+    is_sqlite: bool
+    name: str  # as an operator knows it, without a password
+
+    def dispose(self) -> None:
+        self.tables.dispose()
+        self.journal.dispose()
+
+
+def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False) -> Engine:
+    """`checkpoint_pages` 0: no commit pays for a checkpoint, somebody else sees to it.
+
+    `is_damaged`: read what can be read even of a file that is shorter than it says.
+    """
+    # A file that vanished is an error, not a new and empty database.
+    uri = f"file:{quote(str(path))}?mode=rw"
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            uri,
+            uri=True,
+            timeout=LOCK_WAIT_S,
+            isolation_level=None,  # transactions begin where we say
+            check_same_thread=False,
+            cached_statements=512,
+        )
+        try:
+            if is_damaged:
+                connection.execute("PRAGMA writable_schema = ON")
+            for pragma in (
+                "synchronous = FULL",
+                # What is deleted goes within a second or so; writing zeros over it would cost
+                # the commit that deletes as much as the one that inserted.
+                "secure_delete = OFF",
+                f"wal_autocheckpoint = {checkpoint_pages}",
+                "cache_size = -16384",
+                "temp_store = MEMORY",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # The lock is taken at once: one that begins by reading may find it cannot write.
+        is_reader = connection.get_execution_options().get("sqlite_reads", False)
+        connection.exec_driver_sql("BEGIN" if is_reader else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+# A broker that was killed still has the store while its server process waits for something and
+# does not look at the connection. Settings that a server does not know are left out.
+_NOTICE_OUR_DEATH: Final = """
+SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES
+    ('client_connection_check_interval', '1000'), ('tcp_keepalives_idle', '10'),
+    ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')
+) AS wanted (setting, value) ON name = wanted.setting
+"""
+
+
+def postgres_engine(url: URL, application_name: str) -> Engine:
+    """A dead link is noticed within seconds, and a commit means a flushed log."""
+    options = {
+        "connect_timeout": "5",
+        "keepalives_idle": "5",
+        "keepalives_interval": "2",
+        "keepalives_count": "3",
+        "tcp_user_timeout": "10000",
+        "application_name": application_name,
+    }
+    try:
+        engine = create_engine(
+            url,
+            connect_args={**options, **url.query},
+            poolclass=NullPool,
+            # A connection that is given back is closed, which ends what it had begun. To roll
+            # back first would only fail a second time on one that is lost.
+            pool_reset_on_return=None,
+        )
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"the database URL needs the Python package {error.name}: "
+            "pip install 'fleetmq[postgres]'"
+        ) from None
+
+    @event.listens_for(engine, "connect")
+    def on_connect(driver: Any, _: object) -> None:
+        with driver.cursor() as cursor:
+            cursor.execute("SELECT current_setting('synchronous_commit')")
+            if cursor.fetchone()[0] == "off":
+                cursor.execute("SET synchronous_commit = on")
+            cursor.execute(_NOTICE_OUR_DEATH)
+        driver.commit()
+
+    return engine
+
+
+def parse_url(text: str) -> URL:
+    try:
+        url = make_url(text)
+        dialect: type[Dialect] = url.get_dialect()
+        backend = url.get_backend_name()
+    except (ArgumentError, SQLAlchemyError, ValueError):
+        raise StoreError(f"not a database URL: {text.split('@')[-1]!r}") from None
+    if backend == "sqlite" and url.database in (None, "", ":memory:"):
+        raise StoreError("a database URL of SQLite names a file: sqlite:///directory/fleetmq.db")
+    if backend == "sqlite" or (backend == "postgresql" and dialect.driver == "psycopg"):
+        return url
+    raise StoreError(
+        f"no store for {url.drivername}: there are sqlite:///FILE and "
+        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+    )
+
+
+# Statements.
+
+
+def execute(connection: Connection, statement: str, values: Sequence[Any] = ()) -> Found:
+    """Past the compiler of SQLAlchemy, which would cost more than the database."""
+    if connection.dialect.name != "sqlite":
+        statement = _marked(statement)
+    return connection.exec_driver_sql(statement, tuple(values))
+
+
+@lru_cache(maxsize=1024)
+def _marked(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+@lru_cache(maxsize=256)
+def repeated(term: str, count: int, between: str = ", ") -> str:
+    return between.join([term] * count)
+
+
+def insert(
+    connection: Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    key: Sequence[str] = (),
+    *,
+    verb: str = "INSERT",
+    pause: Callable[[], None] = lambda: None,
+) -> int:
+    """Many rows at once; how many. With a `key`, a row that is there already becomes the new one.
+
+    `pause` is called between pieces.
+    """
+    if connection.dialect.name == "postgresql" and not key:
+        return _copy(connection, table, columns, rows, pause)
+    tail = ""
+    if key:
+        others = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
+        act = f"UPDATE SET {others}" if others else "NOTHING"
+        tail = f" ON CONFLICT ({', '.join(key)}) DO {act}"
+    head = f"{verb} INTO {table} ({', '.join(columns)}) VALUES "
+    term = f"({repeated('?', len(columns))})"
+    done = 0
+    rows = iter(rows)
+    while some := list(islice(rows, TERMS_MAX)):
+        pause()
+        values = [value for row in some for value in row]
+        execute(connection, head + repeated(term, len(some)) + tail, values)
+        done += len(some)
+    return done
+
+
+def _copy(
+    connection: Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    pause: Callable[[], None],
+) -> int:
+    """PostgreSQL's way in for many rows: half the cost of binding them, and less on the server.
+
+    It costs a round trip of its own, so a few rows are bound. While it is at work nothing else
+    can be asked on the connection: `rows` must not.
+    """
+    rows = iter(rows)
+    some = list(islice(rows, COPY_MIN))
+    if not some:
+        return 0
+    names = ", ".join(columns)
+    if len(some) < COPY_MIN:
+        term = f"({repeated('?', len(columns))})"
+        values = [value for row in some for value in row]
+        statement = f"INSERT INTO {table} ({names}) VALUES {repeated(term, len(some))}"
+        execute(connection, statement, values)
+        return len(some)
+    driver: Any = connection.connection.driver_connection
+    done = 0
+    with driver.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+        while some:
+            pause()
+            for row in some:
+                copy.write_row(row)
+            done += len(some)
+            some = list(islice(rows, TERMS_MAX))
+    return done
+
+
+def chunks(found: Sequence[Any], size: int = TERMS_MAX) -> Iterable[Sequence[Any]]:
+    for at in range(0, len(found), size):
+        yield found[at : at + size]
+
+
+# Errors.
+
+_SQLITE: Final = {
+    "SQLITE_FULL": "disk full",
+    "SQLITE_BUSY": "database is locked",
+    "SQLITE_LOCKED": "database is locked",
+    "SQLITE_CORRUPT": "database is damaged",
+    "SQLITE_NOTADB": "database is damaged",
+    "SQLITE_READONLY": "database is read-only",
+    "SQLITE_CANTOPEN": "database file cannot be opened",
+    "SQLITE_IOERR": "disk error",
+    "SQLITE_TOOBIG": "a value is too large for SQLite",
+}
+_POSTGRES: Final = {
+    "53100": "disk full",
+    "53300": "too many connections",
+    "55P03": "database is locked",
+    "57P01": "connection lost",
+    "57P02": "connection lost",
+    "57P03": "the server is starting or stopping",
+    "3D000": "the database does not exist",
+    "28P01": "the password is wrong",
+    "28000": "the login is refused",
+    "25006": "database is read-only",
+    "XX001": "database is damaged",
+    "XX002": "database is damaged",
+}
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a row is in the way of another, or breaks a rule of its table."""
+    state = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, IntegrityError) or state.startswith("23")
+
+
+def is_damage(error: BaseException) -> bool:
+    return explain(error).startswith("database is damaged")
+
+
+def explain(error: BaseException) -> str:
+    cause: BaseException | None = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.Error):
+        name = getattr(cause, "sqlite_errorname", "")
+        known = _SQLITE.get("_".join(name.split("_")[:2]))
+        if known is None:
+            return _first_line(cause)
+        return known if known in ("disk full", "database is locked") else f"{known} ({name})"
+    state = getattr(cause, "sqlstate", None)
+    if state is not None:
+        return _POSTGRES.get(state) or f"{_first_line(cause)} ({state})"
+    if isinstance(error, DBAPIError) and (
+        error.connection_invalidated or cause.__class__.__name__ == "OperationalError"
+    ):
+        return "connection lost"
+    if isinstance(cause, Corrupt):
+        return f"journal is damaged: {cause}"
+    return _first_line(cause)
+
+
+def _first_line(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else error.__class__.__name__

@@ -1,0 +1,297 @@
+"""The whole state as lines of JSON, to move it from one database to another.
+
+The first line says what it is, the last how many rows of each table there were: a file that
+was cut short is noticed. Between them is a line a row, by table. Bytes are base64, times are
+seconds, and a session that never expires says "never".
+
+    {"fleetmq": "state", "format": 2, "last_mid": 9, ...}
+    {"table": "sessions", "sid": 1, "client_id": "meter-7", ...}
+    {"end": {"sessions": 1, ...}}
+
+What can be worked out is not in it: digests, and how many refer to a message. Nor are the
+messages of streams, which are in files of their own; but up to where those belong to the state
+is. Format 1 is from before there were streams, and the same without them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any, Final
+
+from sqlalchemy import Boolean, Column, Connection, Double, LargeBinary, Table, Text
+from sqlalchemy.exc import IntegrityError
+
+from sessions.store import schema
+from sessions.store.applier import read_meta
+from sessions.store.database import StoreError, execute, explain, insert
+from sessions.store.row_import import LOADED, Loading, columns, settle
+from sessions.store.store import Store
+
+FORMAT: Final = 2
+FORMATS: Final = (1, 2)
+FETCH_ROWS: Final = 1000
+PROGRESS_ROWS: Final = 50_000
+NEVER: Final = "never"
+_META: Final = ("last_mid", "last_sid", "next_place", "alive_at")
+# The tables come first; what the journal has of the telemetry log follows them.
+_ENDS: Final = schema.stream_ends
+_TABLES: Final = {table.name: table for table in (*LOADED, _ENDS)}
+_INTEGER_MAX: Final = (1 << 63) - 1
+
+Progress = Callable[[int], None]  # so many rows so far
+Check = Callable[[Any], Any]
+
+
+# Out.
+
+
+def export(store: Store, progress: Progress = lambda _: None) -> Iterator[str]:
+    """The lines, each with its end."""
+    with store.database.tables.connect() as connection:
+        connection.execution_options(stream_results=True, sqlite_reads=True)
+        with connection.begin():
+            meta = read_meta(connection)
+            head = {"fleetmq": "state", "format": FORMAT}
+            yield _line(head | {name: getattr(meta, name) for name in _META})
+            counts = dict.fromkeys(_TABLES, 0)
+            done = 0
+            for table in LOADED:
+                for row in _rows(connection, table):
+                    yield row
+                    counts[table.name] += 1
+                    done += 1
+                    if not done % PROGRESS_ROWS:
+                        progress(done)
+    with store.database.journal.connect() as connection:
+        connection.execution_options(sqlite_reads=True)
+        with connection.begin():
+            for row in _rows(connection, _ENDS):
+                yield row
+                counts[_ENDS.name] += 1
+    yield _line({"end": counts})
+
+
+def _rows(connection: Connection, table: Table) -> Iterator[str]:
+    names = columns(table)
+    writers = [_writer(table.c[name]) for name in names]
+    key = ", ".join(_ordered(connection, column) for column in table.primary_key.columns)
+    found = execute(connection, f"SELECT {', '.join(names)} FROM {table.name} ORDER BY {key}")
+    for part in found.yield_per(FETCH_ROWS).partitions():
+        for row in part:
+            values = (write(value) for write, value in zip(writers, row, strict=True))
+            yield _line({"table": table.name} | dict(zip(names, values, strict=True)))
+
+
+def _ordered(connection: Connection, column: Column[Any]) -> str:
+    """PostgreSQL has an order of texts for people; the same state is to be the same lines."""
+    is_sorted = connection.dialect.name == "sqlite" or not isinstance(column.type, Text)
+    return column.name if is_sorted else f'{column.name} COLLATE "C"'
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _writer(column: Column[Any]) -> Check:
+    kind = column.type
+    if isinstance(kind, LargeBinary):
+        return _or_none(lambda value: base64.b64encode(value).decode())
+    if isinstance(kind, Boolean):
+        return _or_none(bool)
+    if isinstance(kind, Double):
+        return lambda value: NEVER if math.isinf(value) else value
+    return lambda value: value
+
+
+def _or_none(write: Check) -> Check:
+    return lambda value: None if value is None else write(value)
+
+
+# In.
+
+
+class LineError(StoreError):
+    """A line is not what `export` writes."""
+
+
+def load(
+    store: Store, lines: Iterable[bytes], progress: Progress = lambda _: None
+) -> dict[str, int]:
+    """Into an empty store, all or nothing. Returns the rows of each table."""
+    try:
+        return _load(store, lines, progress)
+    except IntegrityError as error:
+        raise StoreError(f"rows of the file are in each other's way: {explain(error)}") from None
+
+
+def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str, int]:
+    with ExitStack() as stack:
+        connection = stack.enter_context(store.database.tables.connect())
+        stack.enter_context(connection.begin())
+        if _is_used(connection):
+            raise StoreError(f"{store.database.name} is not empty: import into a new store")
+        number = 0
+        head: dict[str, Any] | None = None
+        end: dict[str, Any] | None = None
+        loading = Loading(connection)
+        ends: list[tuple[Any, ...]] = []
+        readers = {name: _Reader(table) for name, table in _TABLES.items()}
+        for number, text in enumerate(lines, 1):
+            try:
+                if end is not None:
+                    raise ValueError("there is more after the end")
+                line = _object(text)
+                if head is None:
+                    head = _head(line)
+                elif "end" in line:
+                    end = _counts(line["end"])
+                else:
+                    reader = readers.get(str(line.pop("table", "")))
+                    if reader is None:
+                        raise ValueError("names no table of the state")
+                    if reader.table is _ENDS:
+                        ends.append(reader.row(line))
+                    else:
+                        loading.add(reader.table, reader.row(line))
+            except (ValueError, KeyError) as error:
+                raise LineError(f"line {number}: {error}") from None
+            if not number % PROGRESS_ROWS:
+                progress(number)
+        loading.flush()
+        if head is None or end is None:
+            raise LineError(f"line {number}: the file ends here, it is not whole")
+        counts = loading.counts | {_ENDS.name: len(ends)}
+        if end | {name: end.get(name, 0) for name in counts} != counts:
+            raise LineError(f"line {number}: the file holds other rows than it says: {end}")
+        settle(connection, is_strict=True)
+        sets = ", ".join(f"{name} = ?" for name in _META)
+        execute(connection, f"UPDATE meta SET {sets}", [head[name] for name in _META])
+        if store.database.is_sqlite:
+            # Another file, which is done first: a crash between the two leaves tables that
+            # are empty, so that it can be tried again.
+            connection = stack.enter_context(store.database.journal.connect())
+            stack.enter_context(connection.begin())
+        execute(connection, "DELETE FROM stream_ends")
+        insert(connection, _ENDS.name, columns(_ENDS), ends)
+    return counts
+
+
+def _is_used(connection: Connection) -> bool:
+    return any(
+        execute(connection, f"SELECT 1 FROM {table.name} LIMIT 1").first() is not None
+        for table in LOADED
+    )
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        line = json.loads(text.decode())
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(line, dict):
+        raise ValueError("not an object")
+    return line
+
+
+def _head(line: dict[str, Any]) -> dict[str, Any]:
+    if line.get("fleetmq") != "state":
+        raise ValueError("this is not the state of a FleetMQ broker")
+    if line.get("format") not in FORMATS:
+        raise ValueError(f"format {line.get('format')}, this program reads up to {FORMAT}")
+    return {name: _number(line[name], name) for name in _META}
+
+
+def _counts(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"no numbers of rows: {value!r}")
+    return value
+
+
+def _number(value: Any, name: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}: not a number: {value!r}")
+    return value
+
+
+class _Reader:
+    """Rows of one table, checked."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._names = columns(table)
+        self._known = set(self._names)
+        self._checks = [(name, _reader(table.c[name])) for name in self._names]
+
+    def row(self, line: dict[str, Any]) -> tuple[Any, ...]:
+        if line.keys() != self._known:
+            differing = sorted(line.keys() ^ self._known)
+            raise ValueError(f"{self.table.name}: missing or unknown: {', '.join(differing)}")
+        values = []
+        for name, check in self._checks:
+            try:
+                values.append(check(line[name]))
+            except ValueError as error:
+                raise ValueError(f"{self.table.name}: {name}: {error}") from None
+        return tuple(values)
+
+
+def _reader(column: Column[Any]) -> Check:
+    kind = column.type
+    check: Check
+    if isinstance(kind, LargeBinary):
+        check = _bytes
+    elif isinstance(kind, Boolean):
+        check = _flag
+    elif isinstance(kind, Double):
+        check = _time
+    elif isinstance(kind, Text):
+        check = _text
+    else:
+        check = _integer
+    return _or_none(check) if column.nullable else check
+
+
+def _bytes(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from None
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"not true or false: {value!r}")
+    return value
+
+
+def _time(value: Any) -> float:
+    if value == NEVER:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"not a time: {value!r}")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"not a text: {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a character") from None
+    if "\0" in value:
+        raise ValueError("a text with a zero in it")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"not a number: {value!r}")
+    if not -1 <= value <= _INTEGER_MAX:
+        raise ValueError(f"out of range: {value}")
+    return value

@@ -1,0 +1,364 @@
+"""What can be read of a damaged SQLite store is saved into a new one.
+
+The old files are kept, under names with a date. They are read from copies, table by table
+along their keys: where a page cannot be read, the scan looks for the next key that can, and
+goes back from there to the edge of the damage. Then the groups of the journal that were not
+folded yet are folded, those that are whole. The ends of the telemetry log are taken over when
+nothing of the journal is missing: older ones would make little of what the log has. What is
+lost is said in words.
+
+The new files take their place by renaming; a crash between two renames is finished at the
+next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Integer, Table
+
+from sessions.journal.net_changes import Changes
+from sessions.journal.records import unseal
+from sessions.store import schema
+from sessions.store.applier import Meta, read_meta
+from sessions.store.database import execute, explain, insert, sqlite_engine
+from sessions.store.row_import import LOADED, Loading, columns, settle
+from sessions.store.sqlite_files import LOGS, MAGIC, PAGE_BYTES, Files, beside, create, remove, sync
+from sessions.store.table_updates import Fold
+from sessions.store.worker import give_up
+
+READY: Final = ".recovered"
+KEY_BITS: Final = 62
+
+Key = tuple[Any, ...]
+_DAMAGE: Final[Key] = ("damage",)
+Say = Callable[[str], None]
+
+
+def salvage(files: Files, say: Say) -> None:
+    """Make a whole store of what is left, and put it in place."""
+    copies, made, ready = (files.aside(name) for name in (".copy", ".rescue", READY))
+    for path in (*copies.both, *made.both, *ready.both):
+        remove(path)
+    try:
+        for path, copy in zip(files.both, copies.both, strict=True):
+            for suffix in ("", *LOGS):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(beside(path, suffix), beside(copy, suffix))
+        create(made)
+        for copy, fresh in zip(copies.both, made.both, strict=True):
+            _mend_header(copy, fresh)
+        _rescue(copies, made, say)
+        # The tables last: when they are there, the pair is complete.
+        for path, target in ((made.journal, ready.journal), (made.tables, ready.tables)):
+            sync(path)
+            os.replace(path, target)
+            sync(target.parent)
+    finally:
+        for path in (*copies.both, *made.both):
+            remove(path)
+    finish(files, say)
+
+
+def finish(files: Files, say: Say) -> bool:
+    """Put what was saved in place of the old files, wherever that was cut short.
+
+    Whether there was anything.
+    """
+    ready = files.aside(READY)
+    if not ready.tables.exists():
+        return False
+    date = time.strftime("%Y%m%d-%H%M%S")
+    for made, path in ((ready.journal, files.journal), (ready.tables, files.tables)):
+        if not made.exists():
+            continue
+        kept = beside(path, f".damaged-{date}")
+        for suffix in (*LOGS, ""):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(beside(path, suffix), beside(kept, suffix))
+        if kept.exists():
+            say(f"the old {path.name} is kept as {kept.name}")
+        os.replace(made, path)
+        sync(path.parent)
+    return True
+
+
+def _rescue(old: Files, new: Files, say: Say) -> None:
+    database = new.database()
+    try:
+        with database.tables.connect() as connection:
+            meta = _rescue_tables(old, connection, say)
+            ends = _rescue_journal(old, connection, meta.folded, say)
+            with connection.begin():
+                for gone in settle(connection, is_strict=False):
+                    say(f"dropped {gone}")
+                execute(
+                    connection,
+                    "UPDATE meta SET "
+                    "last_mid = max(?, last_mid, (SELECT coalesce(max(mid), 0) FROM messages)), "
+                    "last_sid = max(?, last_sid, (SELECT coalesce(max(sid), 0) FROM sessions), "
+                    "(SELECT coalesce(max(sid), 0) FROM shares)), "
+                    "next_place = max(?, (SELECT coalesce(max(place), 0) + 1 FROM releases)), "
+                    "alive_at = max(?, alive_at)",
+                    (meta.last_mid, meta.last_sid, meta.next_place, meta.alive_at),
+                )
+                has_streams = execute(connection, "SELECT count(*) FROM streams").scalar_one()
+        if ends:
+            with database.journal.connect() as connection, connection.begin():
+                insert(connection, "stream_ends", columns(schema.stream_ends), ends)
+        elif has_streams:
+            say("lost up to where the telemetry log is in the journal: it speaks for itself")
+    finally:
+        database.dispose()
+
+
+def _rescue_tables(old: Files, new: Connection, say: Say) -> Meta:
+    meta = Meta(folded=0, last_mid=0, last_sid=0, next_place=1, alive_at=0.0)
+    with _opened(old.tables) as connection:
+        if connection is None:
+            say("nothing of the tables can be read")
+            return meta
+        with new.begin():
+            loading = Loading(new, is_strict=False)
+            for table in _known(connection, LOADED):
+                for row in readable(connection, table, columns(table), say):
+                    try:
+                        loading.add(table, row)
+                    except (AttributeError, TypeError):
+                        say(f"{table.name}: lost a row that makes no sense")
+            loading.flush()
+            for gone in settle(new, is_strict=False):
+                say(f"dropped {gone}")
+        found = ", ".join(f"{count} {name}" for name, count in loading.counts.items() if count)
+        say(f"saved {found or 'nothing'} from the tables")
+        try:
+            with connection.begin():
+                return read_meta(connection)
+        except Exception:
+            say("how far the journal was folded cannot be read: all of it is tried")
+            return meta
+
+
+def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[tuple[Any, ...]]:
+    """Group by group: one that is damaged, or that makes no sense any more, is lost alone.
+
+    Returns the ends of the telemetry log, if they can be believed.
+    """
+    losses: list[str] = []
+
+    def lose(line: str) -> None:
+        losses.append(line)
+        say(line)
+
+    with _opened(old.journal) as connection:
+        if connection is None:
+            say("nothing of the journal can be read: what was not folded is lost")
+            return []
+        rows = readable(connection, schema.journal, columns(schema.journal), lose)
+        groups = sorted(row for row in rows if row[0] > folded)
+        ends = [
+            row
+            for table in _known(connection, (schema.stream_ends,))
+            for row in readable(connection, table, columns(table), lose)
+        ]
+    place = execute(new, "SELECT coalesce(max(place), 0) + 1 FROM releases").scalar_one()
+    new.rollback()
+    saved = 0
+    for number, at, data in groups:
+        try:
+            changes = Changes(place)
+            for record in unseal(data):
+                changes.apply(record)
+            if not changes.records:  # it only said that there is something in the log
+                saved += 1
+                continue
+            with new.begin():
+                Fold(new, changes, _hold).apply()
+                execute(
+                    new,
+                    "UPDATE meta SET last_mid = max(last_mid, ?), last_sid = max(last_sid, ?), "
+                    "alive_at = max(alive_at, ?)",
+                    (changes.last_mid, changes.last_sid, at),
+                )
+        except Exception as error:
+            lose(f"lost group {number} of the journal: {explain(error)}")
+        else:
+            place = changes.place
+            saved += 1
+    say(f"saved {saved} groups from the journal")
+    if groups and groups[0][0] > folded + 1 and folded:
+        lose(f"lost groups {folded + 1} to {groups[0][0] - 1} of the journal")
+    has_all = not groups or groups[-1][0] - groups[0][0] == len(groups) - 1
+    is_sound = all(isinstance(value, str) for row in ends for value in row)
+    return ends if has_all and is_sound and not losses else []
+
+
+def _known(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
+    """Without those that an older program did not make."""
+    try:
+        with connection.begin():
+            found = execute(connection, "SELECT name FROM sqlite_master").scalars().all()
+    except Exception:  # each is tried, then
+        return list(tables)
+    return [table for table in tables if table.name in found]
+
+
+def _hold() -> None:
+    """No event loop waits here."""
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Connection | None]:
+    """A connection that reads what it can, or None."""
+    engine = sqlite_engine(path, checkpoint_pages=0, is_damaged=True)
+    with contextlib.ExitStack() as stack:
+        found: Connection | None = None
+        with contextlib.suppress(Exception):
+            connection = engine.connect()
+            stack.callback(give_up, connection)
+            connection.execution_options(sqlite_reads=True)
+            with connection.begin():
+                if execute(connection, "SELECT count(*) FROM sqlite_master").scalar():
+                    found = connection
+        yield found
+
+
+def _mend_header(copy: Path, fresh: Path) -> None:
+    """Where the first page is gone, that of a new store serves: all are laid out alike."""
+    if not copy.exists() or copy.stat().st_size < PAGE_BYTES:
+        return
+    with copy.open("r+b") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            return
+        page = bytearray(fresh.read_bytes()[:PAGE_BYTES])
+        # Its length in pages, and no list of free ones.
+        struct.pack_into(">III", page, 28, copy.stat().st_size // PAGE_BYTES, 0, 0)
+        file.seek(0)
+        file.write(page)
+
+
+# Reading around what cannot be read.
+
+
+def readable(
+    connection: Connection, table: Table, names: tuple[str, ...], say: Say
+) -> Iterator[tuple[Any, ...]]:
+    """Every row that can be read, each once. Says between which keys something was not."""
+    scan = _Scan(connection, table, names)
+    after: Key | None = None
+    while True:
+        try:
+            for key, row in scan.rows(after):
+                yield row
+                after = key
+        except Exception as error:
+            where = "from the start" if after is None else f"after {scan.name(after)}"
+            last = scan.beyond(after)
+            if last is None:
+                say(f"{table.name}: lost what there was {where} ({explain(error)})")
+                return
+            # From the far edge of the damage back to it. What is met again from the other
+            # side would be met at `last`.
+            with contextlib.suppress(Exception):
+                for key, row in scan.rows(after, before=last):
+                    yield row
+                    after = key
+            say(f"{table.name}: lost some {where}, up to {scan.name(last)} ({explain(error)})")
+            yield scan.row(last)
+            after = last
+        else:
+            return
+
+
+class _Scan:
+    """Rows of one table by its key: one number, or a number and something below it.
+
+    A table whose key begins with something else is read by the number that SQLite gives a row.
+    """
+
+    def __init__(self, connection: Connection, table: Table, names: tuple[str, ...]) -> None:
+        self._connection = connection
+        keys = list(table.primary_key.columns)
+        has_number = isinstance(keys[0].type, Integer)
+        self._keys = tuple(column.name for column in keys) if has_number else ("rowid",)
+        key = ", ".join(self._keys)
+        self._width = len(self._keys)
+        self._marks = ", ".join("?" * self._width)
+        self._key = f"({key})"
+        self._select = f"SELECT {key}, {', '.join(names)} FROM {table.name}"
+        self._up = ", ".join(self._keys)
+        self._down = ", ".join(f"{name} DESC" for name in self._keys)
+
+    def name(self, key: Key) -> str:
+        return f"{self._keys[0]} {key[0]}"
+
+    def rows(
+        self, after: Key | None, *, before: Key | None = None
+    ) -> Iterator[tuple[Key, tuple[Any, ...]]]:
+        """Upwards from a key; or, with `before`, downwards from that."""
+        conditions: list[str] = []
+        values: list[Any] = []
+        for key, sign in ((after, ">"), (before, "<")):
+            if key is not None:
+                conditions.append(f"{self._key} {sign} ({self._marks})")
+                values += key
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        order = self._up if before is None else self._down
+        with self._connection.begin():
+            found = execute(self._connection, f"{self._select}{where} ORDER BY {order}", values)
+            for row in found:
+                yield tuple(row[: self._width]), tuple(row[self._width :])
+
+    def row(self, key: Key) -> tuple[Any, ...]:
+        with self._connection.begin():
+            found = execute(
+                self._connection, f"{self._select} WHERE {self._key} = ({self._marks})", key
+            ).one()
+        return tuple(found[self._width :])
+
+    def beyond(self, after: Key | None) -> Key | None:
+        """The first key that can be read beyond damage: further and further ahead, then back."""
+        for lane in self._lanes(after):
+            bad = 0
+            for bit in range(KEY_BITS):
+                good = 1 << bit
+                if (found := self._first(lane(good))) is not _DAMAGE:
+                    break
+                bad = good
+            else:
+                continue
+            while good - bad > 1:
+                middle = (bad + good) // 2
+                nearer = self._first(lane(middle))
+                if nearer is _DAMAGE:
+                    bad = middle
+                else:
+                    good, found = middle, nearer
+            return found
+        return None
+
+    def _first(self, after: Key) -> Key | None:
+        try:
+            for key, _ in self.rows(after):
+                return key
+        except Exception:
+            return _DAMAGE
+        return None
+
+    def _lanes(self, after: Key | None) -> Iterator[Callable[[int], Key]]:
+        """Ways ahead, as functions of how far: below one number, and by that number."""
+        first = after[0] if after is not None else 0
+        if self._width == 1:
+            yield lambda step: (first + step,)
+            return
+        second = after[1] if after is not None else 0
+        if isinstance(second, int):
+            yield lambda step: (first, second + step)
+        yield lambda step: (first + step, b"")

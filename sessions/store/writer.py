@@ -1,0 +1,356 @@
+"""The writer: groups of records become rows of the journal, and then they are safe.
+
+A commit takes all that waits, so a slow disk makes larger commits, not a longer line. What
+failed is kept, in order, and goes with what came meanwhile once the database is back. A commit
+whose end nobody saw may have succeeded: before it is repeated, the journal is asked for the
+last number it has.
+
+What belongs to a group may also stand in files beside the database, the telemetry log: they
+are written before the group (`Beside`), and how far they are then is committed with it. So
+what lies beyond that in the files belongs to no group that is safe. While they cannot be
+written nothing is committed.
+
+A group without records is safe with the files alone, where they say so (`Beside.suffices`):
+their sync is then the only one, and the database is told with the next group that has records,
+or after a while. A crash before that loses numbers of groups that hold nothing.
+
+A group too large for one row is several, all but the last of which say that they continue. They
+are committed together: until the last is here, none of them counts.
+
+Groups that were folded are removed here too, a few with every commit: the journal has one
+writer, and nobody waits for a lock.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from errno import EDQUOT, ENOSPC
+from typing import Any, Final, Protocol
+
+from sqlalchemy import Connection, Engine
+
+from sessions.journal.records import Corrupt, is_continued, seal
+from sessions.store.database import Database, execute, explain, insert, repeated
+from sessions.store.worker import Elsewhere, Worker
+
+COMMIT_BYTES_MAX: Final = 64 << 20
+# Removing costs two statements, and a long row frees its pages one by one. So a commit removes
+# when so much is folded, and then so many rows and as many as it brings; without a commit,
+# after so long, all that are left go in steps.
+REMOVED_WITH_COMMIT: Final = 64
+REMOVED_IN_STEP: Final = 200
+IDLE_S: Final = 1.0
+# Groups that are safe without the database are told it after so long, or when they are so many.
+OWED_S: Final = 0.5
+OWED_MAX: Final = 1_000
+READ_GROUPS: Final = 16
+
+BESIDE: Final = "telemetry log"
+_EMPTY: Final = seal([])
+
+Group = tuple[int, float, bytes]  # number, at, data
+
+
+class Beside(Protocol):
+    """Files that belong to groups and are on disk before them: the telemetry log."""
+
+    def suffices(self, number: int) -> bool:
+        """Whether what belongs to groups up to this one is safe when it is written to stand alone.
+
+        After a crash it is then there, whatever the journal knows.
+        """
+
+    def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
+        """Put on disk what belongs to groups up to this one; the ends that the journal has not.
+
+        By name, as text. Repeated, it says the same ends, or later ones, until they are
+        committed. When it raises it may have written nothing, or anything beyond those ends.
+        """
+
+    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
+        """These ends are in the journal, or need not be yet."""
+
+
+class Writer(Worker):
+    def __init__(
+        self,
+        database: Database,
+        last_number: int,
+        removed_to: int,
+        on_committed: Callable[[int, int, int], None],
+        on_state: Callable[[str, str], None],
+        prepare: Callable[[Connection], None],
+    ) -> None:
+        super().__init__("journal", on_state)
+        self._database = database
+        # Up to which number, and in the database; how many bytes.
+        self._on_committed = on_committed
+        self._prepare = prepare
+        self.beside: Beside | None = None
+        # An event is set when all before it is safe, a name is one whose ends are to be
+        # forgotten, None only wakes the writer.
+        self._queue: queue.SimpleQueue[Group | threading.Event | str | None] = queue.SimpleQueue()
+        self._flushed: list[threading.Event] = []
+        self._forgotten: list[str] = []
+        self._received: Group | threading.Event | str | None = None  # and not sorted in yet
+        self._begun: list[Group] = []  # parts of a group that is not whole
+        self._waiting: list[Group] = []  # not in the database; those that are safe come first
+        self._waiting_bytes = 0  # of those that are not safe
+        self._owed = 0  # how many are safe, by what stands beside
+        self._owed_since = 0.0
+        self._is_unsure = False
+        self._is_stopping = False
+        self._folded = removed_to
+        self._removed_to = removed_to
+        self._submitted = last_number
+        self._told = last_number, last_number  # up to where `on_committed` was called
+        self._committed_bytes = 0  # since then
+        self.last_number = last_number  # safe up to here,
+        self._recorded = last_number  # and in the database
+
+    # From any thread.
+
+    def submit(self, number: int, data: bytes, at: float) -> None:
+        if number != self._submitted + 1:
+            raise ValueError(f"group {number} cannot follow {self._submitted}")
+        self._submitted = number
+        self._queue.put((number, at, data))
+
+    def folded(self, number: int) -> None:
+        """Groups up to this number are in the tables and may go."""
+        self._folded = number
+        self._queue.put(None)
+
+    def forget_ends(self, name: str) -> None:
+        """Nothing of that name is beside the journal any longer. It may come again."""
+        self._queue.put(name)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was submitted is in the database."""
+        if self.has_ended:  # nobody would answer
+            return False
+        reached = threading.Event()
+        self._queue.put(reached)
+        return reached.wait(max(0.0, timeout_s))
+
+    def stop(self) -> None:
+        """Commit what was submitted, remove what was folded, and end."""
+        self._is_stopping = True
+        self._queue.put(None)
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._queue.put(None)
+
+    # In the thread.
+
+    def run(self) -> None:
+        while True:
+            self._gather()
+            if self._has_more or self._has_rest:
+                self.attempt(self._commit)
+            elif self._is_stopping and self._queue.empty():
+                return
+            if self._abandoned.is_set():
+                return
+            while self._flushed and not self._waiting:
+                self._flushed.pop().set()
+
+    def prepare(self, engine: Engine, connection: Connection) -> None:
+        self._prepare(connection)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether anything is to be made safe, to be told, or to be forgotten."""
+        return (
+            len(self._waiting) > self._owed
+            or len(self._forgotten) > 0
+            or self._told != (self.last_number, self._recorded)
+        )
+
+    @property
+    def _has_rest(self) -> bool:
+        """Whether there is anything for which a commit is not in a hurry."""
+        return self._owed > 0 or self._removed_to < self._folded
+
+    def _gather(self) -> None:
+        """Sleep until there is something to do, then take all that waits."""
+        self._sort_in()
+        while not (
+            self._has_more or self._flushed or self._is_stopping or self._abandoned.is_set()
+        ):
+            try:
+                self._received = self._queue.get(timeout=IDLE_S if self._has_rest else None)
+            except queue.Empty:
+                return
+            self._sort_in()
+        self._gather_more()
+
+    def _gather_more(self) -> None:
+        self._sort_in()
+        while self._waiting_bytes < COMMIT_BYTES_MAX and not self._queue.empty():
+            self._received = self._queue.get_nowait()
+            self._sort_in()
+
+    def _sort_in(self) -> None:
+        """Sort in what was received; if that fails, it is done again."""
+        item = self._received
+        if isinstance(item, threading.Event):
+            self._flushed.append(item)
+        elif isinstance(item, str):
+            self._forgotten.append(item)
+        elif item is not None:
+            if is_continued(item[2]):
+                self._begun = [*self._begun, item]
+            else:
+                whole = [*self._begun, item]
+                size = sum(len(part[2]) for part in whole)
+                self._waiting += whole
+                self._waiting_bytes += size
+                self._begun = []
+        self._received = None
+
+    def _commit(self) -> None:
+        self._gather_more()
+        number = self._waiting[-1][0] if self._waiting else self.last_number
+        if self._is_enough_beside(number):
+            ends = self._write_beside(number, stands_alone=True)
+            self._owed_since = self._owed_since or time.monotonic()
+            self._settle(number, self._recorded, ends)
+            return
+        connection = self.connect(self._database.journal)
+        ends = self._write_beside(number)
+        with connection.begin():
+            groups = self._unsafe(connection) if self._is_unsure else self._waiting
+            self._is_unsure = True
+            for some in _pieces(groups):
+                insert(connection, "journal", ("number", "at", "data"), some)
+            self._record_ends(connection, ends)
+            removed_to = self._remove(connection)
+        self._is_unsure = False
+        self._removed_to = removed_to
+        self._forgotten.clear()
+        self._waiting.clear()
+        self._owed_since = 0.0
+        self._settle(number, number, ends)
+
+    def _is_enough_beside(self, number: int) -> bool:
+        """Whether all that is new is safe without the database."""
+        new = self._waiting[self._owed :]
+        return (
+            self.beside is not None
+            and len(new) > 0
+            and all(group[2] == _EMPTY for group in new)
+            and not (self._forgotten or self._flushed or self._is_unsure or self._is_stopping)
+            and self._owed < OWED_MAX
+            and not (self._owed and time.monotonic() - self._owed_since > OWED_S)
+            and self._folded - self._removed_to < REMOVED_WITH_COMMIT
+            and self._suffices(number)
+        )
+
+    def _suffices(self, number: int) -> bool:
+        assert self.beside is not None
+        try:
+            return self.beside.suffices(number)
+        except Exception as error:  # its reasons are its own, and it is tried again
+            raise Elsewhere(BESIDE, _explain(error)) from error
+
+    def _settle(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
+        """What waited is safe, and in the database so far: tell those who wait for that."""
+        self._owed = len(self._waiting)
+        self._committed_bytes += self._waiting_bytes
+        self._waiting_bytes = 0
+        self.last_number = number
+        self._recorded = recorded
+        try:
+            if ends and self.beside is not None:
+                self.beside.commit(ends, stands_alone=recorded < number)
+        except Exception as error:
+            # The groups are safe whoever was told of it; the ends are said again until they
+            # are taken.
+            raise Elsewhere(BESIDE, _explain(error)) from error
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell those who wait, and if that fails, once more."""
+        if self._told != (self.last_number, self._recorded):
+            self._on_committed(self.last_number, self._recorded, self._committed_bytes)
+            self._told = self.last_number, self._recorded
+            self._committed_bytes = 0
+
+    def _write_beside(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
+        if self.beside is None:
+            return {}
+        try:
+            return self.beside.write(number, stands_alone=stands_alone)
+        except Exception as error:  # its reasons are its own, and it is tried again
+            raise Elsewhere(BESIDE, _explain(error)) from error
+
+    def _unsafe(self, connection: Connection) -> list[Group]:
+        """What waits, but for what an attempt has committed without our knowing."""
+        found = execute(connection, "SELECT max(number) FROM journal").scalar()
+        state = execute(connection, "SELECT removed_to FROM journal_state").scalar_one()
+        self._removed_to = state
+        safe = max(found or 0, state)
+        return [group for group in self._waiting if group[0] > safe]
+
+    def _record_ends(self, connection: Connection, ends: Mapping[str, str]) -> None:
+        """What is forgotten goes first: what is said of its name by now is of another life."""
+        if self._forgotten:
+            marks = repeated("?", len(self._forgotten))
+            execute(connection, f"DELETE FROM stream_ends WHERE name IN ({marks})", self._forgotten)
+        if ends:
+            insert(connection, "stream_ends", ("name", "ends"), ends.items(), ("name",))
+
+    def _remove(self, connection: Connection) -> int:
+        left = self._folded - self._removed_to
+        if left <= 0:
+            return self._removed_to
+        count = REMOVED_IN_STEP
+        if self._waiting:
+            if left < REMOVED_WITH_COMMIT:
+                return self._removed_to
+            count = len(self._waiting) + REMOVED_WITH_COMMIT
+        to = self._removed_to + min(left, count)
+        execute(connection, "DELETE FROM journal WHERE number <= ?", (to,))
+        execute(connection, "UPDATE journal_state SET removed_to = ?", (to,))
+        return to
+
+
+def _pieces(groups: list[Group]) -> Iterator[list[Group]]:
+    """As many at once as a statement is meant for: a database takes no more than 1 GB in one."""
+    some: list[Group] = []
+    size = 0
+    for group in groups:
+        if some and size + len(group[2]) > COMMIT_BYTES_MAX:
+            yield some
+            some, size = [], 0
+        some.append(group)
+        size += len(group[2])
+    if some:
+        yield some
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        said = "disk full" if error.errno in (ENOSPC, EDQUOT) else error.strerror
+        return f"{said} ({error.filename})" if error.filename else said
+    return explain(error)
+
+
+def read_groups(connection: Connection, after: int) -> list[Any]:
+    """Some rows (number, at, data) after a number, without a gap."""
+    rows = execute(
+        connection,
+        "SELECT number, at, data FROM journal WHERE number > ? ORDER BY number LIMIT ?",
+        (after, READ_GROUPS),
+    ).all()
+    for row in rows:
+        after += 1
+        if row[0] != after:
+            raise Corrupt(f"group {after} is missing, {row[0]} is there")
+    return list(rows)

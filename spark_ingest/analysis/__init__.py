@@ -1,0 +1,1 @@
+"""What the jobs share: columns of telemetry, pure machines, lateness."""

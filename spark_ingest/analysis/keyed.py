@@ -1,0 +1,232 @@
+"""A pure machine for each device, driven by its rows in the order of the log.
+
+A `Machine` knows no Spark: it takes a device's rows one by one and gives findings, and all it
+remembers is JSON. `run` puts it into transformWithState, for a stream and for a range alike.
+
+What it is told is a function of the log: a device's rows lie in one partition (or at least each
+partition's are in order), and within a micro-batch they are sorted by partition and offset. So
+it does not matter where micro-batches are cut, nor what was killed when. The one thing that is
+not in the log is silence: a timer is due when the watermark has passed the last row by as much
+as the machine says. If the device speaks again, the gap between its rows says the same, with the
+same keys, so that a finding stands there once.
+
+The watermark is by the broker's clock. A row that Spark finds too old for it makes the run fail
+(`running`); `--skew` is how far behind another a partition may be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import TimestampType
+
+from spark_ingest.analysis.columns import (
+    Telemetry,
+    is_end,
+    known_by,
+    metric_columns,
+    of_topics,
+    reject,
+    screened,
+    text_of,
+    time_of,
+    value_column,
+)
+from spark_ingest.analysis.lateness import interval_text, plus
+from spark_ingest.contract.job import duration, option
+
+Finding = Mapping[str, Any]
+_REJECT: Final = (
+    "struct<stream_partition: int, stream_offset: bigint, received: timestamp, client_id: string,"
+    " topic: string, reason: string, payload: binary>"
+)
+SPARK_EPOCH_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One message of a device."""
+
+    partition: int
+    offset: int
+    at_us: int
+    received_us: int
+    sequence: int | None
+    is_rejected: bool
+    values: Mapping[str, float]
+
+
+class Machine(Protocol):
+    """What happens to one device. It may keep nothing but what `state` returns."""
+
+    def restore(self, state: Any) -> None:
+        """What `state` returned, as JSON gives it back."""
+
+    def state(self) -> Any: ...
+
+    def read(self, reading: Reading) -> Iterable[Finding]: ...
+
+    def silent_at_us(self) -> int | None:
+        """When it should have been heard again, by the broker's clock."""
+
+    def on_silence(self) -> Iterable[Finding]: ...
+
+    def summary(self) -> Iterable[Finding]:
+        """What is said with each micro-batch that had rows of it."""
+
+
+class Maker(Protocol):
+    """Makes machines; it travels to the executors."""
+
+    def __call__(self, device: str) -> Machine: ...
+
+
+@dataclass(frozen=True)
+class Watched(Telemetry):
+    skew_us: int = option(
+        "--skew", duration, "1m", "how far behind another a partition may be read"
+    )
+
+
+def run(
+    rows: DataFrame,
+    options: Watched,
+    make: Maker,
+    result: Sequence[str],
+    *,
+    sequence: str | None = None,
+) -> DataFrame:
+    """Findings, as rows of the columns `result` (`name type`), and what was rejected beside them.
+
+    A row has either a finding or `reject`.
+    """
+    metrics = metric_columns(rows, options)
+    nothing = F.lit(None)
+    rows = screened(rows, options)
+    told = of_topics(rows, options.topics).select(
+        known_by(text_of(rows, options.device, "--device")).alias("device"),
+        "partition",
+        "offset",
+        # A device that should have been heard before the end of the log is silent: no other.
+        F.when(is_end(), plus(F.col("received"), options.skew_us))
+        .otherwise(F.col("received"))
+        .alias("received"),
+        F.unix_micros(time_of(rows, options.time)).alias("at_us"),
+        F.unix_micros("received").alias("received_us"),
+        F.col("reject_reason").isNotNull().alias("is_rejected"),
+        (_sequence(rows, sequence) if sequence else nothing.cast("bigint")).alias("sequence"),
+        F.array(*metrics.values()).cast("array<double>").alias("values"),
+        reject(rows).alias("reject"),
+    )
+    return (
+        told.withWatermark("received", interval_text(options.skew_us))
+        # Of the watermark's column, so that Spark does not take the row away in front of it.
+        .where(~is_end() | (F.col("received") < F.lit(0).cast(TimestampType())))
+        .groupBy("device")
+        .transformWithState(
+            _Processor(make, tuple(metrics), tuple(name for name, _ in map(str.split, result))),
+            ", ".join([*result, f"reject {_REJECT}"]),
+            outputMode="append",
+            timeMode="eventTime",
+        )
+    )
+
+
+def _sequence(rows: DataFrame, path: str) -> Any:
+    return value_column(rows, path, "--sequence")[0].try_cast("bigint")
+
+
+def waiting(spark: SparkSession, checkpoint: str) -> str:
+    """Rows wait for nothing here, but devices are watched for silence."""
+    state = spark.read.format("statestore").option("readRegisteredTimers", "true")
+    found = state.load(checkpoint).count()
+    if not found:
+        return ""
+    return f"the silence of {found:,} devices: it is told when later messages are received"
+
+
+class _Processor(StatefulProcessor):
+    def __init__(self, make: Maker, metrics: tuple[str, ...], names: tuple[str, ...]) -> None:
+        self._make = make
+        self._metrics = metrics
+        self._names = names  # of a finding
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("machine", "json string")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        machine = self._machine(key[0])
+        found: list[Finding] = []
+        told = list(rows)
+        for reading in sorted(map(self._reading, told), key=lambda one: one[:2]):
+            found += machine.read(Reading(*reading))
+        found += machine.summary()
+        self._keep(machine)
+        yield from map(_row, found)
+        nothing = dict.fromkeys(self._names)
+        yield from (Row(**nothing, reject=one["reject"]) for one in told if one["is_rejected"])
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        machine = self._machine(key[0])
+        due_us = machine.silent_at_us()
+        if due_us is not None and _timer_ms(due_us) <= expiredTimerInfo.getExpiryTimeInMs():
+            found = [*machine.on_silence(), *machine.summary()]
+            self._keep(machine)
+            yield from map(_row, found)
+
+    def _machine(self, device: str) -> Machine:
+        machine = self._make(device)
+        kept = self._state.get() if self._state.exists() else None
+        if kept is not None:
+            machine.restore(json.loads(kept[0]))
+        return machine
+
+    def _keep(self, machine: Machine) -> None:
+        self._state.update((json.dumps(machine.state(), separators=(",", ":")),))
+        for timer in self._handle.listTimers():
+            self._handle.deleteTimer(timer)
+        due_us = machine.silent_at_us()
+        if due_us is not None:
+            self._handle.registerTimer(_timer_ms(due_us))
+
+    def _reading(self, row: Row) -> tuple[Any, ...]:
+        values = {
+            name: value
+            for name, value in zip(self._metrics, row["values"], strict=True)
+            if value is not None
+        }
+        return (
+            row["partition"],
+            row["offset"],
+            row["at_us"],
+            row["received_us"],
+            row["sequence"],
+            row["is_rejected"],
+            values,
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def _timer_ms(due_us: int) -> int:
+    return due_us // 1_000 + 1
+
+
+def _row(finding: Finding) -> Row:
+    return Row(**finding, reject=None)
+
+
+def time(us: int) -> datetime:
+    """A moment as Spark's rows have it."""
+    return datetime.fromtimestamp(us / SPARK_EPOCH_US, UTC)

@@ -1,0 +1,1 @@
+"""A bridge from any MQTT broker into a log."""

@@ -1,0 +1,341 @@
+"""`fleetmq spark bridge`: messages of any MQTT 5 broker into a log of one's own.
+
+    fleetmq spark bridge --broker mqtt://host:1883 --filter 'fleet/#' --log data --stream telemetry
+
+So the same jobs serve a fleet on mosquitto or EMQX. It is a client with a session that outlives
+its connections, and acknowledges a message when it is on disk: what is published at QoS 1 and
+acknowledged to its publisher gets into the log, whatever is killed when, as long as the other
+broker keeps the session. It may get there twice (see `bridge_session`).
+
+Exit codes: 0 it was told to stop, 1 it could not go on, 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from mqtt_broker.streams.format.errors import Invalid, StreamError
+from mqtt_broker.streams.format.stream_settings import Settings, parse_bytes, parse_duration
+from mqtt_broker.streams.remote.remote_source import stream_root
+from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.stream import Stream
+from mqtt_broker.streams.write.writer import LogWriter
+from spark_ingest.bridge.session import Broker, Device, Refused, Session
+from spark_ingest.payloads.schemas import SchemaError, parse_schema, shape_of
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+PAUSE_S_MIN: Final = 0.5
+PAUSE_S_MAX: Final = 30.0
+TELL_S: Final = 10.0
+MAINTAIN_S: Final = 10.0
+_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+_LEVEL: Final = re.compile(r"level:([1-9]\d{0,3})")
+Say = Callable[[str], None]
+
+
+class BridgeError(Exception):
+    """The command line is wrong: one line that names the option."""
+
+    def __init__(self, option: str, why: str) -> None:
+        super().__init__(f"{option}: {why}")
+
+
+def add_bridge_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--broker", required=True, metavar="URL", help="mqtt://, mqtts://, ws:// or wss://")
+    add("--filter", action="append", required=True, metavar="FILTER", help="which topics; repeat")
+    add("--log", required=True, metavar="DIR", help="the log; it is made when it is not there")
+    add("--stream", required=True, metavar="NAME", help="the stream; it is made, too")
+    add("--partitions", metavar="N", help="of a new stream (1)")
+    add("--partition-by", metavar="RULE", help="of a new stream (client: by device)")
+    add("--retain", metavar="TIME", help="how long messages are kept, as 7d (always)")
+    add("--max-bytes", metavar="SIZE", help="how much is kept, as 10GB (all)")
+    add("--event-time", metavar="RULE", help="where devices say when it was, as json:$.ts")
+    add("--sent-time", metavar="RULE", help="where they say when they sent it")
+    add("--schema", metavar="FILE", help="JSON Schema of the payloads")
+    add(
+        "--device", default="topic", metavar="RULE",
+        help="what becomes the client id: topic, level:N of it, or property:NAME (topic)",
+    )  # fmt: skip
+    add("--client-id", metavar="ID", help="of the session (fleetmq-bridge-STREAM)")
+    add("--username", metavar="NAME")
+    add("--password-file", metavar="FILE", help="its first line")
+    add("--cafile", metavar="FILE", help="trust these certificates")
+    add("--cert", metavar="FILE", help="our certificate")
+    add("--key", metavar="FILE", help="its key")
+    add("--insecure", action="store_true", help="do not check the name in the certificate")
+    add("--inflight", default="2000", metavar="N", help="messages before an acknowledgement (2000)")
+    add("--session-expiry", default="7d", metavar="TIME", help="how long it may be away (7d)")
+    add("--keepalive", default="30", metavar="S", help="seconds (30)")
+    add("--quiet", action="store_true", help="say nothing while all is well")
+
+
+def run_bridge(args: argparse.Namespace, say: Say | None = None) -> int:
+    """Until SIGINT or SIGTERM, or until it cannot go on."""
+    say = say or _to_stderr
+    try:
+        broker, device = _broker(args), device_rule(args.device)
+        wanted = _wanted(args)
+        log = Log.open(stream_root(Path(args.log)), report=say)
+    except (BridgeError, Invalid) as error:
+        say(f"fleetmq spark bridge: {error}")
+        return WRONG_USAGE
+    except (OSError, StreamError) as error:
+        say(f"fleetmq spark bridge: --log: {error}")
+        return FAILED
+    try:
+        stream = _stream(log, args.stream, wanted)
+        with _stopping() as stop:
+            return _run(log, stream, broker, device, stop, say, is_quiet=args.quiet)
+    except (BridgeError, Invalid) as error:
+        say(f"fleetmq spark bridge: {error}")
+        return WRONG_USAGE
+    except (OSError, StreamError) as error:
+        say(f"fleetmq spark bridge: {error}")
+        return FAILED
+    finally:
+        log.close()
+
+
+def _run(
+    log: Log,
+    stream: Stream,
+    broker: Broker,
+    device: Device,
+    stop: threading.Event,
+    say: Say,
+    *,
+    is_quiet: bool,
+) -> int:
+    session = Session(broker, stream, LogWriter(log), device, say)
+    watch = _Watch(log, session, say, is_quiet=is_quiet)
+    pauses = _pauses()
+    while not stop.is_set():
+        try:
+            session.connect(stop.is_set)
+            if stop.is_set():
+                break
+            watch.say(f"connected to {broker} as {broker.client_id!r}, into {stream.name!r}")
+            pauses = _pauses()
+            session.serve(stop.is_set, watch.look)
+        except Refused as refused:
+            session.flush(is_last=True)
+            say(f"fleetmq spark bridge: {refused}")
+            return FAILED
+        except OSError as error:
+            pause_s = next(pauses)
+            say(f"{broker}: {error}; again in {pause_s:.1f} s")
+            stop.wait(pause_s)
+            watch.look()
+    session.close()
+    watch.tell()
+    return DONE
+
+
+class _Watch:
+    """What is to be done and said now and then."""
+
+    def __init__(self, log: Log, session: Session, say: Say, *, is_quiet: bool) -> None:
+        self._log = log
+        self._session = session
+        self._say = say
+        self._is_quiet = is_quiet
+        now = time.monotonic()
+        self._told_at = self._maintained_at = now
+        self._told = 0
+
+    def say(self, line: str) -> None:
+        if not self._is_quiet:
+            self._say(line)
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now - self._maintained_at >= MAINTAIN_S:
+            self._maintained_at = now
+            self._log.maintain(time.time_ns() // 1_000)
+        if now - self._told_at >= TELL_S:
+            self.tell()
+
+    def tell(self) -> None:
+        now = time.monotonic()
+        figures = self._session.figures
+        rate = (figures.messages - self._told) / max(1e-3, now - self._told_at)
+        line = (
+            f"{figures.messages:,} messages, {figures.acknowledged:,} acknowledged, {rate:,.0f}/s"
+        )
+        if figures.repeats:
+            line += f", {figures.repeats:,} sent again"
+        if figures.lost_qos0:
+            line += f", {figures.lost_qos0:,} of QoS 0 lost"
+        self.say(line)
+        self._told_at, self._told = now, figures.messages
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = PAUSE_S_MIN
+    while True:
+        yield pause_s * random.uniform(0.7, 1.0)
+        pause_s = min(PAUSE_S_MAX, 2 * pause_s)
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """Set by SIGINT and SIGTERM, where they can be listened to."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+# What the command line means.
+
+
+def device_rule(text: str) -> Device:
+    """Who a message is about; where there is none such, its topic."""
+    level = _LEVEL.fullmatch(text)
+    if text == "topic":
+        return lambda topic, user: topic
+    if level is not None:
+        number = int(level[1]) - 1
+
+        def of_level(topic: str, user: list[tuple[str, str]]) -> str:
+            levels = topic.split("/")
+            return levels[number] if number < len(levels) else topic
+
+        return of_level
+    kind, _, name = text.partition(":")
+    if kind == "property" and name:
+        return lambda topic, user: next((value for key, value in user if key == name), topic)
+    raise BridgeError("--device", f"{text!r} is none of topic, level:N and property:NAME")
+
+
+def _broker(args: argparse.Namespace) -> Broker:
+    try:
+        url = urlsplit(args.broker)
+        port = url.port
+    except ValueError as error:
+        raise BridgeError("--broker", str(error)) from None
+    if url.scheme not in _PORTS or not url.hostname:
+        raise BridgeError("--broker", "it has to look like mqtt://host:1883 (or mqtts, ws, wss)")
+    is_tls = url.scheme in ("mqtts", "wss")
+    for option in ("cafile", "cert", "key"):
+        path = getattr(args, option)
+        if path and not is_tls:
+            raise BridgeError(
+                f"--{option}", "the broker is not spoken to by TLS: mqtts:// or wss://"
+            )
+        if path and not Path(path).is_file():
+            raise BridgeError(f"--{option}", f"there is no file {path}")
+    if bool(args.cert) != bool(args.key):
+        raise BridgeError("--cert", "a certificate and its key belong together")
+    for text in args.filter:
+        _check_filter(text)
+    password = unquote(url.password) if url.password else None
+    if args.password_file:
+        password = _first_line("--password-file", args.password_file)
+    username = args.username or (unquote(url.username) if url.username else None)
+    if password is not None and username is None:
+        raise BridgeError("--username", "there is a password, and nobody whose it is")
+    return Broker(
+        url.hostname,
+        port or _PORTS[url.scheme],
+        args.client_id or f"fleetmq-bridge-{args.stream}",
+        tuple(args.filter),
+        transport="websockets" if url.scheme in ("ws", "wss") else "tcp",
+        path=url.path or "/mqtt",
+        is_tls=is_tls,
+        ca_file=args.cafile,
+        cert_file=args.cert,
+        key_file=args.key,
+        is_insecure=args.insecure,
+        username=username,
+        password=password,
+        keepalive_s=_whole("--keepalive", args.keepalive, 65_535),
+        inflight_max=_whole("--inflight", args.inflight, 65_535),
+        session_expiry_s=min(0xFFFFFFFE, parse_duration("--session-expiry", args.session_expiry)),
+    )
+
+
+def _check_filter(text: str) -> None:
+    levels = text.split("/")
+    for at, level in enumerate(levels):
+        is_last = at == len(levels) - 1
+        if ("#" in level and (level != "#" or not is_last)) or ("+" in level and level != "+"):
+            raise BridgeError("--filter", f"{text!r} is no topic filter")
+    if not text or len(text.encode()) > 65_535:
+        raise BridgeError("--filter", "it is empty or too long")
+
+
+def _first_line(option: str, path: str) -> str:
+    try:
+        return Path(path).read_text().partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        raise BridgeError(option, f"{path}: {why}") from None
+
+
+def _whole(option: str, text: str, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+        raise BridgeError(option, f"{text!r} is no whole number from 1 to {most}")
+    return int(text)
+
+
+def _wanted(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the stream that were said."""
+    found: dict[str, Any] = {}
+    if args.partitions is not None:
+        found["partitions"] = _whole("--partitions", args.partitions, 256)
+    if args.retain is not None:
+        found["retain_s"] = parse_duration("--retain", args.retain)
+    if args.max_bytes is not None:
+        found["max_bytes"] = parse_bytes("--max-bytes", args.max_bytes)
+    for option in ("partition_by", "event_time", "sent_time"):
+        if getattr(args, option) is not None:
+            found[option] = getattr(args, option)
+    if args.schema is not None:
+        try:
+            found["schema"] = parse_schema(Path(args.schema).read_text())
+            shape_of(found["schema"])
+        except (OSError, UnicodeDecodeError, SchemaError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise BridgeError("--schema", f"{args.schema}: {why}") from None
+    Settings(args.stream, **found).checked()
+    return found
+
+
+def _stream(log: Log, name: str, wanted: dict[str, Any]) -> Stream:
+    if name not in log.streams:
+        return log.create(Settings(name, **wanted))
+    partitions = log.streams[name].settings.partitions
+    if wanted.get("partitions", partitions) != partitions:
+        raise BridgeError("--partitions", f"stream {name!r} has {partitions}, which stays")
+    if wanted:
+        log.change(name, **wanted)
+    return log.streams[name]

@@ -1,0 +1,130 @@
+"""What a sink is, and what it is given.
+
+    sqlite:///out.db, postgresql://...     any SQLAlchemy URL
+    parquet:DIR or parquet:hdfs://...      directories of Parquet files
+    mqtt://host:1883?topic=alerts/{device} messages
+    console:                               rows as text
+    python:package.module:Class?key=value  your own: Class(rest of the URL), with the methods below
+
+A batch that was written before, wholly or half, is written again after a crash, with the same
+query, number and rows. `write` has to make one of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_ingest.contract.job import Output
+
+
+class SinkError(Exception):
+    """A sink cannot take what it is given: one line for the operator."""
+
+
+class Batch:
+    """The results of one micro-batch, or of a whole range of the log."""
+
+    def __init__(
+        self,
+        query: str,
+        number: int,
+        job: str,
+        frame: DataFrame,
+        outputs: tuple[Output, ...],
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.query = query  # the checkpoint's id: another checkpoint counts batches from 0 again
+        self.number = number
+        self.job = job
+        self.frame = frame
+        self.outputs = outputs
+        self._check = check  # raises when what was computed may not be written
+        self.dead_letters = 0  # rows that sinks could not take, and put aside
+
+    @cached_property
+    def tables(self) -> Mapping[str, pa.Table]:
+        """The rows of each output, on the driver. Computed once, whoever asks."""
+        columns = []
+        for output in self.outputs:
+            columns.append(F.col(output.name).isNotNull().alias(output.name))
+            columns += [
+                F.col(output.name).getField(name).alias(f"{output.name} {name}")
+                for name in self.fields(output)
+            ]
+        everything = self.frame.select(*columns).toArrow()
+        self._check()
+        found = {}
+        for output in self.outputs:
+            names = self.fields(output)
+            rows = everything.filter(everything.column(output.name))
+            rows = rows.select([f"{output.name} {name}" for name in names])
+            found[output.name] = rows.rename_columns(names).combine_chunks()
+        return found
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether `tables` has been computed."""
+        return "tables" in self.__dict__
+
+    def fields(self, output: Output) -> list[str]:
+        return list(self.frame.schema[output.name].dataType.names)  # type: ignore[attr-defined]
+
+    def rows_of(self, output: Output) -> DataFrame:
+        """The same as a frame, for sinks that let executors write."""
+        return self.frame.where(F.col(output.name).isNotNull()).select(f"{output.name}.*")
+
+
+class Sink(Protocol):
+    def write(self, batch: Batch) -> None:
+        """Take a batch, once however often it comes; raise if it is not safe in the end."""
+
+    def close(self) -> None: ...
+
+
+# The scheme of a URL, and the module with its `open_sink(url)`. Everything else is SQLAlchemy's.
+_MODULES: Final = {
+    "console": "spark_ingest.sinks.console",
+    "mqtt": "spark_ingest.sinks.mqtt",
+    "mqtts": "spark_ingest.sinks.mqtt",
+    "parquet": "spark_ingest.sinks.parquet",
+}
+OWN: Final = "python"
+SQL: Final = "spark_ingest.sinks.sql"
+
+
+def scheme_of(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def is_sql(url: str) -> bool:
+    return scheme_of(url) not in (*_MODULES, OWN)
+
+
+def open_sink(url: str, *, prefix: str = "") -> Sink:
+    """The sink for a URL; `prefix` is put in front of table names. SinkError."""
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        raise SinkError(f"{url!r} is no URL: say sqlite:///FILE, parquet:DIR, mqtt://HOST, ...")
+    if scheme == OWN:
+        return _own(rest)
+    module = importlib.import_module(_MODULES.get(scheme.lower(), SQL))
+    sink: Sink = module.open_sink(url, prefix)
+    return sink
+
+
+def _own(text: str) -> Sink:
+    place, _, query = text.partition("?")
+    module, _, name = place.partition(":")
+    try:
+        kind: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SinkError(f"python:{place}: {error}") from None
+    sink: Sink = kind(query)
+    return sink

@@ -1,0 +1,1 @@
+"""Payloads to typed columns."""

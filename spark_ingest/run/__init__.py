@@ -1,0 +1,1 @@
+"""Run a job on Spark."""

@@ -1,0 +1,1 @@
+"""The telemetry log as a Spark data source."""

@@ -1,0 +1,63 @@
+"""docs/HTTP.md names every path and every metric there is, and none that is not."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from aiohttp import web
+
+from mqtt_broker.http_api.application import make_app
+from mqtt_broker.http_api.limits import Limits
+from mqtt_broker.http_api.pages.metrics import _Collected
+from mqtt_broker.http_api.request.broker_interface import (
+    ReplayFigures,
+    Snapshot,
+    StoreFigures,
+    WatchFigures,
+)
+from mqtt_broker.http_api.request.middleware import Site
+from mqtt_broker.streams.remote import http_protocol
+from tests.http_api.brokers import LogBroker
+from tests.server.process import document
+
+
+def test_every_path(broker: LogBroker) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        site = Site(broker, None, pool, Limits(), "", True, print)
+        app = make_app(site)
+    text = document("docs/HTTP.md")
+    for route in app.router.routes():
+        assert isinstance(route, web.ResourceRoute)
+        if route.method != "HEAD":
+            assert route.resource is not None
+            path = route.resource.canonical.replace("{name}", "NAME")
+            path = path.replace("{partition}", "pK").replace("{group}", "billing")
+            curl = path.replace("/api/v1/streams/NAME", "$API/telemetry")
+            assert f"{route.method} {path}" in text or curl in text, path
+
+
+def test_every_metric() -> None:
+    access = dict.fromkeys(
+        ("waiting", "hashes", "reloads", "reload_failures", "audit_lines_lost", "bans"), 0
+    )
+    found = Snapshot("x", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures())
+    kept = {
+        (family.name + ("_total" if family.type == "counter" else ""), family.type)
+        for family in _Collected(found, WatchFigures()).collect()
+    }
+    told = re.findall(r"^\| `(fleetmq_\w+)` \| (\w+) \|", document("docs/HTTP.md"), re.MULTILINE)
+    assert set(told) == kept
+    assert len(told) == len(kept)
+
+
+def test_every_header_and_every_limit() -> None:
+    text = document("docs/HTTP.md")
+    for name in vars(http_protocol):
+        value = getattr(http_protocol, name)
+        if isinstance(value, str) and value.startswith("FleetMQ-"):
+            assert f"`{value}`" in text
+    limits = Limits()
+    assert f"| connections | {limits.connections_max:,};" in text
+    assert f"| {limits.idle_s:g} s |" in text
+    assert str(http_protocol.BYTES_MAX) in text

@@ -1,0 +1,165 @@
+"""The configuration taken up again while clients are there: ways in, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from mqtt_broker.security import sql
+from mqtt_broker.security.protection.bans import make_ban, write_bans
+from tests.security.people import HASHES
+from tests.security.test_server import FILE, RULES, code, enter, running, suback, take_up, write
+from tests.security.test_tokens import SECRET, token
+from tests.server.running import Running
+
+TOKENS = '[[auth]]\ntype = "jwt"\nkey_file = "DIR/key"\n'
+
+
+def bearer(name: str = "eve") -> bytes:
+    return token({"sub": name, "exp": time.time() + 600})
+
+
+def files(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "key").chmod(0o600)
+    return write(tmp_path, text)
+
+
+def taken_up(broker: Running, path: Path, text: str) -> None:
+    """The file as it is to be, and the moment when it counts."""
+    reload = broker.server.reload
+    after = reload.count + reload.failures + len(reload._watched)
+    path.write_text(text.replace("DIR", str(path.parent)))
+    take_up(broker)
+    broker.wait_until(lambda: reload.count + reload.failures == after)
+
+
+def test_another_way_in_counts_at_once_and_harms_nobody(tmp_path: Path) -> None:
+    path = files(tmp_path, FILE)
+    with running(path) as broker:
+        ann = enter(broker, "a", "ann")
+        assert code(broker, "x", "u", password=bearer()) == 0x86
+        taken_up(broker, path, FILE + TOKENS)
+        eve = enter(broker, "e", "u", password=bearer())
+        bob = enter(broker, "b", "bob")
+        guardian = broker.server.guardian
+        assert guardian is not None and guardian.door.chain is not None
+        hashes = guardian.door.chain.passwords.hashes
+        enter(broker, "b2", "bob").sock.close()  # what is remembered stays remembered
+        assert guardian.door.chain.passwords.hashes == hashes
+        # Without the password file: who came in by it stays, and nobody else comes.
+        taken_up(broker, path, TOKENS)
+        assert code(broker, "x", "bob") == 0x86
+        enter(broker, "e2", "u", password=bearer()).sock.close()
+        for raw in (ann, bob, eve):
+            assert suback(raw, "t") == 0
+            raw.sock.close()
+        names = [
+            name for name in broker.server.reload._watched if name.startswith(("pass", "keys"))
+        ]
+        assert names == [f"keys of jwt, {tmp_path}/key"]
+
+
+def test_a_way_that_stays_keeps_what_it_knows(tmp_path: Path) -> None:
+    path = files(tmp_path, FILE)
+    with running(path) as broker:
+        ann, bob = enter(broker, "a", "ann"), enter(broker, "b", "bob")
+        taken_up(broker, path, TOKENS + FILE)
+        (tmp_path / "users").write_text(f"ann:{HASHES['ann']}\n")
+        take_up(broker)
+        assert bob.packet()[0] == 0xE0  # still looked after: he is no user any more
+        assert suback(ann, "t") == 0
+        for raw in (ann, bob):
+            raw.sock.close()
+
+
+def test_two_ways_with_one_file_are_both_read_again(tmp_path: Path) -> None:
+    twice = FILE + 'name = "one"\n' + FILE + 'name = "two"\n'
+    with running(files(tmp_path, twice)) as broker:
+        found = [name for name in broker.server.reload._watched if "users" in name]
+        assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (FILE + '[[auth]]\ntype = "jwt"\nkey_file = "DIR/none"\n', "none: No such file"),
+        (FILE + 'listeners = ["nowhere"]\n', "no listener is named 'nowhere'"),
+        ("", "the first [[auth]], or none, needs a new start"),
+        (FILE + "[[auth", "not TOML"),
+        (FILE + RULES.replace('"allow"', '"perhaps"'), "permit is allow or deny"),
+        (FILE + '[[acl]]\ndatabase_url = "sqlite:///x"\n', "needs a new start"),
+    ],
+)
+def test_what_is_wrong_changes_nothing_and_is_said_each_time(
+    tmp_path: Path, text: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fleetmq")
+    path = files(tmp_path, FILE + RULES)
+    with running(path) as broker:
+        ann = enter(broker, "a", "ann")
+        for _ in range(2):
+            caplog.clear()
+            taken_up(broker, path, text)
+            said = [r.getMessage() for r in caplog.records if r.name == "fleetmq"]
+            said = [line for line in said if "rules of" in line]
+            assert len(said) == 1 and "not taken up, the old one stays: " in said[0]
+            assert why in said[0]
+        assert suback(ann, "d/a/x") == 0 and suback(ann, "other") == 0x87
+        assert code(broker, "b", "bob") == 0
+        ann.sock.close()
+
+
+def test_a_role_in_a_table_that_is_taken_away(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/accounts.db"
+    engine = sql.open_engine(url)
+    sql.put_user(engine, "ann", "password", HASHES["ann"], ["ops"])
+    text = f'[[auth]]\ntype = "sql"\ndatabase_url = "{url}"\ncache_s = 0\n'
+    with running(write(tmp_path, text + RULES + "[security]\npoll_s = 0.1\n")) as broker:
+        ann = enter(broker, "a", "ann")
+        assert suback(ann, "ops/#") == 0
+        sql.put_user(engine, "ann", "password", HASHES["ann"], [])
+        assert ann.packet()[0] == 0xE0
+        again = enter(broker, "a", "ann")
+        assert suback(again, "ops/#") == 0x87
+        guardian = broker.server.guardian
+        assert guardian is not None and len(guardian._engines) == 1
+        taken_up(broker, tmp_path / "fleetmq.toml", FILE + RULES)
+        assert not guardian._engines and suback(again, "d/a/x") == 0
+        assert code(broker, "b", "bob") == 0
+        for raw in (ann, again):
+            raw.sock.close()
+    engine.dispose()
+
+
+def test_a_ban_in_a_file_of_another_kind_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path, FILE + '[security]\nbans_file = "DIR/bans"\n')
+    write_bans(str(tmp_path / "bans"), [make_ban("client", "x")])
+    with running(path) as broker:
+        assert code(broker, "x", "ann") == 0x8A
+        (tmp_path / "bans").write_text('{"kind": "client", "value": 7}\n')
+        take_up(broker)
+        broker.wait_until(lambda: broker.server.reload.failures == 1)
+        assert code(broker, "x", "ann") == 0x8A
+    assert f"bans {tmp_path}/bans: not taken up" in caplog.text
+    assert "line 1: not a ban" in caplog.text
+
+
+def test_salts_of_strangers_outlive_a_restart(tmp_path: Path) -> None:
+    from mqtt_broker.server.services.auth_methods import SALTS, OpenWays
+
+    (tmp_path / "data").mkdir()
+    data_dir = str(tmp_path / "data")
+    ways = OpenWays((), lambda url: None, time.time)
+    secret = ways.salt_secret(data_dir)
+    assert OpenWays((), lambda url: None, time.time).salt_secret(data_dir) == secret
+    kept = tmp_path / "data" / SALTS
+    assert kept.stat().st_mode & 0o777 == 0o600 and secret.hex() not in kept.read_text()
+    kept.write_text("rubbish")
+    assert ways.salt_secret(data_dir) != secret  # it starts all the same
+    assert ways.salt_secret("") != ways.salt_secret(str(tmp_path / "none"))

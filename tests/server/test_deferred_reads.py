@@ -1,0 +1,595 @@
+"""Lazy sockets: those of clients that only acknowledge are read many at a time, never too late.
+
+The first half turns `Turns` by hand, where each poll can be looked at. The second half has
+real clients on the broker's own loop, and looks at the broker from outside: whatever asks
+the loop would wake it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mqtt_broker.codec.constants import V5, V311
+from mqtt_broker.codec.decode import Decoder
+from mqtt_broker.codec.packets import Publish, Will
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.inbound.acknowledge import LATER, NOW, ONLY_ACKS, SOON, UNREAD_MAX
+from mqtt_broker.server.net import poller as turns_module
+from mqtt_broker.server.net.poller import LAG_S, Turns
+from tests.core.peers import connect, disconnect, publish, subscribe
+from tests.server.running import PATIENCE_S, Raw, Running
+
+PING = b"\xc0\x00"
+PONG = b"\xd0\x00"
+
+
+# `Turns` by hand.
+
+
+class Bench:
+    """Turns with one lazy and one ordinary socket; `served` says who was read, in order."""
+
+    def __init__(self, *, may_lag: bool = True) -> None:
+        self.turns = Turns(may_lag=may_lag)
+        self.served: list[str] = []
+        self.lazy, self.far_lazy = socket.socketpair()
+        self.plain, self.far_plain = socket.socketpair()
+        self.turns.add(self.lazy.fileno(), self.reads(self.lazy, "lazy"))
+        self.turns.add(self.plain.fileno(), self.reads(self.plain, "plain"))
+        self.turns.set_lazy(self.lazy.fileno(), True)
+
+    def reads(self, sock: socket.socket, name: str) -> Callable[[], None]:
+        def read() -> None:
+            sock.recv(100)
+            self.served.append(name)
+            self.turns.is_wanted = True  # ends the wait
+
+        return read
+
+    def expect(self, urgency: int = LATER) -> None:
+        """A turn in which something was sent to the lazy socket."""
+        self.turns.expect(urgency)
+        self.turns.serve([])
+
+    def wakes(self) -> bool:
+        """Whether the kernel would end a wait now."""
+        return bool(self.turns.poller.poll(0, 10))
+
+    def close(self) -> None:
+        self.turns.close()
+        for sock in (self.lazy, self.far_lazy, self.plain, self.far_plain):
+            sock.close()
+
+
+@pytest.fixture(params=["epoll", "any poller"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    if request.param == "any poller":
+        monkeypatch.setattr(turns_module, "_new_poller", turns_module._Epoll)
+    one = Bench()
+    yield one
+    one.close()
+
+
+def test_an_expected_acknowledgement_wakes_nobody_and_is_read_after_the_lag(bench: Bench) -> None:
+    bench.expect()
+    bench.far_lazy.send(b"x")
+    assert not bench.wakes()
+    start = time.monotonic()
+    assert bench.turns.wait(-1.0) == []
+    assert bench.served == ["lazy"]
+    assert time.monotonic() - start >= LAG_S * 0.9
+
+
+def test_what_is_wanted_soon_is_read_in_the_turn_that_something_else_causes(bench: Bench) -> None:
+    bench.expect(SOON)
+    bench.far_lazy.send(b"x")
+    assert not bench.wakes()
+    bench.far_plain.send(b"x")
+    assert bench.turns.wait(-1.0) == []
+    assert sorted(bench.served) == ["lazy", "plain"]
+
+
+def test_what_is_not_wanted_soon_is_left_alone_in_other_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    bench.expect()
+    bench.far_lazy.send(b"x")
+    for _ in range(3):
+        bench.far_plain.send(b"x")
+        assert bench.turns.wait(-1.0) == []
+    assert bench.served == ["plain"] * 3
+    bench.expect(SOON)
+    bench.far_plain.send(b"x")
+    bench.turns.wait(-1.0)
+    assert sorted(bench.served) == ["lazy", "plain", "plain", "plain", "plain"]
+
+
+def test_more_of_them_than_fit_into_a_turn_are_read_in_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    monkeypatch.setattr(turns_module, "EVENTS_MAX", 1)
+    near, far = socket.socketpair()
+    with near, far:
+        bench.turns.add(near.fileno(), bench.reads(near, "other"))
+        bench.turns.set_lazy(near.fileno(), True)
+        bench.expect(SOON)
+        bench.far_lazy.send(b"x")
+        far.send(b"x")
+        for _ in range(2):
+            bench.turns.expect(LATER)
+            bench.far_plain.send(b"x")
+            bench.turns.wait(-1.0)
+        assert sorted(bench.served) == ["lazy", "other", "plain", "plain"]
+        bench.turns.remove(near.fileno())
+
+
+def test_others_cannot_put_it_off_for_longer_than_the_lag(bench: Bench) -> None:
+    bench.expect()
+    bench.far_lazy.send(b"x")
+    start = time.monotonic()
+    while "lazy" not in bench.served:
+        bench.far_plain.send(b"x")
+        bench.turns.wait(-1.0)
+        assert time.monotonic() - start < PATIENCE_S
+
+
+def test_what_is_wanted_now_wakes_though_it_was_sent_between_two_turns(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    bench.expect()
+    bench.turns.expect(NOW)
+    bench.far_lazy.send(b"x")
+    bench.turns.wait(PATIENCE_S)
+    assert bench.served == ["lazy"]
+
+
+def test_when_nothing_was_sent_to_it_it_wakes_like_any_other(bench: Bench) -> None:
+    bench.far_lazy.send(b"x")
+    assert bench.wakes()
+    assert bench.turns.wait(-1.0) == []
+    assert bench.served == ["lazy"]
+
+
+def test_after_one_lag_it_wakes_again(bench: Bench) -> None:
+    bench.expect()
+    assert bench.turns.wait(2 * LAG_S) == []
+    bench.far_lazy.send(b"x")
+    assert bench.wakes()
+    bench.turns.wait(-1.0)
+    assert bench.served == ["lazy"]
+
+
+def test_when_something_waits_for_its_acknowledgement_it_wakes(bench: Bench) -> None:
+    bench.expect(NOW)
+    bench.far_lazy.send(b"x")
+    assert bench.wakes()
+
+
+def test_without_a_wait_of_our_own_nothing_lags() -> None:
+    bench = Bench(may_lag=False)
+    try:
+        bench.expect()
+        bench.far_lazy.send(b"x")
+        assert bench.wakes()
+    finally:
+        bench.close()
+
+
+def test_a_wait_of_no_time_serves_what_is_there(bench: Bench) -> None:
+    bench.expect()
+    bench.far_lazy.send(b"x")
+    assert bench.turns.wait(0.0) == []
+    assert bench.served == ["lazy"]
+
+
+def test_a_short_wait_is_not_made_longer_by_the_lag(bench: Bench) -> None:
+    bench.expect()
+    start = time.monotonic()
+    bench.turns.wait(LAG_S / 10)
+    bench.turns.wait(0.0)
+    assert time.monotonic() - start < 0.5
+    assert bench.served == []
+
+
+def test_back_among_the_others(bench: Bench) -> None:
+    bench.turns.set_lazy(bench.lazy.fileno(), False)
+    bench.expect()
+    bench.far_lazy.send(b"x")
+    assert bench.wakes()
+    bench.turns.wait(-1.0)
+    assert bench.served == ["lazy"]
+
+
+def test_paused_and_resumed_while_lazy(bench: Bench) -> None:
+    fd = bench.lazy.fileno()
+    bench.turns.watch(fd, None, None)
+    bench.far_lazy.send(b"x")
+    bench.expect()
+    bench.turns.wait(2 * LAG_S)
+    assert bench.served == []
+    bench.turns.watch(fd, bench.reads(bench.lazy, "again"), None)
+    bench.turns.wait(-1.0)
+    assert bench.served == ["again"]
+
+
+def test_writable_while_lazy(bench: Bench) -> None:
+    fd = bench.lazy.fileno()
+
+    def write() -> None:
+        bench.served.append("written")
+        bench.turns.watch(fd, bench.reads(bench.lazy, "lazy"), None)
+        bench.turns.is_wanted = True
+
+    bench.turns.watch(fd, bench.reads(bench.lazy, "lazy"), write)
+    bench.expect()
+    bench.turns.wait(-1.0)
+    assert bench.served == ["written"]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_removed_while_lazy(bench: Bench, is_paused: bool) -> None:
+    fd = bench.lazy.fileno()
+    bench.expect()
+    bench.far_lazy.close()
+    if is_paused:
+        bench.turns.watch(fd, None, None)
+    bench.turns.remove(fd)
+    bench.lazy.close()
+    bench.far_plain.send(b"x")
+    assert bench.turns.wait(-1.0) == []
+    assert bench.served == ["plain"]
+    assert not bench.wakes()
+
+
+def test_a_hang_up_while_lazy_and_paused_is_no_busy_loop(bench: Bench) -> None:
+    bench.turns.watch(bench.lazy.fileno(), None, None)
+    bench.far_lazy.close()
+    assert not bench.wakes()
+    bench.expect()
+    bench.turns.wait(2 * LAG_S)
+    assert not bench.wakes()
+
+
+# Real clients on the broker's own loop.
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Look from outside, without waking the loop."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.0005)
+
+
+def deliveries(raw: Raw, version: int = V5) -> Iterator[Publish]:
+    decoder = Decoder(from_server=True, version=version)
+    while True:
+        for packet in decoder.feed(raw.packet()):
+            assert isinstance(packet, Publish), packet
+            yield packet
+
+
+def acknowledge(raw: Raw, packet: Publish) -> None:
+    for packet_id in packet.packet_ids():
+        raw.send(b"\x40\x02" + packet_id.to_bytes(2, "big"))
+
+
+class Scene:
+    """A publisher and a subscriber `s` whose socket has become lazy."""
+
+    def __init__(self, broker: Running, stack: contextlib.ExitStack, raw: bytes = b"") -> None:
+        self.broker = broker
+        self.publisher = stack.enter_context(broker.client("p"))
+        self.raw = stack.enter_context(broker.raw())
+        self.raw.send(raw or connect("s"))
+        assert self.raw.packet()[3] == 0
+        self.raw.send(subscribe(V5, "a", qos=1))
+        assert self.raw.packet()[0] == 0x90
+        self.incoming = deliveries(self.raw)
+        self.make_lazy()
+
+    def make_lazy(self) -> None:
+        """It acknowledges alone until the broker counts on that."""
+        for number in range(ONLY_ACKS):
+            assert not self.is_lazy
+            self.publish(b"%d" % number)
+            self.receive(b"%d" % number)
+            until(lambda: not self.under_way)
+        until(lambda: self.is_lazy)
+
+    @property
+    def connection(self) -> Connection:
+        return self.broker.server.broker.connections["s"]
+
+    @property
+    def is_lazy(self) -> bool:
+        return len(self.broker.server.turns._lazy_fds) == 1
+
+    @property
+    def under_way(self) -> int:
+        return len(self.connection.session.window)
+
+    def publish(self, *payloads: bytes) -> None:
+        """At QoS 0 from the publisher's side there is no answer, so nothing else happens."""
+        self.publisher.send(
+            *(publish("a", one, qos=1, packet_id=n) for n, one in enumerate(payloads, 1))
+        )
+        for _ in payloads:
+            assert self.publisher.packet()[0] == 0x40
+
+    def receive(self, payload: bytes) -> None:
+        packet = next(self.incoming)
+        assert b"".join(packet.payloads()) == payload
+        acknowledge(self.raw, packet)
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as one:
+        yield one
+
+
+def test_acknowledgements_are_read_though_nothing_else_happens(
+    stack: contextlib.ExitStack,
+) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    for number in range(50):
+        scene.publish(b"%d" % number)
+        scene.receive(b"%d" % number)
+        until(lambda: not scene.under_way)
+    assert scene.is_lazy
+
+
+def test_an_acknowledgement_that_comes_late_is_read_as_well(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.publish(b"x")
+    packet = next(scene.incoming)
+    time.sleep(20 * LAG_S)  # the loop waits without a limit again
+    acknowledge(scene.raw, packet)
+    until(lambda: not scene.under_way)
+
+
+def test_qos_2_of_a_lazy_subscriber_completes(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.raw.send(subscribe(V5, "b", qos=2))
+    assert scene.raw.packet()[0] == 0x90
+    for number in range(1, 20):
+        scene.publisher.send(publish("b", b"x", qos=2, packet_id=number))
+        assert scene.publisher.packet()[0] == 0x50
+        packet_id = next(scene.incoming).packet_ids()[0].to_bytes(2, "big")
+        scene.raw.send(b"\x50\x02" + packet_id)
+        assert scene.raw.packet()[:4] == b"\x62\x02" + packet_id
+        scene.raw.send(b"\x70\x02" + packet_id)
+        until(lambda: not scene.under_way)
+
+
+@pytest.mark.parametrize("receive_maximum", [1, 2, 10])
+def test_a_queue_drains(stack: contextlib.ExitStack, receive_maximum: int) -> None:
+    """Each acknowledgement lets the next message go: none may wait for the lag, or for ever."""
+    broker = stack.enter_context(Running())
+    scene = Scene(broker, stack, connect("s", receive_maximum=receive_maximum))
+    payloads = [b"%d" % number for number in range(200)]
+    scene.publish(*payloads)
+    assert scene.connection.session.has_waiting
+    for payload in payloads:
+        scene.receive(payload)
+    until(lambda: not scene.under_way and not scene.connection.session.has_waiting)
+
+
+def test_a_queue_drains_without_the_lag(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 1.0)
+    scene = Scene(stack.enter_context(Running()), stack, connect("s", receive_maximum=1))
+    payloads = [b"%d" % number for number in range(50)]
+    scene.publish(*payloads)
+    start = time.monotonic()
+    for payload in payloads:
+        scene.receive(payload)
+    assert time.monotonic() - start < 5.0
+
+
+def test_a_lazy_subscriber_that_begins_to_publish(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.publish(b"x")
+    scene.receive(b"x")
+    scene.raw.send(publish("up", b"y", qos=1, packet_id=7))
+    assert scene.raw.packet()[:4].hex() == "40030007"
+    until(lambda: not scene.is_lazy)
+    scene.publish(b"z")
+    scene.receive(b"z")
+    until(lambda: not scene.under_way)
+    assert not scene.is_lazy  # who has published once is read at once
+
+
+def test_a_ping_of_a_lazy_subscriber_is_answered(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.raw.send(PING)
+    assert scene.raw.packet() == PONG
+    scene.publish(b"x")
+    packet = next(scene.incoming)
+    scene.raw.send(PING)  # while the broker expects an acknowledgement
+    assert scene.raw.packet() == PONG
+    acknowledge(scene.raw, packet)
+    until(lambda: not scene.under_way)
+
+
+def test_a_lazy_subscriber_that_subscribes_to_more(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.raw.send(subscribe(V5, "b", qos=0))
+    assert scene.raw.packet()[0] == 0x90
+    scene.publisher.send(publish("b", b"0"))
+    assert b"".join(next(scene.incoming).payloads()) == b"0"
+
+
+def test_who_asks_for_something_is_read_at_once_for_a_while(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.raw.send(PING)
+    assert scene.raw.packet() == PONG
+    until(lambda: not scene.is_lazy)
+    scene.make_lazy()
+
+
+def test_a_small_window_is_never_found_full(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages come one at a time: each is sent before the next makes the window look full."""
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    scene = Scene(stack.enter_context(Running()), stack, connect("s", receive_maximum=2))
+    for number in range(20):
+        scene.publish(b"%d" % number)
+        scene.receive(b"%d" % number)
+    until(lambda: not scene.under_way)
+
+
+def test_so_many_are_left_unread_and_not_more(
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_module, "LAG_S", 60.0)
+    scene = Scene(stack.enter_context(Running()), stack)
+    most = 0
+    for number in range(5 * UNREAD_MAX):
+        scene.publish(b"%d" % number)
+        scene.receive(b"%d" % number)
+        most = max(most, scene.under_way)
+    assert 1 < most <= UNREAD_MAX + 2
+
+
+@pytest.mark.parametrize("owes", [False, True], ids=["idle", "with a message under way"])
+@pytest.mark.parametrize("how", ["disconnects", "closes", "resets"])
+def test_a_lazy_subscriber_goes(stack: contextlib.ExitStack, how: str, owes: bool) -> None:
+    broker = stack.enter_context(Running())
+    watcher = stack.enter_context(broker.client("watcher"))
+    watcher.send(subscribe(V5, "gone"))
+    assert watcher.packet()[0] == 0x90
+    scene = Scene(broker, stack, connect("s", will=Will("gone", b"bye", 0, False)))
+    if owes:
+        scene.publish(b"x")
+        next(scene.incoming)
+    if how == "disconnects":
+        scene.raw.send(disconnect(reason=4))
+    elif how == "closes":
+        scene.raw.sock.close()
+    else:
+        scene.raw.reset()
+    assert watcher.packet().endswith(b"bye")
+    until(lambda: not scene.is_lazy or how == "disconnects")
+    scene.raw.sock.close()
+    until(lambda: not scene.is_lazy)
+    assert "s" not in broker.server.broker.connections
+
+
+def test_a_lazy_subscriber_is_kicked_out(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    broker = scene.broker
+    broker.ask(lambda: broker.server.broker.kick("s", broker.server.now()))
+    assert scene.raw.rest().hex() == "e00198"
+    scene.raw.sock.close()
+    until(lambda: not scene.is_lazy)
+
+
+def test_a_lazy_subscriber_is_taken_over(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    second = stack.enter_context(scene.broker.client("s", V311))
+    assert scene.raw.rest().hex() == "e0018e"
+    scene.raw.sock.close()
+    until(lambda: not scene.is_lazy)
+    second.send(PING)
+    assert second.packet() == PONG
+
+
+def test_a_mistake_of_a_lazy_subscriber_is_answered(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.raw.send(b"\x36\x05\x00\x01a\x00\x01\x00", bytes(100_000))
+    assert scene.raw.rest().hex() == "e00181"
+
+
+def test_the_broker_stops_while_it_expects(stack: contextlib.ExitStack) -> None:
+    scene = Scene(stack.enter_context(Running()), stack)
+    scene.publish(b"x")
+    next(scene.incoming)
+    scene.broker.loop.call_soon_threadsafe(scene.broker._stop.set)
+    assert scene.raw.rest().hex() == "e0018b"
+    assert scene.publisher.rest().hex() == "e0018b"
+    scene.raw.sock.close()
+    scene.publisher.sock.close()
+    scene.broker.stop()
+
+
+def slow_scene(stack: contextlib.ExitStack) -> Scene:
+    """A lazy subscriber that does not read, until the broker does not read from it either."""
+    broker = stack.enter_context(Running(outbox_bytes_max=100_000))
+    slow = stack.enter_context(broker.raw(receive_buffer=4096))
+    scene = Scene.__new__(Scene)
+    scene.broker, scene.raw = broker, slow
+    scene.publisher = stack.enter_context(broker.client("p"))
+    slow.send(connect("s"), subscribe(V5, "a", qos=1))
+    assert slow.packet()[0] == 0x20
+    assert slow.packet()[0] == 0x90
+    scene.incoming = deliveries(slow)
+    scene.make_lazy()
+    return scene
+
+
+def test_paused_while_lazy_and_read_again(stack: contextlib.ExitStack) -> None:
+    scene = slow_scene(stack)
+    count = 0
+    while not scene.connection.session.has_waiting:  # QoS 1 waits when the reader is slow
+        scene.publish(bytes(50_000))
+        count += 1
+        assert count < 1000
+    for _ in range(count):
+        scene.receive(bytes(50_000))
+    until(lambda: not scene.under_way)
+    scene.publish(b"last")
+    scene.receive(b"last")
+    until(lambda: not scene.under_way)
+    assert scene.is_lazy
+
+
+@pytest.mark.parametrize("how", ["is kicked", "resets"])
+def test_the_end_while_paused_and_lazy(stack: contextlib.ExitStack, how: str) -> None:
+    scene = slow_scene(stack)
+    broker = scene.broker
+    count = 0
+    while not scene.connection.session.has_waiting:
+        scene.publish(bytes(50_000))
+        count += 1
+        assert count < 1000
+    if how == "resets":
+        scene.raw.reset()
+    else:
+        broker.ask(lambda: broker.server.broker.kick("s", broker.server.now()))
+        with contextlib.suppress(OSError):
+            assert scene.raw.rest().endswith(b"\xe0\x01\x98")
+        scene.raw.sock.close()
+    until(lambda: not scene.is_lazy)
+    until(lambda: "s" not in broker.server.broker.connections)
+    scene.publisher.send(PING)
+    assert scene.publisher.packet() == PONG
+
+
+def test_a_hundred_lazy_subscribers_and_one_burst(stack: contextlib.ExitStack) -> None:
+    broker = stack.enter_context(Running())
+    publisher = stack.enter_context(broker.client("p"))
+    raws = [stack.enter_context(broker.client(f"s{number}")) for number in range(100)]
+    for raw in raws:
+        raw.send(subscribe(V5, "a", qos=1))
+        assert raw.packet()[0] == 0x90
+    streams = [deliveries(raw) for raw in raws]
+    sessions = [c.session for c in broker.server.broker.connections.values()]
+    for _ in range(ONLY_ACKS + 10):
+        publisher.send(publish("a", b"x", qos=1))
+        assert publisher.packet()[0] == 0x40
+        for raw, incoming in zip(raws, streams, strict=True):
+            acknowledge(raw, next(incoming))
+        until(lambda: not any(len(session.window) for session in sessions))
+    assert len(broker.server.turns._lazy_fds) == 100
