@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.codec.constants import PUBREL
 from mqtt_broker.codec.encode import encode_ack
-from sessions.journal.journal import Hold, Item, Ticket
-from sessions.messages.message import Grant, Message
+from sessions.journal.journal import Item
+from sessions.journal.transaction import PendingCommit, PublishTransaction
+from sessions.messages.message import DeliveryOptions, Message
 from sessions.messages.outbox import CONGESTED
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 NOTHING: Final[deque[int]] = deque(maxlen=0)  # shared by the many; an own one is 600 bytes
 
 
-class Parked(Hold):
+class PendingPublish(PendingCommit):
     """QoS 2 messages that leave once their packet ids are on disk: else a crash could send
     them again under others."""
 
@@ -81,7 +82,7 @@ class Parked(Hold):
             session.pump(now)
 
 
-class Resumption(Hold):
+class PendingResume(PendingCommit):
     """What a resumed session repeats, once all of it is on disk as it stands."""
 
     __slots__ = ("box", "session")
@@ -123,9 +124,9 @@ def put_behind(session: Session, packet_ids: list[int]) -> None:
 def deliver_behind(
     session: Session,
     messages: list[Message],
-    grant: Grant,
+    grant: DeliveryOptions,
     n: int,
-    ticket: Ticket | None,
+    ticket: PublishTransaction | None,
     now: float,
 ) -> None:
     """Keep messages that may not leave now: in the queue, or in the window if only SUBACK keeps
@@ -151,7 +152,7 @@ def deliver_behind(
         ticket.deliver(session.sid, n, messages, grant, ids)
         # What SUBSCRIBE brings has no message of its own, and SUBACK waits for it anyway.
         if grant.qos == 2 and ticket.holds and ticket.messages:
-            ticket.park(Parked(session, list(zip(ids, items, strict=True))))
+            ticket.park(PendingPublish(session, list(zip(ids, items, strict=True))))
             return
     put_behind(session, ids)
 
@@ -183,7 +184,7 @@ def send_numbered(session: Session, now: float, bytes_max: int = 1 << 62) -> boo
     return True
 
 
-class Then(Hold):
+class PendingCall(PendingCommit):
     """Something to be done once what was recorded is on disk."""
 
     __slots__ = ("then",)

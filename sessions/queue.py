@@ -17,7 +17,7 @@ from collections.abc import Callable
 from sessions.journal.journal import Item
 
 
-class Queue:
+class MessageQueue:
     __slots__ = (
         "_is_shared",
         "_tail",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sessions.journal.journal import Journal
-from sessions.messages.backlog import Budget
+from sessions.messages.backlog import Backlog
 from sessions.session import Session
 
 
-class Registry:
+class SessionRegistry:
     __slots__ = ("_marked", "_sessions", "budget", "journal", "receive_maximum")
 
     def __init__(
-        self, budget: Budget, receive_maximum: int, journal: Journal | None = None
+        self, budget: Backlog, receive_maximum: int, journal: Journal | None = None
     ) -> None:
         self.budget = budget
         self.journal = journal

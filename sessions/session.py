@@ -8,6 +8,8 @@ A message waits in the queue as (message, grant, n, ticket) and in the window as
 item: the grant says at which QoS and with which flags it goes to this client, `n` and ticket
 what it is to the store. A session that outlives its connections has a number there, `sid`, and
 records what becomes of its deliveries in the journal.
+
+why long: both directions of a session and its queue are one class.
 """
 
 from __future__ import annotations
@@ -21,14 +23,22 @@ from mqtt_broker.codec.encode import ID_BYTES
 from mqtt_broker.codec.packets import Will
 from qos import PACKET_ID_MAX, Receiver, Sender
 from sessions.group_deliveries import finish
-from sessions.holds import NOTHING, Parked, Resumption, deliver_behind, repeat, send_numbered
-from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
-from sessions.messages.backlog import Budget, QueueFull
-from sessions.messages.message import Grant, Ids, Message
+from sessions.holds import (
+    NOTHING,
+    PendingPublish,
+    PendingResume,
+    deliver_behind,
+    repeat,
+    send_numbered,
+)
+from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal
+from sessions.journal.transaction import PublishTransaction
+from sessions.messages.backlog import Backlog, QueueFull
+from sessions.messages.message import DeliveryOptions, Ids, Message
 from sessions.messages.outbox import CONGESTED, NOBODY, Outbox
-from sessions.queue import Queue
+from sessions.queue import MessageQueue
 from sessions.session_row import returned, row_of
-from sessions.sources import Fed, Feed, end_fed, pump_feeds
+from sessions.sources import MessageSource, SourcedMessage, end_fed, pump_feeds
 
 _PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
 
@@ -92,7 +102,9 @@ class Session:
         "window",
     )
 
-    def __init__(self, client_id: str, budget: Budget, *, receive_maximum: int, now: float) -> None:
+    def __init__(
+        self, client_id: str, budget: Backlog, *, receive_maximum: int, now: float
+    ) -> None:
         self.client_id = client_id
         self.budget = budget
         self.bounds = budget.bounds  # of its queue; a client may have less than others
@@ -106,7 +118,7 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         self.window: Sender[Item] = Sender()
         self.receiver = Receiver(receive_maximum)
-        self.queue: Queue | None = None  # made when something waits
+        self.queue: MessageQueue | None = None  # made when something waits
         self.journal: Journal | None = None
         self.sid = 0  # its number in the store; 0: it is not there
         self.order = 0  # the n of its newest stored delivery
@@ -120,7 +132,7 @@ class Session:
         self.will_timer: Cancellable | None = None
         self.outbox = NOBODY
         self.overflow: Callable[[], None] | None = None  # the queue is full and says disconnect
-        self.feeds: list[Feed] | None = None  # readers of the log, when it has any
+        self.feeds: list[MessageSource] | None = None  # readers of the log, when it has any
         self.repeats = NOTHING  # numbered: of a resumed window, or kept back; still to be written
         self.unsent: set[int] | None = None  # those numbered ones that were never written
 
@@ -153,14 +165,14 @@ class Session:
 
     # Messages to the client.
 
-    def deliver(self, messages: list[Message], grant: Grant, now: float) -> None:
+    def deliver(self, messages: list[Message], grant: DeliveryOptions, now: float) -> None:
         """Messages of one envelope at QoS 1 or 2: sent as far as the window goes, else queued.
 
         Nothing overtakes what waits, on any topic. [MQTT-4.6.0-6]
         """
         box = self.outbox
         window = self.window
-        ticket: Ticket | None = None
+        ticket: PublishTransaction | None = None
         n = 0
         if self.sid and self.journal is not None:
             ticket = self.journal.current
@@ -214,7 +226,12 @@ class Session:
         )
 
     def _send_stored(
-        self, messages: list[Message], grant: Grant, n: int, ticket: Ticket, now: float
+        self,
+        messages: list[Message],
+        grant: DeliveryOptions,
+        n: int,
+        ticket: PublishTransaction,
+        now: float,
     ) -> None:
         """Number and record them; QoS 2 waits until that is on disk, QoS 1 leaves at once."""
         items: list[Item] = []
@@ -223,11 +240,13 @@ class Session:
         ids = self.window.admit(items, grant.qos)
         ticket.deliver(self.sid, n, messages, grant, ids)
         if grant.qos == 2 and ticket.holds:
-            ticket.park(Parked(self, list(zip(ids, items, strict=True))))
+            ticket.park(PendingPublish(self, list(zip(ids, items, strict=True))))
         else:
             self.send_run(ids, messages, grant, now)
 
-    def send_run(self, ids: list[int], messages: list[Message], grant: Grant, now: float) -> None:
+    def send_run(
+        self, ids: list[int], messages: list[Message], grant: DeliveryOptions, now: float
+    ) -> None:
         box = self.outbox
         if not box.plain:
             for packet_id, message in zip(ids, messages, strict=True):
@@ -243,7 +262,7 @@ class Session:
         self.budget.published += len(messages)
 
     def deliver_qos0(
-        self, messages: list[Message], grant: Grant, now: float, *, may_wait: bool = False
+        self, messages: list[Message], grant: DeliveryOptions, now: float, *, may_wait: bool = False
     ) -> bool:
         """The long way for a receiver that is not plain; False when it is not sent now.
 
@@ -274,7 +293,7 @@ class Session:
         if self.feeds is not None:
             pump_feeds(self, now)
 
-    def _pump_queue(self, queue: Queue, now: float) -> None:
+    def _pump_queue(self, queue: MessageQueue, now: float) -> None:
         window = self.window
         sent: list[tuple[int, Item]] = []
         parked: list[tuple[int, Item]] = []
@@ -309,12 +328,12 @@ class Session:
                 journal.on_sent(self.sid, sent)
             self._forget(begun, now)
             if parked:
-                journal.wait(Parked(self, parked))
+                journal.wait(PendingPublish(self, parked))
             self._forget(expired, now)
             if queue.wants_page and len(queue.head) < _PAGE_BELOW and self.is_online:
                 self.want_page(queue)
 
-    def want_page(self, queue: Queue) -> None:
+    def want_page(self, queue: MessageQueue) -> None:
         assert self.journal is not None
         queue.is_loading = True
         self.journal.wanted.append(self)
@@ -359,7 +378,7 @@ class Session:
         if journal is not None and journal.holds and len(self.window) and not journal.is_settled:
             self.gates += 1
             self.is_resuming = True
-            journal.wait(Resumption(self))
+            journal.wait(PendingResume(self))
         else:
             repeat(self, now)
 
@@ -371,7 +390,7 @@ class Session:
             self._forget([item], now)
 
     def send_one(
-        self, packet_id: int, message: Message, grant: Grant, now: float, *, dup: bool
+        self, packet_id: int, message: Message, grant: DeliveryOptions, now: float, *, dup: bool
     ) -> None:
         """One PUBLISH with everything this peer asked for: aliases, size limit, DUP."""
         box = self.outbox
@@ -396,7 +415,7 @@ class Session:
             # As if it had been sent and acknowledged. [MQTT-3.1.2-25]
             forgotten = self.window.forget(packet_id)
             self.budget.drop("packet_too_large")
-            if isinstance(message, Fed):
+            if isinstance(message, SourcedMessage):
                 message.feed.on_over([message], 0, now)
             elif forgotten is not None:
                 self._forget([forgotten], now)
@@ -416,7 +435,12 @@ class Session:
     # The queue.
 
     def enqueue(
-        self, messages: list[Message], grant: Grant, n: int, ticket: Ticket | None, now: float
+        self,
+        messages: list[Message],
+        grant: DeliveryOptions,
+        n: int,
+        ticket: PublishTransaction | None,
+        now: float,
     ) -> None:
         """Keep messages for later, and record that they wait."""
         if ticket is not None:
@@ -428,7 +452,7 @@ class Session:
         """Messages of one size, within the limits of this session and of the broker."""
         queue = self.queue
         if queue is None:
-            queue = self.queue = Queue()
+            queue = self.queue = MessageQueue()
         budget = self.budget
         size = items[0][0].envelope.size
         dropped: list[Item] = []
@@ -446,7 +470,9 @@ class Session:
         elif self.journal is not None and queue.in_memory > QUEUE_HEAD_MESSAGES:
             self.journal.grown[self] = None
 
-    def _make_room(self, queue: Queue, size: int, dropped: list[Item], *, is_stored: bool) -> bool:
+    def _make_room(
+        self, queue: MessageQueue, size: int, dropped: list[Item], *, is_stored: bool
+    ) -> bool:
         """Whether one more of `size` bytes may wait, when older ones have gone if need be."""
         budget = self.budget
         if size > self.bounds.bytes_max:  # nothing would be left of the queue
@@ -468,7 +494,7 @@ class Session:
             return False
         return True
 
-    def _dequeue(self, queue: Queue) -> Item:
+    def _dequeue(self, queue: MessageQueue) -> Item:
         item = queue.popleft()
         size = item[0].envelope.size
         self.budget.memory_bytes -= size

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from mqtt_broker.codec.encode import ID_BYTES
 from sessions.journal.journal import Item
-from sessions.messages.message import Envelope, Grant, Message
+from sessions.messages.message import DeliveryOptions, Envelope, Message
 
 if TYPE_CHECKING:
     from sessions.session import Session
 
 
-class Feed(Protocol):
+class MessageSource(Protocol):
     """Gives messages to one session."""
 
     def on_room(self, now: float) -> None:
         """There may be room: the window, the peer and the queue allow it."""
 
-    def on_over(self, messages: list[Fed], reason: int, now: float) -> None:
+    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         """These left the window: acknowledged with this code, or too large for the peer."""
 
 
-class Fed(Message):
+class SourcedMessage(Message):
     """A message that a feed gave: one record of the log."""
 
     __slots__ = ("feed", "offset", "partition", "properties")
@@ -37,7 +37,7 @@ class Fed(Message):
         self,
         envelope: Envelope,
         payload: bytes,
-        feed: Feed,
+        feed: MessageSource,
         partition: int,
         offset: int,
         properties: bytes,
@@ -49,7 +49,7 @@ class Fed(Message):
         self.properties = properties  # as the log has them, without what the feed added
 
 
-def add_feed(session: Session, feed: Feed) -> None:
+def add_feed(session: Session, feed: MessageSource) -> None:
     if session.feeds is None:
         session.feeds = []
     session.feeds.append(feed)
@@ -61,14 +61,14 @@ class _Nobody:
     def on_room(self, now: float) -> None:
         pass
 
-    def on_over(self, messages: list[Fed], reason: int, now: float) -> None:
+    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         pass
 
 
-_NOBODY: Final[Feed] = _Nobody()
+_NOBODY: Final[MessageSource] = _Nobody()
 
 
-def remove_feed(session: Session, feed: Feed) -> None:
+def remove_feed(session: Session, feed: MessageSource) -> None:
     """What it gave stays in the window, and is nobody's any longer.
 
     A message that still knew its feed, which knows the session, would keep all three until the
@@ -76,7 +76,7 @@ def remove_feed(session: Session, feed: Feed) -> None:
     """
     for entry in session.window.unacked.values():
         message = entry[0]
-        if isinstance(message, Fed) and message.feed is feed:
+        if isinstance(message, SourcedMessage) and message.feed is feed:
             message.feed = _NOBODY
     feeds = session.feeds
     if feeds is not None and feed in feeds:
@@ -96,7 +96,9 @@ def pump_feeds(session: Session, now: float) -> None:
         feeds.append(feeds.pop(0))
 
 
-def send_fed(session: Session, messages: list[Fed], grant: Grant, now: float) -> None:
+def send_fed(
+    session: Session, messages: list[SourcedMessage], grant: DeliveryOptions, now: float
+) -> None:
     """Messages of a feed at QoS 1, as many as `feed_room` or fewer."""
     box = session.outbox
     window = session.window
@@ -115,12 +117,12 @@ def send_fed(session: Session, messages: list[Fed], grant: Grant, now: float) ->
     session.budget.published += len(messages)
 
 
-def take_back(session: Session, feed: Feed, partition: int = -1) -> list[Fed]:
+def take_back(session: Session, feed: MessageSource, partition: int = -1) -> list[SourcedMessage]:
     """Take what a feed gave, of one partition or of all, and the client has not acknowledged."""
-    taken: list[Fed] = []
+    taken: list[SourcedMessage] = []
     for packet_id, entry in list(session.window.unacked.items()):
         message = entry[0]
-        if isinstance(message, Fed) and message.feed is feed:
+        if isinstance(message, SourcedMessage) and message.feed is feed:
             if partition in (-1, message.partition):
                 session.window.forget(packet_id)
                 taken.append(message)
@@ -129,10 +131,10 @@ def take_back(session: Session, feed: Feed, partition: int = -1) -> list[Fed]:
 
 def end_fed(done: list[Item], reason: int, now: float) -> None:
     """Tell feeds which of their messages these acknowledgements were for."""
-    run: list[Fed] = []
+    run: list[SourcedMessage] = []
     for item in done:
         message = item[0]
-        if isinstance(message, Fed):
+        if isinstance(message, SourcedMessage):
             if run and run[0].feed is not message.feed:
                 run[0].feed.on_over(run, reason, now)
                 run = []

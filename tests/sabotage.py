@@ -77,26 +77,26 @@ def acknowledged_before_the_commit() -> None:
 @sabotage("crash")
 def inbound_id_forgotten() -> None:
     """The packet id of an inbound QoS 2 message is not recorded with it."""
-    from sessions.journal.journal import Ticket
+    from sessions.journal.transaction import PublishTransaction
 
-    pack = Ticket.pack
+    pack = PublishTransaction.pack
 
-    def pack_without(self: Ticket) -> list[bytes]:
+    def pack_without(self: PublishTransaction) -> list[bytes]:
         self.inbound_ids = []
         return pack(self)
 
-    _set(Ticket, "pack", pack_without)
+    _set(PublishTransaction, "pack", pack_without)
 
 
 @sabotage("crash")
 def outbound_id_unrecorded() -> None:
     """An outbound QoS 2 PUBLISH leaves before its packet id is on disk."""
-    from sessions.journal.journal import Ticket
+    from sessions.journal.transaction import PublishTransaction
 
-    def release(self: Ticket, parked: Any) -> None:
+    def release(self: PublishTransaction, parked: Any) -> None:
         parked.release(self.born_at)
 
-    _set(Ticket, "park", release)
+    _set(PublishTransaction, "park", release)
 
 
 @sabotage("crash")
@@ -147,12 +147,12 @@ def expiry_signed() -> None:
 
     from sessions.journal import packing, records
     from sessions.journal.journal import Journal
-    from sessions.journal.transaction import Ticket
+    from sessions.journal.transaction import PublishTransaction
 
     def pack(self: Journal, now: float) -> packing.Packed:
         entries, self._entries = self._entries, []
         for entry in entries:
-            if isinstance(entry, Ticket):
+            if isinstance(entry, PublishTransaction):
                 entry.pack()
         packed = packing.pack(entries, self.part_bytes_max)
         self._entries = entries
@@ -165,17 +165,17 @@ def expiry_signed() -> None:
 @sabotage("crash", "fuzz")
 def connack_at_once() -> None:
     """CONNACK says that a session is over before that is on disk."""
-    from sessions.registry import Registry
+    from sessions.registry import SessionRegistry
 
-    _set(Registry, "is_on_disk", lambda self, client_id: True)
+    _set(SessionRegistry, "is_on_disk", lambda self, client_id: True)
 
 
 @sabotage("crash", "fuzz")
 def lent_unstored() -> None:
     """What a group gives to a member without a stored session is not stored."""
-    from mqtt_broker.core.routing.shared_groups import Group
+    from mqtt_broker.core.routing.shared_groups import SharedGroup
 
-    _set(Group, "_lend", lambda self, session, message, grant, now: False)
+    _set(SharedGroup, "_lend", lambda self, session, message, grant, now: False)
 
 
 @sabotage("crash", "fuzz")

@@ -34,7 +34,7 @@ RESPONSE_FIELDS: Final = (
 )
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """A command that the device does not carry out; the text goes into the answer."""
 
 
@@ -50,9 +50,9 @@ class Outcome:
 def number(args: Mapping[str, Any], key: str, low: float, high: float) -> float:
     value = args.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Refused(f"{key}: a number is needed")
+        raise CommandRefused(f"{key}: a number is needed")
     if not low <= value <= high or not math.isfinite(value):
-        raise Refused(f"{key}: {low:g} to {high:g}")
+        raise CommandRefused(f"{key}: {low:g} to {high:g}")
     return float(value)
 
 
@@ -63,5 +63,5 @@ def text(args: Mapping[str, Any], key: str) -> str:
         or not 0 < len(value) <= TEXT_CHARS_MAX
         or not value.isprintable()
     ):
-        raise Refused(f"{key}: a text of 1 to {TEXT_CHARS_MAX} characters is needed")
+        raise CommandRefused(f"{key}: a text of 1 to {TEXT_CHARS_MAX} characters is needed")
     return value

@@ -39,7 +39,7 @@ from iot_sim.devices.model_info import (
     ModelInfo,
     Option,
 )
-from iot_sim.devices.orders import COMMON, RESPONSE_FIELDS, Outcome, Refused, number, text
+from iot_sim.devices.orders import COMMON, RESPONSE_FIELDS, CommandRefused, Outcome, number, text
 from iot_sim.payloads.layouts import CBOR, JSON, TEMPLATE, Unreadable, make_layout
 from iot_sim.payloads.schema import BOOLEAN, DOUBLE, HEAD, LONG, STRING, Field
 from iot_sim.payloads.templates import Template, TemplateError
@@ -127,7 +127,7 @@ class Thing(Clockwork):
         try:
             outcome = self._obey(name, self._layout.read(message.payload), now)
             value, said, says = outcome.value, outcome.text, outcome.says
-        except (Refused, Unreadable) as refusal:
+        except (CommandRefused, Unreadable) as refusal:
             error = str(refusal)
         to = message.response_topic
         if not to or "+" in to or "#" in to:
@@ -255,7 +255,7 @@ class Thing(Clockwork):
         if order := _ORDERS.get(name) or self.ORDERS.get(name):
             return order(self, args, now)
         known = ", ".join(sorted({**_ORDERS, **self.ORDERS}))
-        raise Refused(f"no such command; there is {known}")
+        raise CommandRefused(f"no such command; there is {known}")
 
     def _ping(self, args: Mapping[str, Any], now: float) -> Outcome:
         return Outcome(value=now - self.up_since)
@@ -271,7 +271,7 @@ class Thing(Clockwork):
     def _order_firmware(self, args: Mapping[str, Any], now: float) -> Outcome:
         version = text(args, "version")
         if self.update is not None:
-            raise Refused(f"an update to {self.update.version} is under way")
+            raise CommandRefused(f"an update to {self.update.version} is under way")
         if version == self.firmware:
             return Outcome(text="already there")
         options = self.spec.options

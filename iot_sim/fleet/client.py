@@ -14,7 +14,7 @@ from typing import Final
 
 from iot_sim.devices.device import Publication, Subscription
 from iot_sim.fleet.connection_ends import Parting, Wills, Zombie
-from iot_sim.fleet.context import Ground, Identity, Owner
+from iot_sim.fleet.context import FleetContext, Identity, Owner
 from iot_sim.fleet.encoding import encode_will
 from iot_sim.fleet.engine import Link
 from iot_sim.fleet.outbound import Outbound
@@ -77,7 +77,7 @@ class Client:
         "outbound", "owner", "state", "wills",
     )  # fmt: skip
 
-    def __init__(self, ground: Ground, identity: Identity, owner: Owner) -> None:
+    def __init__(self, ground: FleetContext, identity: Identity, owner: Owner) -> None:
         self.ground = ground
         self.identity = identity
         self.owner = owner

@@ -32,7 +32,7 @@ class Identity:
 
 
 @dataclass(slots=True)
-class Ground:
+class FleetContext:
     """What all clients of a process stand on."""
 
     engine: Engine

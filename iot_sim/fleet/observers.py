@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from iot_sim.devices.device import COMMAND, Publication, Subscription
 from iot_sim.fleet.client import Client
-from iot_sim.fleet.context import Ground, Identity
+from iot_sim.fleet.context import FleetContext, Identity
 from iot_sim.judge import stamps
 from iot_sim.judge.ledger import COMMANDER, DEVICE, NOBODY, OBSERVER, Flow
 from iot_sim.judge.outcome import CommandCounts
@@ -29,7 +29,7 @@ class Observer:
 
     def __init__(
         self,
-        ground: Ground,
+        ground: FleetContext,
         identity: Identity,
         filters: list[str],
         tell_heard: Callable[[], None],
@@ -85,7 +85,7 @@ class Observer:
 class Commander:
     """Tells devices what to do and waits for their answers."""
 
-    def __init__(self, ground: Ground, identity: Identity, reply_root: str) -> None:
+    def __init__(self, ground: FleetContext, identity: Identity, reply_root: str) -> None:
         self._ground = ground
         self._reply_to = f"{reply_root}/{identity.client_id}"
         self.client = Client(ground, identity, self)

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final
 
 from iot_sim.devices.device import Publication
-from iot_sim.fleet.context import Ground, Identity
+from iot_sim.fleet.context import FleetContext, Identity
 from iot_sim.fleet.encoding import Message, encode_message
 from iot_sim.fleet.engine import Link
 from iot_sim.judge.ledger import Flow
@@ -34,7 +34,7 @@ class Outbound:
     __slots__ = ("_alias_max", "_aliases", "_backlog", "_ground", "_link", "_packet_bytes_max",
                  "_retain_ok", "_sender", "_who", "qos_max", "wrote")  # fmt: skip
 
-    def __init__(self, ground: Ground, identity: Identity) -> None:
+    def __init__(self, ground: FleetContext, identity: Identity) -> None:
         self._ground = ground
         self._who = identity
         self._link: Link | None = None

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 
-class Spans:
+class Intervals:
     """`edges` holds start, end, start, end... of the spans in order, ends exclusive."""
 
     __slots__ = ("count", "edges")
@@ -51,7 +51,7 @@ class Spans:
         self.count += 1
         return True
 
-    def without(self, other: Spans) -> Iterator[tuple[int, int]]:
+    def without(self, other: Intervals) -> Iterator[tuple[int, int]]:
         """The spans of this set that the other one lacks."""
         edges = other.edges
         for start, end in self:
@@ -67,7 +67,7 @@ class Spans:
                     at = stop
                 place += 1
 
-    def count_without(self, other: Spans) -> int:
+    def count_without(self, other: Intervals) -> int:
         if self.edges == other.edges:
             return 0
         return sum(end - start for start, end in self.without(other))

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from iot_sim.devices.device import DEATH
 from iot_sim.judge.histogram import Histogram
-from iot_sim.judge.intervals import Spans
+from iot_sim.judge.intervals import Intervals
 from iot_sim.judge.stamps import flow_key, split
 
 # Who judges a flow: its other receivers see copies, which say nothing about the broker.
@@ -94,11 +94,11 @@ class Flow:
         self.tally = tally
         self.judge = judge
         self.sent = 0  # the next sequence number
-        self.acked = Spans()
-        self.delivered = Spans()
+        self.acked = Intervals()
+        self.delivered = Intervals()
         self.highest = -1
-        self.resent: Spans | None = None
-        self.cut: Spans | None = None
+        self.resent: Intervals | None = None
+        self.cut: Intervals | None = None
 
     def missing(self) -> Iterator[tuple[int, int]]:
         """What was to arrive and did not, as spans of sequence numbers."""
@@ -106,11 +106,11 @@ class Flow:
             return self.acked.without(self.delivered)
         if self.sent == self.delivered.count:
             return iter(())
-        found = Spans()
+        found = Intervals()
         found.edges = [0, self.sent]
         if self.cut is None:
             return found.without(self.delivered)
-        arrived = Spans()
+        arrived = Intervals()
         arrived.edges = list(self.delivered.edges)
         for start, end in self.cut:
             for number in range(start, end):
@@ -183,14 +183,14 @@ class Ledger:
 
     def on_resent(self, flow: Flow, sequence: int) -> None:
         if flow.resent is None:
-            flow.resent = Spans()
+            flow.resent = Intervals()
         flow.resent.add(sequence)
         flow.tally.resent += 1
 
     def on_cut(self, flow: Flow, sequence: int) -> None:
         """A fault of ours stands between this QoS 0 message and its receiver."""
         if flow.cut is None:
-            flow.cut = Spans()
+            flow.cut = Intervals()
         flow.cut.add(sequence)
         flow.tally.cut += 1
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 from iot_sim.devices.device import Publication
 from iot_sim.devices.model_info import FLOAT, INT, Command, Option
-from iot_sim.devices.orders import Outcome, Refused, number
+from iot_sim.devices.orders import CommandRefused, Outcome, number
 from iot_sim.devices.signals import DAY_S, HOUR_S, Signal
 from iot_sim.devices.thing import EVENT_FIELDS, Order, Thing, describe
 from iot_sim.payloads.schema import DOUBLE, LONG, STRING, Field
@@ -213,7 +213,7 @@ class Machine(Thing):
 
     def _order_start(self, args: Mapping[str, Any], now: float) -> Outcome:
         if self.state == FAULT:
-            raise Refused(f"it has a fault: {self._fault}")
+            raise CommandRefused(f"it has a fault: {self._fault}")
         self._held = False
         if not self._in_shift(now):
             self._overtime_until = self._next_shift(now)
@@ -229,7 +229,7 @@ class Machine(Thing):
 
     def _order_reset(self, args: Mapping[str, Any], now: float) -> Outcome:
         if self.state != FAULT:
-            raise Refused("it has no fault")
+            raise CommandRefused("it has no fault")
         self._repair()
         self._enter(STARTING, now)
         return Outcome(text=self.state, says=[self.event(now, "reset")])

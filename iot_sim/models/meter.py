@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from iot_sim.devices.device import TELEMETRY, Publication
 from iot_sim.devices.model_info import BOOL, FLOAT, Command, Option
-from iot_sim.devices.orders import Outcome, Refused
+from iot_sim.devices.orders import CommandRefused, Outcome
 from iot_sim.devices.signals import DAY_S, HOUR_S, Signal, wait
 from iot_sim.devices.thing import EVENT_FIELDS, Order, Thing, describe
 from iot_sim.payloads.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
@@ -167,7 +167,7 @@ class Meter(Thing):
     def _order_relay(self, args: Mapping[str, Any], now: float) -> Outcome:
         closed = args.get("closed")
         if not isinstance(closed, bool):
-            raise Refused("closed: true or false is needed")
+            raise CommandRefused("closed: true or false is needed")
         self._relay = closed
         said = "closed" if closed else "open"
         return Outcome(text=said, says=[self.event(now, f"relay {said}")])

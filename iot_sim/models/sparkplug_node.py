@@ -40,7 +40,7 @@ from iot_sim.devices.model_info import (
     ModelInfo,
     Option,
 )
-from iot_sim.devices.orders import Refused
+from iot_sim.devices.orders import CommandRefused
 from iot_sim.devices.signals import HOUR_S, Signal, wait
 from iot_sim.payloads import sparkplug as spb
 from iot_sim.payloads.layouts import SPARKPLUG
@@ -284,7 +284,7 @@ class SparkplugNode(Clockwork):
                 out = self._obey_device(rest[len(self._edge) + 1 :], payload, now)
             else:
                 return before
-        except (Refused, spb.Unreadable) as refusal:
+        except (CommandRefused, spb.Unreadable) as refusal:
             error = str(refusal)
         to = message.response_topic
         if to and "+" not in to and "#" not in to:
@@ -352,12 +352,12 @@ class SparkplugNode(Clockwork):
         for name, value in asked.items():
             if name == SCAN_RATE:
                 if not isinstance(value, int) or isinstance(value, bool):
-                    raise Refused(f"{name}: a whole number of milliseconds is needed")
+                    raise CommandRefused(f"{name}: a whole number of milliseconds is needed")
                 if not INTERVAL_S_MIN * 1000 <= value <= INTERVAL_S_MAX * 1000:
-                    raise Refused(f"{name}: {INTERVAL_S_MIN * 1000:g} ms to 31 days")
+                    raise CommandRefused(f"{name}: {INTERVAL_S_MIN * 1000:g} ms to 31 days")
                 self.set_interval(value / 1000, now)
             elif name not in (REBIRTH, REBOOT):
-                raise Refused(f"no metric {name!r} to be written")
+                raise CommandRefused(f"no metric {name!r} to be written")
         if asked.get(REBOOT) is True:
             self.reboot(now)
             return []
@@ -374,17 +374,17 @@ class SparkplugNode(Clockwork):
     def _obey_device(self, name: str, payload: spb.Payload, now: float) -> list[Publication]:
         at = next((n for n, part in enumerate(self._parts) if part.name == name), -1)
         if at < 0 or not self._parts[at].alive:
-            raise Refused(f"no device {name!r}")
+            raise CommandRefused(f"no device {name!r}")
         part, process = self._parts[at], self._processes[at]
         alias = (at + 1) * _ALIASES_A_DEVICE + len(DEVICE_TAGS) - 1
         for metric in payload.metrics:
             if metric.name != SET_POINT and metric.alias != alias:
-                raise Refused(f"no metric {metric.name or metric.alias!r} to be written")
+                raise CommandRefused(f"no metric {metric.name or metric.alias!r} to be written")
             value = metric.value
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise Refused(f"{SET_POINT}: a number is needed")
+                raise CommandRefused(f"{SET_POINT}: a number is needed")
             if not _SET_POINT_LOW <= value <= _SET_POINT_HIGH:
-                raise Refused(f"{SET_POINT}: {_SET_POINT_LOW:g} to {_SET_POINT_HIGH:g}")
+                raise CommandRefused(f"{SET_POINT}: {_SET_POINT_LOW:g} to {_SET_POINT_HIGH:g}")
             process.set_point = float(value)
         ts = self.clock.read_ms(now)
         changes = part.changes(process.read(now), ts, historical=False)

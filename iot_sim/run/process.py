@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from iot_sim.fleet.context import Ground, Identity
+from iot_sim.fleet.context import FleetContext, Identity
 from iot_sim.fleet.device_runner import Runner
 from iot_sim.fleet.engine import Clock, Engine, Target
 from iot_sim.fleet.fault_injection import harm, heal
@@ -82,7 +82,7 @@ class Run:
         self._run_id = run_id
         self._on_sample = on_sample
         engine = Engine(clock)
-        self.ground = Ground(
+        self.ground = FleetContext(
             engine,
             target,
             address,

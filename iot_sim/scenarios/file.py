@@ -16,7 +16,7 @@ from iot_sim.judge.verdict import LIMITS
 from iot_sim.models.catalogue import ModelError, find, make
 from iot_sim.scenarios import faults, load_shapes
 from iot_sim.scenarios.faults import Fault
-from iot_sim.scenarios.load_shapes import Shape
+from iot_sim.scenarios.load_shapes import LoadShape
 from iot_sim.scenarios.scenario import (
     VERSIONS,
     Command,
@@ -245,7 +245,7 @@ def _loads(table: Table) -> list[Any]:
     return [found] if isinstance(found, Mapping) else table.tables("load")
 
 
-def _shape(data: Any, where: str, number: int) -> Shape:
+def _shape(data: Any, where: str, number: int) -> LoadShape:
     where = where if number == 1 else f"{where} {number}"
     if not isinstance(data, Mapping):
         raise ScenarioError(f'{where}: is a table as {{ shape = "ramp", end_s = 60 }}')
@@ -260,7 +260,7 @@ def _shape(data: Any, where: str, number: int) -> Shape:
     table = Table(data, where, data)
     drives = table.choice("drives", load_shapes.DRIVES, "rate")
     top = 1.0 if drives == "devices" else 1000.0
-    shape = Shape(
+    shape = LoadShape(
         kind,
         drives,
         table.number("low", 1.0 if kind == "spike" and drives == "rate" else 0.0, 0.0, top),

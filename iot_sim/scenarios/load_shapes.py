@@ -27,7 +27,7 @@ DRIVES: Final = ("rate", "devices")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LoadShape:
     kind: str = "steady"
     drives: str = "rate"
     low: float = 0.0
@@ -63,9 +63,9 @@ class Shape:
     def highest(self) -> float:
         return 1.0 if self.kind == "steady" else max(self.low, self.high)
 
-    def scaled(self, factor: float) -> Shape:
+    def scaled(self, factor: float) -> LoadShape:
         """The same shape for a run that takes `factor` times as long."""
-        return Shape(
+        return LoadShape(
             self.kind,
             self.drives,
             self.low,

@@ -22,7 +22,7 @@ from iot_sim.devices.device import Spec
 from iot_sim.judge.filters import covers, disjoint
 from iot_sim.models.catalogue import ModelInfo, find
 from iot_sim.scenarios.faults import Fault
-from iot_sim.scenarios.load_shapes import Shape
+from iot_sim.scenarios.load_shapes import LoadShape
 from iot_sim.scenarios.tables import ScenarioError
 from mqtt_broker.codec.constants import V5, V311
 
@@ -66,7 +66,7 @@ class Fleet:
     backoff_max_s: float
     jitter: float
     is_observed: bool
-    load: tuple[Shape, ...]
+    load: tuple[LoadShape, ...]
 
     def _filled(self, template: str, number: int, client_id: str) -> str:
         return template.format(

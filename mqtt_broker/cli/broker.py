@@ -12,7 +12,7 @@ import signal
 import sys
 
 from mqtt_broker.http_api.http_server import HttpServerError
-from mqtt_broker.http_api.service import Front
+from mqtt_broker.http_api.service import HttpService
 from mqtt_broker.server.config.config import DATA_DIR, Config, ConfigError, StartError, load
 from mqtt_broker.server.net.event_loop import TurnLoop
 from mqtt_broker.server.net.listener import check_files
@@ -103,7 +103,7 @@ async def _serve(config: Config) -> bool:
     server = Server(config)
     endpoints = server.start()
     watchdog = server.watchdog = Watchdog(server)
-    front = Front(server, config)
+    front = HttpService(server, config)
     try:
         http = front.start()
     except HttpServerError as error:

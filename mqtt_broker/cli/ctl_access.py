@@ -16,7 +16,7 @@ from mqtt_broker.security.protection.bans import KINDS, Ban, add_ban, lift_ban, 
 from mqtt_broker.security.rules.identity import Identity
 from mqtt_broker.security.rules.ruleset import RuleSet
 from mqtt_broker.server.config.config import ConfigError, read_security_of
-from mqtt_broker.server.config.security import SQL_RULES_FROM, Security
+from mqtt_broker.server.config.security import SQL_RULES_FROM, SecurityConfig
 from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
 
 ACTIONS: Final = ("acl", "ban", "unban", "bans")
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 # Rules.
 
 
-def _explain(security: Security, args: argparse.Namespace) -> int:
+def _explain(security: SecurityConfig, args: argparse.Namespace) -> int:
     """0: allowed, 1: denied."""
     is_publish = args.what == "publish"
     _check_topic(args.topic, is_publish=is_publish)
@@ -87,7 +87,7 @@ def _explain(security: Security, args: argparse.Namespace) -> int:
     return DONE if decision.is_allowed else FAILED
 
 
-def _all_rules(security: Security) -> list[Any]:
+def _all_rules(security: SecurityConfig) -> list[Any]:
     if not security.rules_url:
         return list(security.rules)
     from mqtt_broker.security.sql import SqlRules, open_engine
@@ -117,7 +117,7 @@ def _check_topic(text: str, *, is_publish: bool) -> None:
 # Bans.
 
 
-def _bans(security: Security, args: argparse.Namespace) -> int:
+def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
     path = security.bans_file
     if not path:
         raise UsageError(f"{args.config}: [security] names no bans_file")

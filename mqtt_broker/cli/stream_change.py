@@ -19,8 +19,8 @@ from mqtt_broker.cli.stream_text import count_text, plain, plural, print_json, t
 from mqtt_broker.http_api import address_file
 from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.offsets import LATEST
-from mqtt_broker.streams.format.stream_settings import Settings, parse_bytes, parse_duration
-from mqtt_broker.streams.remote.http_client import Connection, Rejected
+from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_bytes, parse_duration
+from mqtt_broker.streams.remote.http_client import HttpClient, Rejected
 
 _ROOT: Final = "/api/v1/streams"
 
@@ -102,7 +102,7 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: object = None) 
             url = address_file.read(Path(args.data_dir))
         except address_file.NoAddress as error:
             raise Failure(f"{error}; say --api URL or --data-dir DIR") from None
-    with Connection(url, args.token, patience_s=0) as connection:
+    with HttpClient(url, args.token, patience_s=0) as connection:
         try:
             return connection.json(connection.ask(method, path, body, tries_again=False))
         except Rejected as error:
@@ -116,7 +116,7 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: object = None) 
 
 
 def _one(args: argparse.Namespace, rest: str = "") -> str:
-    Settings(args.stream).checked()  # a name that is none is the command line's mistake
+    StreamSettings(args.stream).checked()  # a name that is none is the command line's mistake
     return f"{_ROOT}/{quote(args.stream, safe='')}{rest}"
 
 
@@ -161,7 +161,7 @@ def _create(args: argparse.Namespace) -> int:
     body = {"name": args.stream, **_settings(args)}
     if args.partitions is not None:
         body["partitions"] = args.partitions
-    Settings(**body).checked()
+    StreamSettings(**body).checked()
     made = _ask(args, "POST", _ROOT, body)
     partitions = plural(len(made["ends"]), "partition")
     print(f"made {args.stream}: {partitions}, epoch {made['epoch']}")
@@ -176,7 +176,7 @@ def _change(args: argparse.Namespace) -> int:
         changes["schema"] = None
     if not changes:
         raise UsageError("change: say what is to be changed")
-    Settings(args.stream, **changes).checked()
+    StreamSettings(args.stream, **changes).checked()
     _ask(args, "PATCH", _one(args), changes)
     print(f"changed {args.stream}: {', '.join(sorted(changes))}")
     return DONE

@@ -26,25 +26,25 @@ from mqtt_broker.core.clients.unanswered import Unanswered
 from mqtt_broker.core.inbound import admission, connect, subscribe
 from mqtt_broker.core.interfaces.access import Access, AskingGuard, Guard, OpenAccess, Verdict
 from mqtt_broker.core.interfaces.message_log import Taps
-from mqtt_broker.core.interfaces.payload_checks import Checks
-from mqtt_broker.core.interfaces.stream_subscriptions import Replays
+from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
+from mqtt_broker.core.interfaces.stream_subscriptions import StreamSubscriptions
 from mqtt_broker.core.limits import client_limits
-from mqtt_broker.core.limits.preconnect_limits import Strangers
+from mqtt_broker.core.limits.preconnect_limits import PreconnectLimits
 from mqtt_broker.core.limits.settings import DEFAULTS, UNLIMITED, Settings
 from mqtt_broker.core.routing.dead_letters import REASONS, DeadLetters
 from mqtt_broker.core.routing.routes import Routes
-from mqtt_broker.core.routing.shared_groups import Group
+from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.core.runtime.timers import Timers
 from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.group_deliveries import take_back
 from sessions.journal.journal import MEMORY, Journal
-from sessions.messages.backlog import Budget, QueueFull
-from sessions.messages.counters import Stats
+from sessions.messages.backlog import Backlog, QueueFull
+from sessions.messages.counters import Counters
 from sessions.messages.message import Message
 from sessions.messages.outbox import DIRTY, Outbox
-from sessions.registry import Registry
+from sessions.registry import SessionRegistry
 from sessions.session import Session
 
 _RECHECKED_AT_ONCE: Final = 200  # sessions, when rules change: then others have their turn
@@ -88,7 +88,7 @@ class Broker:
         self.heap_bytes = heap_bytes
         self._strategy = strategy or STRATEGIES[settings.shared_strategy]
 
-        self.budget = Budget(
+        self.budget = Backlog(
             settings.queue_messages_max,
             settings.queue_bytes_max,
             settings.queue_total_bytes_max,
@@ -97,7 +97,7 @@ class Broker:
             settings.inflight_max,
             0 if journal is None else 2 * settings.queue_memory_bytes_max,
         )
-        self.sessions = Registry(self.budget, settings.receive_maximum, journal)
+        self.sessions = SessionRegistry(self.budget, settings.receive_maximum, journal)
         if journal is not None:
             journal.report = log
             journal.on_bug = lambda error: on_bug(None, b"", error)
@@ -105,21 +105,21 @@ class Broker:
         self.arriving: dict[str, Connection] = {}  # by client id, those that wait for the store
         self.users: dict[str, int] = {}  # user name: how many of its clients are connected
         self.links: set[Connection] = set()  # every one that is not closed
-        self.strangers = Strangers(settings.connecting_bytes_max)
+        self.strangers = PreconnectLimits(settings.connecting_bytes_max)
         self.routes = Routes()
-        self.groups: dict[str, Group] = {}  # by the whole `$share/...` filter
+        self.groups: dict[str, SharedGroup] = {}  # by the whole `$share/...` filter
         self.retained: RetainedTree[Message] = RetainedTree()
         self.retained_bytes = 0
         self.retained_of: dict[str, int] = {}  # client id: how many it published
         self.taps: Taps | None = None
-        self.replays: Replays | None = None
-        self.checks: Checks | None = None
+        self.replays: StreamSubscriptions | None = None
+        self.checks: PayloadChecks | None = None
         self.dead_letters: DeadLetters | None = None
         if settings.dead_letters:
             wanted = settings.dead_letters.split(",")
             self.dead_letters = DeadLetters(self, frozenset(REASONS if "all" in wanted else wanted))
             self.budget.mourner = self.dead_letters
-        self.stats = Stats(now)
+        self.stats = Counters(now)
         self.timers = Timers()
         self.is_shutting_down = False
         self.access_figures: Callable[[], dict[str, int]] = dict  # what the access door counts
@@ -267,12 +267,12 @@ class Broker:
 
     # Shared subscriptions.
 
-    def group(self, text: str, topic_filter: str) -> Group:
+    def group(self, text: str, topic_filter: str) -> SharedGroup:
         """The group of a `$share` filter, made when its first member joins."""
         group = self.groups.get(text)
         if group is None:
             strategy = self._strategy(self.rng)
-            group = Group(text, topic_filter, strategy, self.budget, self.journal)
+            group = SharedGroup(text, topic_filter, strategy, self.budget, self.journal)
             self.groups[text] = group
             self.routes.add_group(topic_filter, text, group)
         return group
@@ -302,7 +302,7 @@ class Broker:
         mine: list[object] = [self.groups[t] for t in session.subscriptions if t in self.groups]
         for item in take_back(session, mine) if mine or session.has_group_deliveries else ():
             group = item[1].group
-            assert isinstance(group, Group)
+            assert isinstance(group, SharedGroup)
             if not group.hand_over(session.sid, item, now):
                 self.budget.drop("no_member")
 

@@ -24,15 +24,15 @@ from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from mqtt_broker.core.clients import wills
 from mqtt_broker.core.inbound import connect, subscribe
-from mqtt_broker.core.routing.shared_groups import Group
+from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.names import filter_problem, split_share
 from qos import PACKET_ID_MAX
 from sessions.journal.journal import Item
 from sessions.journal.rows import DeliveryRow, MessageRow, SessionRow, SubscriptionRow, WillRow
 from sessions.journal.snapshot import Snapshot
 from sessions.journal.value_ranges import count, sound
-from sessions.messages.message import Envelope, Grant, Message
-from sessions.queue import Queue
+from sessions.messages.message import DeliveryOptions, Envelope, Message
+from sessions.queue import MessageQueue
 from sessions.session import Session, Subscription
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _restore_messages(
                 backlog.sid, backlog.messages, backlog.bytes, backlog.n_last
             )
         elif owner is not None:
-            owner.queue = Queue()
+            owner.queue = MessageQueue()
             owner.queue.restore(backlog.messages, backlog.bytes, backlog.n_last)
             owner.order = max(owner.order, backlog.n_last)
             broker.budget.queued_messages += backlog.messages
@@ -336,7 +336,7 @@ def _waiting_shared(
 def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None:
     """Give what waited for a member to its group; to the member, if it has left that since."""
     message, grant, _, _ = item
-    if isinstance(grant.group, Group):
+    if isinstance(grant.group, SharedGroup):
         if not grant.group.hand_over(session.sid, item, now):
             broker.budget.drop("no_member")
         return
@@ -346,14 +346,16 @@ def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None
     copy = Message(message.envelope, message.payload)
     journal.open([copy], holds=journal.holds)
     try:
-        session.deliver([copy], Grant(grant.qos, grant.retain, grant.subscription_ids), now)
+        session.deliver(
+            [copy], DeliveryOptions(grant.qos, grant.retain, grant.subscription_ids), now
+        )
     finally:
         journal.close()
 
 
 def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Item:
     group = broker.groups.get(delivery.share) if delivery.share else None
-    grant = Grant(delivery.qos or 1, delivery.retain, delivery.subscription_ids, group)
+    grant = DeliveryOptions(delivery.qos or 1, delivery.retain, delivery.subscription_ids, group)
     return _message(broker, row), grant, delivery.n, None
 
 

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.http_api.limits import Limits
-from mqtt_broker.http_api.request.broker_interface import Commands
+from mqtt_broker.http_api.limits import HttpLimits
+from mqtt_broker.http_api.request.broker_interface import BrokerInterface
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -43,11 +43,11 @@ class HttpServer:
         self,
         host: str,
         port: int,
-        commands: Commands,
+        commands: BrokerInterface,
         token: str,
         streams_root: Path | None,
         log: Callable[[str], None],
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -55,7 +55,7 @@ class HttpServer:
         self._token = token
         self._root = streams_root
         self._log = log
-        self._limits = limits or Limits()
+        self._limits = limits or HttpLimits()
         self._socket: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -101,13 +101,13 @@ class HttpServer:
 
         from mqtt_broker.http_api.application import make_app
         from mqtt_broker.http_api.request.middleware import Site
-        from mqtt_broker.http_api.request.open_streams import Shelf
+        from mqtt_broker.http_api.request.open_streams import OpenStreams
 
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
         limits = self._limits
-        shelf = Shelf(self._root) if self._root is not None else None
+        shelf = OpenStreams(self._root) if self._root is not None else None
         with ThreadPoolExecutor(limits.threads, "fleetmq-http-disk") as pool:
             site = Site(
                 self._commands,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     connections_max: int = 1_000
     idle_s: float = 30.0  # from one answer, or the connect, to the end of the next request's head
     line_bytes_max: int = 16 << 10  # offsets of 256 partitions fit into it

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     GroupFigures,
-    Refused,
+    NotSupported,
     ReplayFigures,
     Snapshot,
     WatchFigures,
@@ -18,9 +18,9 @@ from mqtt_broker.http_api.snapshot import ban_figures, snapshot_of, stream_figur
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.server.process.watchdog import LOOP
 from mqtt_broker.server.server import Server
-from mqtt_broker.server.services.streams import Telemetry
+from mqtt_broker.server.services.streams import StreamService
 from mqtt_broker.streams.format.offsets import Offsets
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 _T = TypeVar("_T")
 NO_STREAMS = "this broker keeps no streams: it runs with durability memory and has none configured"
@@ -28,7 +28,7 @@ NO_BANS = "this broker keeps no bans: [security] of its configuration names no b
 STOPS = "the broker stops"
 
 
-class ServerCommands:
+class ServerInterface:
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -44,7 +44,7 @@ class ServerCommands:
     def snapshot(self) -> Future[Snapshot]:
         return self._ask(self._snapshot)
 
-    def stream_create(self, settings: Settings) -> Future[None]:
+    def stream_create(self, settings: StreamSettings) -> Future[None]:
         return self._of_log(lambda log: log.create(settings))
 
     def stream_change(self, name: str, changes: Mapping[str, Any]) -> Future[None]:
@@ -81,28 +81,28 @@ class ServerCommands:
     def ban_add(self, ban: Ban) -> Future[None]:
         guardian = self._server.guardian
         if guardian is None or not guardian.keeps_bans:
-            return _failed(Refused(NO_BANS))
+            return _failed(NotSupported(NO_BANS))
         return guardian.add_ban(ban)
 
     def ban_lift(self, kind: str, value: str) -> Future[bool]:
         guardian = self._server.guardian
         if guardian is None:
-            return _failed(Refused(NO_BANS))
+            return _failed(NotSupported(NO_BANS))
         return guardian.lift_ban(kind, value)
 
-    def _log(self) -> Telemetry:
+    def _log(self) -> StreamService:
         if self._server.telemetry is None:
-            raise Refused(NO_STREAMS)
+            raise NotSupported(NO_STREAMS)
         return self._server.telemetry
 
-    def _of_log(self, act: Callable[[Telemetry], Future[_T]]) -> Future[_T]:
+    def _of_log(self, act: Callable[[StreamService], Future[_T]]) -> Future[_T]:
         """What the log does in its own thread."""
         try:
             return act(self._log())
-        except Refused as error:
+        except NotSupported as error:
             return _failed(error)
         except RuntimeError:  # its threads take nothing any more
-            return _failed(Refused(STOPS))
+            return _failed(NotSupported(STOPS))
 
     def _ask(self, act: Callable[[], _T]) -> Future[_T]:
         """Do it on the broker's loop."""
@@ -118,7 +118,7 @@ class ServerCommands:
         try:
             self._server.loop.call_soon_threadsafe(run)
         except RuntimeError:  # the loop is closed
-            return _failed(Refused(STOPS))
+            return _failed(NotSupported(STOPS))
         return done
 
     def _snapshot(self) -> Snapshot:
@@ -150,7 +150,7 @@ def _failed(error: Exception) -> Future[Any]:
     return failed
 
 
-def _groups(log: Telemetry, stream: str) -> list[GroupFigures]:
+def _groups(log: StreamService, stream: str) -> list[GroupFigures]:
     return [
         GroupFigures(found.name, found.members, found.committed, found.lag)
         for found in log.replay.groups(stream)

@@ -9,7 +9,7 @@ from typing import Final
 
 from mqtt_broker.http_api import address_file
 from mqtt_broker.http_api.http_server import HttpServer, HttpServerError
-from mqtt_broker.http_api.server_interface import ServerCommands
+from mqtt_broker.http_api.server_interface import ServerInterface
 from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.server import Server
 from mqtt_broker.server.services.streams import DIRECTORY
@@ -18,7 +18,7 @@ _STOP_S: Final = 2.0
 _log = logging.getLogger("fleetmq")
 
 
-class Front:
+class HttpService:
     def __init__(self, server: Server, config: Config) -> None:
         self._server = server
         self._config = config
@@ -51,7 +51,7 @@ class Front:
         http = HttpServer(
             host,
             port,
-            ServerCommands(self._server),
+            ServerInterface(self._server),
             self._config.http_token,
             data_dir / DIRECTORY if data_dir is not None else None,
             lambda line: _log.warning("%s", line),

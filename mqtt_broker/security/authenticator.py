@@ -19,8 +19,8 @@ from mqtt_broker.security.authentication.accounts import Accounts
 from mqtt_broker.security.authentication.chain import Chain, Denied, Proof
 from mqtt_broker.security.protection.audit_log import Audit
 from mqtt_broker.security.protection.bans import FLAPPING, Ban, Bans
-from mqtt_broker.security.protection.throttle import Limits, Throttle
-from mqtt_broker.security.rules.client_limits import Tiers
+from mqtt_broker.security.protection.throttle import ConnectLimits, Throttle
+from mqtt_broker.security.rules.client_limits import ClientLimitRules
 from mqtt_broker.security.rules.identity import Identity, address_of, line_of
 from mqtt_broker.security.rules.ruleset import Decision, RuleSet
 
@@ -29,7 +29,7 @@ _NO_ROLES: Final[frozenset[str]] = frozenset()
 _NAME_BYTES_MAX: Final = 65_535
 
 
-class Door:
+class Authenticator:
     """The access door of a broker that asks who comes. `chain` None: nobody has to say."""
 
     def __init__(
@@ -41,16 +41,16 @@ class Door:
         clock: Callable[[], float],
         bans: Bans | None = None,
         roles: Roles | None = None,
-        tiers: Tiers | None = None,
-        limits: Limits | None = None,
+        tiers: ClientLimitRules | None = None,
+        limits: ConnectLimits | None = None,
     ) -> None:
         self.chain = chain
         self.rules = rules
         self.audit = audit
         self.bans = bans or Bans()
         self.roles: Roles = roles or {}
-        self.tiers = tiers or Tiers()
-        self.throttle = Throttle(limits or Limits())
+        self.tiers = tiers or ClientLimitRules()
+        self.throttle = Throttle(limits or ConnectLimits())
         self._clock = clock
 
     # What the core asks.
@@ -232,7 +232,7 @@ class ClientGuard:
 
     __slots__ = ("_accounts", "_door", "_identity")
 
-    def __init__(self, door: Door, identity: Identity, accounts: Accounts | None) -> None:
+    def __init__(self, door: Authenticator, identity: Identity, accounts: Accounts | None) -> None:
         self._door = door
         self._identity = identity
         self._accounts = accounts  # where its user is; None: somebody else vouched for it

@@ -21,19 +21,19 @@ from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.server.config.config import Config, ConfigError, is_local
 from mqtt_broker.server.config.schemas import SchemaChecks
 from mqtt_broker.server.net.event_loop import attach
-from mqtt_broker.server.net.handshake_queue import Openings
+from mqtt_broker.server.net.handshake_queue import HandshakeQueue
 from mqtt_broker.server.net.link import READ_BYTES, SocketLink
 from mqtt_broker.server.net.listener import Endpoint, Listener
-from mqtt_broker.server.process.log_limiter import LogLines, shown
+from mqtt_broker.server.process.log_limiter import LogLimiter, shown
 from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.journal.journal import MODES
 
 if TYPE_CHECKING:
     from mqtt_broker.server.process.watchdog import Watchdog
-    from mqtt_broker.server.services.security import Guardian
-    from mqtt_broker.server.services.storage import Durable
-    from mqtt_broker.server.services.streams import Telemetry
+    from mqtt_broker.server.services.security import SecurityService
+    from mqtt_broker.server.services.storage import StorageService
+    from mqtt_broker.server.services.streams import StreamService
 
 _STOP_S: Final = 1.0  # how long clients have to read their last packet
 _SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
@@ -56,24 +56,26 @@ class Server:
         # and never jump: the clock is read once and monotonic time is added.
         self._epoch = time.time() - time.monotonic()
         self.turn_at = self.now()  # when the last socket was read
-        self._lines = LogLines(lambda line: _log.info("%s", line), self.now)
+        self._lines = LogLimiter(lambda line: _log.info("%s", line), self.now)
         self.reload = Reload(self.loop)
-        self.durable: Durable | None = None
-        self.telemetry: Telemetry | None = None
-        self.guardian: Guardian | None = None  # who asks clients who they are; None: nobody does
+        self.durable: StorageService | None = None
+        self.telemetry: StreamService | None = None
+        self.guardian: SecurityService | None = (
+            None  # who asks clients who they are; None: nobody does
+        )
         self.watchdog: Watchdog | None = None  # of the command; embedders need have none
         try:
             if config.needs_store:
                 # Not above: what keeps nothing starts without SQL, in a third of the time.
-                from mqtt_broker.server.services.storage import Durable
+                from mqtt_broker.server.services.storage import StorageService
 
-                self.durable = Durable(self, config)
+                self.durable = StorageService(self, config)
                 self.telemetry = self.durable.telemetry
             if access is None and config.security.is_on:
                 # Not above, for the same reason: hashing, keys and SQL.
-                from mqtt_broker.server.services.security import open_guardian
+                from mqtt_broker.server.services.security import open_security_service
 
-                self.guardian = open_guardian(self, config.security)
+                self.guardian = open_security_service(self, config.security)
                 access = self.guardian.door
             strategy = load_strategy(config.settings.shared_strategy)
         except Exception:
@@ -99,7 +101,7 @@ class Server:
             self.broker.checks = SchemaChecks(config.schemas)
         self.read_buffer = bytearray(READ_BYTES)
         self.read_view = memoryview(self.read_buffer)
-        self.openings = Openings(self)
+        self.openings = HandshakeQueue(self)
         self._listeners: list[Listener] = []
         self._links: set[SocketLink] = set()
         self._timer: asyncio.TimerHandle | None = None

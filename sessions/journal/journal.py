@@ -24,9 +24,8 @@ from typing import Final, Protocol
 
 from sessions.journal import packing, records
 from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
-from sessions.journal.transaction import Hold as Hold
 from sessions.journal.transaction import Item as Item
-from sessions.journal.transaction import Ticket as Ticket
+from sessions.journal.transaction import PendingCommit, PublishTransaction
 from sessions.messages.message import Message
 
 MEMORY: Final = 0
@@ -37,7 +36,7 @@ QUEUE_HEAD_MESSAGES: Final = 1_000  # of one long queue in memory, when the stor
 MODES: Final = {"memory": MEMORY, "relaxed": RELAXED, "commit": COMMIT}
 
 
-class Owner(Protocol):
+class StoredQueue(Protocol):
     """A session, or a shared subscription with messages of its own."""
 
     sid: int
@@ -127,9 +126,9 @@ class Journal:
         self.last_mid = last_mid
         self.last_sid = last_sid
         self.alongside: Alongside | None = None
-        self.current: Ticket | None = None  # what deliveries belong to that happen now
-        self.grown: dict[Owner, None] = {}  # those with more in memory than they need
-        self.wanted: list[Owner] = []  # those that wait for a page of what is stored
+        self.current: PublishTransaction | None = None  # what deliveries belong to that happen now
+        self.grown: dict[StoredQueue, None] = {}  # those with more in memory than they need
+        self.wanted: list[StoredQueue] = []  # those that wait for a page of what is stored
         self.certain = 0  # entries that wait for the disk whatever happens
         self.unfolded_bytes = 0  # packed and not in the tables
         self.records = 0  # records and bursts that were written
@@ -140,15 +139,17 @@ class Journal:
         self.on_bug: Callable[[Exception], None] = _raise
         self._entries: list[packing.Entry] = []
         self._unsent: deque[tuple[int, bytes]] = deque()  # packed, and not with the store
-        self._failed: deque[tuple[Ticket, Exception]] = deque()  # left out, and nobody was told
+        self._failed: deque[tuple[PublishTransaction, Exception]] = (
+            deque()
+        )  # left out, and nobody was told
         self._is_continued = False  # what is packed next belongs to the group packed last
         self._has_taken = False  # the files' part belongs to the next group
         self._stuck_since = 0.0
-        self._interrupted: list[Ticket] = []  # opened, and others inside of them
-        self._placed: list[Ticket] = []  # opened, and among the entries already
+        self._interrupted: list[PublishTransaction] = []  # opened, and others inside of them
+        self._placed: list[PublishTransaction] = []  # opened, and among the entries already
         self._gathered_bytes = 0  # about what will be packed
         self._packed_bytes = 0  # and is not committed
-        self._waiting: deque[tuple[int, int, Hold | None]] = deque()
+        self._waiting: deque[tuple[int, int, PendingCommit | None]] = deque()
         self._unfolded: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
@@ -186,7 +187,7 @@ class Journal:
 
     # Messages.
 
-    def open(self, messages: list[Message], *, holds: bool = False) -> Ticket:
+    def open(self, messages: list[Message], *, holds: bool = False) -> PublishTransaction:
         """Begin a ticket: what is delivered belongs to it, until `close`.
 
         One that is opened inside another interrupts it; `close` goes on with the outer one.
@@ -194,7 +195,7 @@ class Journal:
         if self.current is not None:
             self._place_current()
             self._interrupted.append(self.current)
-        ticket = self.current = Ticket(self, messages, holds=holds)
+        ticket = self.current = PublishTransaction(self, messages, holds=holds)
         return ticket
 
     def close(self) -> None:
@@ -317,7 +318,7 @@ class Journal:
         """It reads there no longer; an empty `stream`: nowhere."""
         self._record(records.encode_cursors_gone(owner, stream))
 
-    def wait(self, hold: Hold) -> None:
+    def wait(self, hold: PendingCommit) -> None:
         """Release it when everything recorded so far is on disk."""
         self._entries.append(hold)
         self.certain += 1
@@ -334,7 +335,7 @@ class Journal:
             return False
         left: list[packing.Entry] = []
         for entry in self._entries:
-            if isinstance(entry, Ticket) and not entry.is_wanted:
+            if isinstance(entry, PublishTransaction) and not entry.is_wanted:
                 self.cancelled += len(entry.messages)
                 self._gathered_bytes -= entry.size
             else:
@@ -343,7 +344,7 @@ class Journal:
         if not left:
             return True
         first = left[0]
-        return isinstance(first, Ticket) and first.born_at > since
+        return isinstance(first, PublishTransaction) and first.born_at > since
 
     def flush(self, now: float) -> None:
         """Pack what was gathered, and hand it to the store.
@@ -367,7 +368,7 @@ class Journal:
             first = self._entries[0]
             if not self._stuck_since:
                 self._stuck_since = now
-            elif now - self._stuck_since >= STUCK_S and isinstance(first, Ticket):
+            elif now - self._stuck_since >= STUCK_S and isinstance(first, PublishTransaction):
                 self._failed.append((first, error))
                 self._entries = self._entries[1:]
             raise
@@ -386,13 +387,15 @@ class Journal:
         sizes = [(self.number + place, len(blob)) for place, blob in enumerate(blobs, 1)]
         unsent = [(self.number + place, blob) for place, blob in enumerate(blobs, 1)]
         number = self.number + len(blobs)
-        holds: list[Hold] = []
+        holds: list[PendingCommit] = []
         for entry in packed.waits:
-            if isinstance(entry, Hold):
+            if isinstance(entry, PendingCommit):
                 holds.append(entry)
             else:
                 holds += entry.holds_of()
-        waiting: list[tuple[int, int, Hold | None]] = [(at, size, None) for at, size in sizes]
+        waiting: list[tuple[int, int, PendingCommit | None]] = [
+            (at, size, None) for at, size in sizes
+        ]
         waiting += [(number, 0, hold) for hold in holds]
         rest = self._entries[packed.count :]
         # All of it is made: from here on nothing is left that could fail half-way.
@@ -403,7 +406,7 @@ class Journal:
         self._failed += packed.failed
         self.number = number
         for entry in packed.waits:
-            if isinstance(entry, Ticket):
+            if isinstance(entry, PublishTransaction):
                 entry.on_packed(number)
         size = sum(map(len, blobs))
         self._packed_bytes += size

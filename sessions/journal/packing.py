@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from sessions.journal import records
-from sessions.journal.transaction import Hold, Ticket
+from sessions.journal.transaction import PendingCommit, PublishTransaction
 
 # SQLite and PostgreSQL hold a thousand million bytes in a row. One entry may still be larger
 # than this: a packet has 268 MB at most.
 PART_BYTES_MAX: Final = 64 << 20
 
-Entry = bytes | Ticket | Hold
+Entry = bytes | PublishTransaction | PendingCommit
 
 
 class Packed:
@@ -27,8 +27,10 @@ class Packed:
     def __init__(self, count: int) -> None:
         self.count = count
         self.blobs: list[bytes] = []
-        self.waits: list[Ticket | Hold] = []  # tickets that are in the blobs, and holds, in order
-        self.failed: list[tuple[Ticket, Exception]] = []
+        self.waits: list[
+            PublishTransaction | PendingCommit
+        ] = []  # tickets that are in the blobs, and holds, in order
+        self.failed: list[tuple[PublishTransaction, Exception]] = []
         self.records = 0
         self.cancelled = 0  # messages that were taken before
 
@@ -51,11 +53,11 @@ def _pack(entries: list[Entry], count: int, part_bytes_max: int) -> Packed:
     size = 0
     is_all = count == len(entries)
     for entry in entries[:count]:
-        if isinstance(entry, Hold):
+        if isinstance(entry, PendingCommit):
             packed.waits.append(entry)
             continue
         found: list[bytes]
-        if isinstance(entry, Ticket):
+        if isinstance(entry, PublishTransaction):
             if not entry.is_wanted:
                 packed.cancelled += len(entry.messages)
                 continue

@@ -83,7 +83,7 @@ class DeliveryRow:
 
 
 @dataclass(slots=True)
-class Backlog:
+class BacklogRow:
     """What waits for one session: all of it, without the messages."""
 
     sid: int

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sessions.journal.rows import (
-    Backlog,
+    BacklogRow,
     CursorRow,
     DeliveryRow,
     MessageRow,
@@ -29,7 +29,7 @@ class Snapshot:
     windows: Iterable[tuple[DeliveryRow, MessageRow]]  # under way, by sid and n
     releases: Iterable[tuple[int, list[int]]]  # sid, packet ids in the order of their PUBREC
     received: Iterable[tuple[int, list[int]]]  # sid, inbound packet ids
-    backlogs: Iterable[Backlog]  # what waits, by sid
+    backlogs: Iterable[BacklogRow]  # what waits, by sid
     retained: Iterable[MessageRow]
     streams: list[StreamRow]  # by name
     cursors: list[CursorRow]  # by stream, owner and partition

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sessions.journal import records
-from sessions.messages.message import Grant, Message
+from sessions.messages.message import DeliveryOptions, Message
 
 if TYPE_CHECKING:
     from sessions.journal.journal import Journal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NEVER: Final = 1 << 62  # the number of a group that is never packed
 
 
-class Hold:
+class PendingCommit:
     """Something that waits for the records before it. Each kind acts when they are safe."""
 
     __slots__ = ("is_safe",)
@@ -37,7 +37,7 @@ class Hold:
 _Part = tuple[int, int, int, int, int, int, bool, tuple[int, ...], str, list[int]]
 
 
-class Ticket:
+class PublishTransaction:
     """Messages of one publisher that go to stored sessions, from their arrival to the disk."""
 
     __slots__ = (
@@ -68,9 +68,11 @@ class Ticket:
         self.holds = holds  # the acknowledgement waits; outbound QoS 2 too
         self.remaining = 0  # deliveries that are not over
         self.is_pinned = False  # written in any case
-        self.answer: Hold | None = None
-        self.parked: list[Hold] | None = None
-        self.logged: Hold | None = None  # an acknowledgement that waits for the log as well
+        self.answer: PendingCommit | None = None
+        self.parked: list[PendingCommit] | None = None
+        self.logged: PendingCommit | None = (
+            None  # an acknowledgement that waits for the log as well
+        )
         self.inbound_sid = 0
         self.inbound_ids: list[int] = []
         self.retained: tuple[int, int] | None = None
@@ -96,7 +98,12 @@ class Ticket:
         return message.mid > 0
 
     def deliver(
-        self, sid: int, n: int, messages: list[Message], grant: Grant, packet_ids: list[int]
+        self,
+        sid: int,
+        n: int,
+        messages: list[Message],
+        grant: DeliveryOptions,
+        packet_ids: list[int],
     ) -> None:
         """To session `sid`, from its n-th delivery on; without packet ids they wait."""
         group = grant.group
@@ -129,7 +136,7 @@ class Ticket:
         self.inbound_ids = packet_ids
         self.is_pinned = True
 
-    def park(self, hold: Hold) -> None:
+    def park(self, hold: PendingCommit) -> None:
         if self.parked is None:
             self.parked = []
         self.parked.append(hold)
@@ -195,7 +202,7 @@ class Ticket:
             out.append(records.encode_done(sid, records.runs_of(gone)))
         return out
 
-    def holds_of(self) -> list[Hold]:
+    def holds_of(self) -> list[PendingCommit]:
         """Return what waits for it and is not safe already."""
         holds = [] if self.answer is None or self.answer.is_safe else [self.answer]
         return holds if self.parked is None else [*holds, *self.parked]
@@ -208,7 +215,7 @@ class Ticket:
         self._parts = []
         self._sent = self._gone = None
 
-    def give_up(self) -> list[Hold]:
+    def give_up(self) -> list[PendingCommit]:
         """Give up what can never be stored: its messages live in memory, if anywhere.
 
         Returns what may not be said to be safe.
@@ -235,4 +242,6 @@ def _by_session(
     return found
 
 
-Item = tuple[Message, Grant, int, Ticket | None]  # a delivery: its n (0: not stored), its ticket
+Item = tuple[
+    Message, DeliveryOptions, int, PublishTransaction | None
+]  # a delivery: its n (0: not stored), its ticket

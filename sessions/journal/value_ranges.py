@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from sessions.journal.rows import (
-    Backlog,
+    BacklogRow,
     CursorRow,
     DeliveryRow,
     MessageRow,
@@ -119,7 +119,7 @@ FIELDS: Final[dict[type, dict[str, Field]]] = {
         "packet_id": Field(NUMBER, 0, U16_MAX, 0),
         "size": Field(NUMBER, 0, U32_MAX, 0),
     },
-    Backlog: {
+    BacklogRow: {
         "sid": _ID,
         "messages": _COUNT,
         "bytes": _COUNT,
@@ -192,7 +192,7 @@ KINDS: Final = {
     SubscriptionRow: "subscription",
     MessageRow: "message",
     DeliveryRow: "delivery",
-    Backlog: "queue",
+    BacklogRow: "queue",
     StreamRow: "stream",
     CursorRow: "cursor",
 }

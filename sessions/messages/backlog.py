@@ -18,21 +18,21 @@ class QueueFull(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QueueLimits:
     """Of one queue."""
 
     messages_max: int
     bytes_max: int
 
 
-class Mourner(Protocol):
+class DeadLetterSink(Protocol):
     """Whoever wants to see the messages that clients do not get."""
 
     def add(self, reason: str, message: Message, client_id: str) -> None: ...
 
 
 @dataclass(slots=True)
-class Budget:
+class Backlog:
     """Shared by every session of a broker: limits, and the sums they are held against."""
 
     queue_messages_max: int = 100_000
@@ -47,17 +47,17 @@ class Budget:
     memory_bytes: int = 0  # of those, in memory
     published: int = 0  # PUBLISH packets that sessions have written
     dropped: dict[str, int] = field(default_factory=dict)
-    mourner: Mourner | None = None
-    _bounds: Bounds | None = None
+    mourner: DeadLetterSink | None = None
+    _bounds: QueueLimits | None = None
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> QueueLimits:
         """Of a queue for which nothing else was said."""
         if self._bounds is None:
-            self._bounds = Bounds(self.queue_messages_max, self.queue_bytes_max)
+            self._bounds = QueueLimits(self.queue_messages_max, self.queue_bytes_max)
         return self._bounds
 
-    def allows(self, bounds: Bounds, messages: int, waiting_bytes: int, size: int) -> bool:
+    def allows(self, bounds: QueueLimits, messages: int, waiting_bytes: int, size: int) -> bool:
         """Whether one more of `size` bytes may join a queue, and all that waits anywhere."""
         return (
             messages < bounds.messages_max

@@ -14,7 +14,7 @@ the moment at which it is said:
 from __future__ import annotations
 
 
-class Stats:
+class Counters:
     """Since the start of the broker; the lists are indexed by packet type."""
 
     __slots__ = (

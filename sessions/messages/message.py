@@ -42,7 +42,7 @@ class Share(Protocol):
     sid: int  # its number in the store; 0: it has none
 
 
-class Grant:
+class DeliveryOptions:
     """How one subscription wants a message: QoS, retain flag, identifiers, and whose it is.
 
     `group` is the shared subscription the message was taken from, None for an ordinary one.
@@ -59,7 +59,7 @@ class Grant:
         self.group = group
 
 
-Grants = tuple[Grant, Grant, Grant]  # by the QoS of the message
+Grants = tuple[DeliveryOptions, DeliveryOptions, DeliveryOptions]  # by the QoS of the message
 
 
 def grants(qos: int, retain: bool, subscription_ids: Ids, group: Share | None = None) -> Grants:
@@ -68,9 +68,9 @@ def grants(qos: int, retain: bool, subscription_ids: Ids, group: Share | None = 
     The smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
     """
     return (
-        Grant(0, retain, subscription_ids, group),
-        Grant(min(1, qos), retain, subscription_ids, group),
-        Grant(min(2, qos), retain, subscription_ids, group),
+        DeliveryOptions(0, retain, subscription_ids, group),
+        DeliveryOptions(min(1, qos), retain, subscription_ids, group),
+        DeliveryOptions(min(2, qos), retain, subscription_ids, group),
     )
 
 
@@ -133,7 +133,7 @@ class Envelope:
     def is_expired(self, now: float) -> bool:
         return self.expiry_interval >= 0 and now >= self.expires_at
 
-    def layout(self, v5: bool, grant: Grant, now: float) -> tuple[bytes, bytes]:
+    def layout(self, v5: bool, grant: DeliveryOptions, now: float) -> tuple[bytes, bytes]:
         """(head up to the topic, property section), with the packet id between them.
 
         What is sent the first time goes without DUP. [MQTT-4.3.3-2]
@@ -160,7 +160,7 @@ class Envelope:
         self._own_layout = (head, section)
 
     def write(
-        self, v5: bool, grant: Grant, now: float, *, alias: int, known: bool, dup: bool
+        self, v5: bool, grant: DeliveryOptions, now: float, *, alias: int, known: bool, dup: bool
     ) -> tuple[bytes, bytes]:
         """The layout made anew, for what is not shared: aliases and repeats."""
         section = self._write_section(grant.subscription_ids, now, alias) if v5 else b""
@@ -168,7 +168,7 @@ class Envelope:
         topic = b"\x00\x00" if known else self.topic_bytes
         return publish_head(topic, grant.qos, grant.retain, dup, behind), section
 
-    def whole(self, v5: bool, grant: Grant, payloads: list[bytes], now: float) -> bytes:
+    def whole(self, v5: bool, grant: DeliveryOptions, payloads: list[bytes], now: float) -> bytes:
         """Every message of the burst as QoS 0 without DUP, back to back. [MQTT-4.3.1-1]"""
         head, section = self.layout(v5, grant, now)
         head += section

@@ -30,7 +30,7 @@ class Aliases(Protocol):
     def learn(self, topic: str, alias: int) -> None: ...
 
 
-class Owner(Protocol):
+class OutboxOwner(Protocol):
     """The connection behind an outbox."""
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
@@ -60,7 +60,7 @@ class Outbox:
     def __init__(
         self,
         version: int,
-        owner: Owner,
+        owner: OutboxOwner,
         write: Callable[[bytes], int],
         dirty: list[Outbox],
         *,

@@ -38,7 +38,7 @@ PAUSE_S: Final = 0.00002
 
 
 @dataclass(slots=True)
-class Meta:
+class StoreMeta:
     """The row of that name. But for how far it is folded, all of it can be done without."""
 
     folded: int
@@ -48,7 +48,7 @@ class Meta:
     alive_at: float
 
 
-def read_meta(connection: Connection) -> Meta:
+def read_meta(connection: Connection) -> StoreMeta:
     row = execute(
         connection, "SELECT folded, last_mid, last_sid, next_place, alive_at FROM meta"
     ).one()
@@ -56,7 +56,7 @@ def read_meta(connection: Connection) -> Meta:
         value if type(value) is int and 0 <= value <= ID_MAX else 0 for value in row[1:4]
     )
     alive_at = row[4] if isinstance(row[4], float) and 0 <= row[4] < math.inf else 0.0
-    return Meta(row[0], last_mid, last_sid, next_place, alive_at)
+    return StoreMeta(row[0], last_mid, last_sid, next_place, alive_at)
 
 
 class Breath:
@@ -71,7 +71,7 @@ class Breath:
             self._since = time.perf_counter()
 
 
-class Folder(Worker):
+class JournalApplier(Worker):
     def __init__(
         self,
         database: Database,
@@ -84,7 +84,7 @@ class Folder(Worker):
         self._on_healed = on_healed
         self._database = database
         self._on_folded = on_folded  # up to which number, how many messages were cancelled
-        self._meta: Meta | None = None  # None: ask the tables
+        self._meta: StoreMeta | None = None  # None: ask the tables
         self._reported = folded
         self._wake = threading.Event()
         self._is_live = False  # a fold at the start says nothing about now
@@ -175,7 +175,7 @@ class Folder(Worker):
                     break
         if number == before.folded:
             return False
-        after = Meta(
+        after = StoreMeta(
             number,
             max(before.last_mid, changes.last_mid),
             max(before.last_sid, changes.last_sid),
@@ -220,14 +220,14 @@ class Folder(Worker):
             journal.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
 
 
-def _fold(tables: Connection, fold: Fold, before: Meta, after: Meta) -> Fold:
+def _fold(tables: Connection, fold: Fold, before: StoreMeta, after: StoreMeta) -> Fold:
     with tables.begin():
         fold.apply()
         write_meta(tables, before, after)
     return fold
 
 
-def write_meta(connection: Connection, before: Meta, after: Meta) -> None:
+def write_meta(connection: Connection, before: StoreMeta, after: StoreMeta) -> None:
     """Says no when somebody else has folded since: that would be a second broker."""
     done = execute(
         connection,

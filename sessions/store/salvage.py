@@ -27,12 +27,12 @@ from sqlalchemy import Connection, Integer, Table
 from sessions.journal.net_changes import Changes
 from sessions.journal.records import unseal
 from sessions.store import schema
-from sessions.store.applier import Meta, read_meta
+from sessions.store.applier import StoreMeta, read_meta
 from sessions.store.database import execute, explain, insert, sqlite_engine
 from sessions.store.row_import import LOADED, Loading, columns, settle
 from sessions.store.sqlite_files import LOGS, MAGIC, PAGE_BYTES, Files, beside, create, remove, sync
 from sessions.store.table_updates import Fold
-from sessions.store.worker import give_up
+from sessions.store.worker import discard
 
 READY: Final = ".recovered"
 KEY_BITS: Final = 62
@@ -119,8 +119,8 @@ def _rescue(old: Files, new: Files, say: Say) -> None:
         database.dispose()
 
 
-def _rescue_tables(old: Files, new: Connection, say: Say) -> Meta:
-    meta = Meta(folded=0, last_mid=0, last_sid=0, next_place=1, alive_at=0.0)
+def _rescue_tables(old: Files, new: Connection, say: Say) -> StoreMeta:
+    meta = StoreMeta(folded=0, last_mid=0, last_sid=0, next_place=1, alive_at=0.0)
     with _opened(old.tables) as connection:
         if connection is None:
             say("nothing of the tables can be read")
@@ -222,7 +222,7 @@ def _opened(path: Path) -> Iterator[Connection | None]:
         found: Connection | None = None
         with contextlib.suppress(Exception):
             connection = engine.connect()
-            stack.callback(give_up, connection)
+            stack.callback(discard, connection)
             connection.execution_options(sqlite_reads=True)
             with connection.begin():
                 if execute(connection, "SELECT count(*) FROM sqlite_master").scalar():

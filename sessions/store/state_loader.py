@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine
 
 from sessions.journal.rows import (
-    Backlog,
+    BacklogRow,
     CursorRow,
     DeliveryRow,
     MessageRow,
@@ -219,5 +219,5 @@ def both_rows(row: Sequence[Any]) -> tuple[DeliveryRow, MessageRow]:
     return delivery_row(row), message_row(row[9:])
 
 
-def backlog(row: Sequence[Any]) -> Backlog:
-    return Backlog(row[0], row[1], row[2], row[3], row[4])
+def backlog(row: Sequence[Any]) -> BacklogRow:
+    return BacklogRow(row[0], row[1], row[2], row[3], row[4])

@@ -24,7 +24,7 @@ from sessions.journal.snapshot import Snapshot
 from sessions.journal.value_ranges import count
 from sessions.store import postgres_lock, salvage, schema, state_loader
 from sessions.store import sqlite_files as sqlite_files
-from sessions.store.applier import Folder, read_meta
+from sessions.store.applier import JournalApplier, read_meta
 from sessions.store.database import (
     Database,
     StoreError,
@@ -37,7 +37,7 @@ from sessions.store.pager import Page, Pager, Request
 from sessions.store.postgres_lock import take_lock
 from sessions.store.row_import import is_settled, mend_digests, settle
 from sessions.store.sqlite_files import CHECKED_BYTES_MAX, Damage, Files, Lock
-from sessions.store.worker import give_up
+from sessions.store.worker import discard
 from sessions.store.writer import Beside, Writer
 
 __all__ = ["Store", "StoreError"]
@@ -53,7 +53,7 @@ class Store:
         self._states: dict[str, str] = {}
         self._state_lock = threading.Lock()
         self._writer: Writer
-        self._folder: Folder
+        self._folder: JournalApplier
         self._pager: Pager
         self._on_committed: Callable[[int], None] = _nobody
         self._on_folded: Callable[[int], None] = _nobody
@@ -148,7 +148,7 @@ class Store:
             connection.rollback()
             store._begin(connection)
         except BaseException as error:
-            give_up(connection)
+            discard(connection)
             if isinstance(error, Damage):
                 raise StoreError(f"{error}; restore the database from a backup") from None
             if isinstance(error, StoreError) or not isinstance(error, Exception):
@@ -188,8 +188,8 @@ class Store:
         self._pager = Pager(self.database, self._say)
         self.folded = self.cancelled = 0
 
-    def _new_folder(self) -> Folder:
-        return Folder(
+    def _new_folder(self) -> JournalApplier:
+        return JournalApplier(
             self.database, self._folded_to, self._count_folded, self._say, self._count_healed
         )
 

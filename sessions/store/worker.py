@@ -1,9 +1,9 @@
 """A thread of the store that does not give up: the writer, the folder and the pager are such.
 
 It keeps its own connections. What fails is reported as one line, the connections are dropped
-(unless it is said that they are good, see `Elsewhere`), and the same work is tried again after
-a while that grows to a second, for ever: until it succeeds or the store is abandoned. An error
-outside such work, our own mistake or want of memory, does not end the thread either: it is
+(unless it is said that they are good, see `ParticipantFailed`), and the same work is tried again
+after a while that grows to a second, for ever: until it succeeds or the store is abandoned. An
+error outside such work, our own mistake or want of memory, does not end the thread either: it is
 reported, and the loop begins again.
 """
 
@@ -29,7 +29,7 @@ class Abandoned(Exception):
     """The store was told to give up what it could not do."""
 
 
-class Elsewhere(Exception):
+class ParticipantFailed(Exception):
     """What failed is not the database, and nothing is wrong with the connections to it."""
 
     def __init__(self, name: str, said: str) -> None:
@@ -80,7 +80,7 @@ class Worker(ABC):
             try:
                 self.prepare(engine, connection)
             except BaseException:
-                give_up(connection)
+                discard(connection)
                 raise
             self._connections[engine] = connection
         return connection
@@ -91,7 +91,7 @@ class Worker(ABC):
 
     def drop(self) -> None:
         for connection in self._connections.values():
-            give_up(connection)
+            discard(connection)
         self._connections.clear()
 
     def attempt(self, work: Callable[[], T]) -> T:
@@ -101,7 +101,7 @@ class Worker(ABC):
                 result = work()
             except Abandoned:
                 raise
-            except Elsewhere as error:
+            except ParticipantFailed as error:
                 self._say(error.name, str(error))
             except Exception as error:  # whatever it is, the work has to be done
                 self.drop()
@@ -145,7 +145,7 @@ class Worker(ABC):
         self._abandoned.wait(RETRY_S_MAX)
 
 
-def give_up(connection: Connection) -> None:
+def discard(connection: Connection) -> None:
     """Close it without another word to the database."""
     # A connection that failed may fail to roll back, too: what it held is gone either way.
     with contextlib.suppress(Exception):

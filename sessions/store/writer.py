@@ -34,7 +34,7 @@ from sqlalchemy import Connection, Engine
 
 from sessions.journal.records import Corrupt, is_continued, seal
 from sessions.store.database import Database, execute, explain, insert, repeated
-from sessions.store.worker import Elsewhere, Worker
+from sessions.store.worker import ParticipantFailed, Worker
 
 COMMIT_BYTES_MAX: Final = 64 << 20
 # Removing costs two statements, and a long row frees its pages one by one. So a commit removes
@@ -256,7 +256,7 @@ class Writer(Worker):
         try:
             return self.beside.suffices(number)
         except Exception as error:  # its reasons are its own, and it is tried again
-            raise Elsewhere(BESIDE, _explain(error)) from error
+            raise ParticipantFailed(BESIDE, _explain(error)) from error
 
     def _settle(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
         """What waited is safe, and in the database so far: tell those who wait for that."""
@@ -271,7 +271,7 @@ class Writer(Worker):
         except Exception as error:
             # The groups are safe whoever was told of it; the ends are said again until they
             # are taken.
-            raise Elsewhere(BESIDE, _explain(error)) from error
+            raise ParticipantFailed(BESIDE, _explain(error)) from error
         finally:
             self._tell()
 
@@ -288,7 +288,7 @@ class Writer(Worker):
         try:
             return self.beside.write(number, stands_alone=stands_alone)
         except Exception as error:  # its reasons are its own, and it is tried again
-            raise Elsewhere(BESIDE, _explain(error)) from error
+            raise ParticipantFailed(BESIDE, _explain(error)) from error
 
     def _unsafe(self, connection: Connection) -> list[Group]:
         """What waits, but for what an attempt has committed without our knowing."""

@@ -39,7 +39,7 @@ TOTALS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QualityLimits:
     stuck_count: int = 20
     stuck_us: int = 0
     silence_us: int = 0
@@ -48,7 +48,7 @@ class Limits:
 class Findings:
     """A `keyed.Machine`."""
 
-    def __init__(self, device: str, limits: Limits) -> None:
+    def __init__(self, device: str, limits: QualityLimits) -> None:
         self._device = device
         self._limits = limits
         self._totals = dict.fromkeys(TOTALS, 0)

@@ -31,7 +31,7 @@ _HUGE: Final = 1e150
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AnomalyLimits:
     alpha: float = 0.05  # weight of a new value
     sigma: float = 6.0  # deviations that make an outlier
     jump: float = 8.0  # deviations of the rate that make a jump
@@ -58,7 +58,7 @@ class Usual:
         score = (value - self.mean) / self.deviation
         return min(max(score, -sys.float_info.max), sys.float_info.max)
 
-    def learn(self, value: float, limits: Limits, most_deviations: float) -> None:
+    def learn(self, value: float, limits: AnomalyLimits, most_deviations: float) -> None:
         if self.count:
             if self.count >= limits.warm_up:  # before that, it is not known what is unusual
                 most = most_deviations * self.deviation
@@ -107,7 +107,7 @@ class _Metric:
 class Statistics:
     """A `keyed.Machine`."""
 
-    def __init__(self, device: str, limits: Limits) -> None:
+    def __init__(self, device: str, limits: AnomalyLimits) -> None:
         self._device = device
         self._limits = limits
         self._metrics: dict[str, _Metric] = {}

@@ -26,12 +26,12 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from mqtt_broker.streams.format.errors import Invalid, StreamError
-from mqtt_broker.streams.format.stream_settings import Settings, parse_bytes, parse_duration
+from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_bytes, parse_duration
 from mqtt_broker.streams.remote.remote_source import stream_root
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.writer import LogWriter
-from spark_ingest.bridge.session import Broker, Device, Refused, Session
+from spark_ingest.bridge.session import BridgeRefused, Broker, Device, Session
 from spark_ingest.payloads.schemas import SchemaError, parse_schema, shape_of
 
 DONE: Final = 0
@@ -131,7 +131,7 @@ def _run(
             watch.say(f"connected to {broker} as {broker.client_id!r}, into {stream.name!r}")
             pauses = _pauses()
             session.serve(stop.is_set, watch.look)
-        except Refused as refused:
+        except BridgeRefused as refused:
             session.flush(is_last=True)
             say(f"fleetmq spark bridge: {refused}")
             return FAILED
@@ -326,13 +326,13 @@ def _wanted(args: argparse.Namespace) -> dict[str, Any]:
         except (OSError, UnicodeDecodeError, SchemaError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise BridgeError("--schema", f"{args.schema}: {why}") from None
-    Settings(args.stream, **found).checked()
+    StreamSettings(args.stream, **found).checked()
     return found
 
 
 def _stream(log: Log, name: str, wanted: dict[str, Any]) -> Stream:
     if name not in log.streams:
-        return log.create(Settings(name, **wanted))
+        return log.create(StreamSettings(name, **wanted))
     partitions = log.streams[name].settings.partitions
     if wanted.get("partitions", partitions) != partitions:
         raise BridgeError("--partitions", f"stream {name!r} has {partitions}, which stays")

@@ -46,7 +46,7 @@ _HOP: Final = ("MessageExpiryInterval", "SubscriptionIdentifier", "TopicAlias")
 Device = Callable[[str, list[tuple[str, str]]], str]
 
 
-class Refused(Exception):
+class BridgeRefused(Exception):
     """The broker says no, and will say so again."""
 
 
@@ -187,7 +187,7 @@ class Session:
         """Read and write what can be; False: the connection is gone."""
         code = self._client.loop(wait_s)
         if self._refused:
-            raise Refused(self._refused)
+            raise BridgeRefused(self._refused)
         return code == MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _read_more(self) -> bool:

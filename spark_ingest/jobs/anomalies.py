@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from spark_ingest.analysis.columns import REJECTS
 from spark_ingest.analysis.keyed import Watched, run, waiting
-from spark_ingest.analysis.statistics import Limits, Statistics
+from spark_ingest.analysis.statistics import AnomalyLimits, Statistics
 from spark_ingest.contract.job import APPEND, Context, Job, Output, duration, number, option, whole
 
 ALERTS = Output("alerts", ("device", "metric", "kind", "began_at"))
@@ -32,7 +32,7 @@ _RESULT = (
 
 
 @dataclass(frozen=True)
-class Settings(Watched):
+class AnomaliesOptions(Watched):
     alpha: float = option("--alpha", number(1e-6, 1), "0.05", "weight of a new value in the mean")
     sigma: float = option("--sigma", number(0.1, 1e6), "6", "deviations that make an outlier")
     jump: float = option("--jump", number(0.1, 1e6), "8", "deviations of the rate: a jump")
@@ -40,8 +40,10 @@ class Settings(Watched):
     silence_us: int = option("--silence", duration, "5m", "silent after so long; 0: never")
 
 
-def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
-    limits = Limits(options.alpha, options.sigma, options.jump, options.warm_up, options.silence_us)
+def build(rows: DataFrame, options: AnomaliesOptions, context: Context) -> DataFrame:
+    limits = AnomalyLimits(
+        options.alpha, options.sigma, options.jump, options.warm_up, options.silence_us
+    )
     found = run(rows, options, partial(Statistics, limits=limits), _RESULT)
     alert = F.struct(
         "device",
@@ -58,4 +60,6 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     )
 
 
-JOB = Job("anomalies", Settings, (ALERTS, REJECTS), build, lambda options: APPEND, waiting=waiting)
+JOB = Job(
+    "anomalies", AnomaliesOptions, (ALERTS, REJECTS), build, lambda options: APPEND, waiting=waiting
+)

@@ -48,7 +48,7 @@ CLOCK = Output("clock", ("device", "window_start", "window_end"))
 
 
 @dataclass(frozen=True)
-class Settings(Telemetry):
+class ClockOptions(Telemetry):
     size_us: int = option("--size", positive_duration, "10m", "how long a window is")
     late_us: int = option("--late-after", duration, "10s", "a message is late from then on")
     future_us: int = option("--future-after", duration, "1s", "it is of the future from then on")
@@ -56,7 +56,7 @@ class Settings(Telemetry):
     skew_us: int = option("--skew", duration, "1h", "how far behind another a partition is read")
 
 
-def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+def build(rows: DataFrame, options: ClockOptions, context: Context) -> DataFrame:
     rows = screened(rows, options)
     at = time_of(rows, options.time)
     told = of_topics(rows, options.topics).select(
@@ -119,4 +119,4 @@ def _seconds(micros: Column) -> Column:
     return micros / F.lit(1_000_000)
 
 
-JOB = Job("clock", Settings, (CLOCK, REJECTS), build, lambda options: UPDATE, reads_sent=True)
+JOB = Job("clock", ClockOptions, (CLOCK, REJECTS), build, lambda options: UPDATE, reads_sent=True)

@@ -62,7 +62,7 @@ def _key(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Settings:
+class CorrelateOptions:
     requests: str = option("--requests", topic_filter, "+/+/cmd/#", "topics of requests")
     answers: str = option("--answers", topic_filter, "+/+/response/#", "topics of answers")
     key: str = option(
@@ -92,7 +92,7 @@ class Settings:
         return self.skew_us + self.allowed_us + self.ahead_us
 
 
-def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+def build(rows: DataFrame, options: CorrelateOptions, context: Context) -> DataFrame:
     if options.requests == options.answers:
         raise OptionError("--answers", "it is the same as --requests")
     rows = rows.withColumn("reject_reason", _trouble(rows, options))
@@ -128,7 +128,7 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
     return found.unionByName(rejects, allowMissingColumns=True)
 
 
-def _trouble(rows: DataFrame, options: Settings) -> Column:
+def _trouble(rows: DataFrame, options: CorrelateOptions) -> Column:
     """Why a row can be neither request nor answer: a rule of each row alone."""
     if options.time == RECEIVED:
         return F.lit(None).cast("string")
@@ -142,7 +142,7 @@ def _trouble(rows: DataFrame, options: Settings) -> Column:
     )
 
 
-def _rejects(rows: DataFrame, options: Settings) -> DataFrame:
+def _rejects(rows: DataFrame, options: CorrelateOptions) -> DataFrame:
     """Requests and answers that have no time, or one that is too far from the broker's."""
     sides = [matches(F.col("topic"), topics) for topics in (options.requests, options.answers)]
     is_meant = F.lit(False)
@@ -153,7 +153,9 @@ def _rejects(rows: DataFrame, options: Settings) -> DataFrame:
     )
 
 
-def _side(rows: DataFrame, name: str, topics: str, key: str, options: Settings) -> DataFrame:
+def _side(
+    rows: DataFrame, name: str, topics: str, key: str, options: CorrelateOptions
+) -> DataFrame:
     at = f"{name}_at"
     told = (
         of_topics(rows.where(F.col("reject_reason").isNull()), topics)
@@ -190,7 +192,7 @@ def _waiting(spark: SparkSession, checkpoint: str) -> str:
 
 JOB = Job(
     "correlate",
-    Settings,
+    CorrelateOptions,
     (CORRELATED, REJECTS),
     build,
     lambda options: APPEND,

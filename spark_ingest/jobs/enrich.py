@@ -33,11 +33,11 @@ ENRICHED = Output("enriched", ("stream_partition", "stream_offset"))
 
 
 @dataclass(frozen=True)
-class Settings(Telemetry):
+class EnrichOptions(Telemetry):
     pass
 
 
-def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+def build(rows: DataFrame, options: EnrichOptions, context: Context) -> DataFrame:
     rows = screened(rows, options)
     told = of_topics(rows, options.topics).select(
         F.col("partition").alias("stream_partition"),
@@ -93,5 +93,5 @@ def _fields(joined: DataFrame) -> list[object]:
 
 
 JOB = Job(
-    "enrich", Settings, (ENRICHED, REJECTS), build, lambda options: EACH_BATCH, registry=NEEDED
+    "enrich", EnrichOptions, (ENRICHED, REJECTS), build, lambda options: EACH_BATCH, registry=NEEDED
 )

@@ -33,11 +33,11 @@ _TOLD = ["at", "received", "site", "topic", "stream_partition", "stream_offset",
 
 
 @dataclass(frozen=True)
-class Settings(Telemetry):
+class LatestOptions(Telemetry):
     pass
 
 
-def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+def build(rows: DataFrame, options: LatestOptions, context: Context) -> DataFrame:
     has_value = "value" in rows.columns and isinstance(rows.schema["value"].dataType, StructType)
     value = F.to_json("value") if has_value else F.lit(None).cast("string")
     rows = screened(rows, options)
@@ -65,5 +65,5 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
 
 
 JOB = Job(
-    "latest", Settings, (LATEST, REJECTS), build, lambda options: EACH_BATCH, registry=OPTIONAL
+    "latest", LatestOptions, (LATEST, REJECTS), build, lambda options: EACH_BATCH, registry=OPTIONAL
 )

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_ingest.analysis.columns import REJECTS, value_column
-from spark_ingest.analysis.findings import TOTALS, Findings, Limits
+from spark_ingest.analysis.findings import TOTALS, Findings, QualityLimits
 from spark_ingest.analysis.keyed import Watched, run, waiting
 from spark_ingest.contract.job import APPEND, Context, Job, Output, duration, option, whole
 
@@ -35,17 +35,17 @@ _RESULT = (
 
 
 @dataclass(frozen=True)
-class Settings(Watched):
+class QualityOptions(Watched):
     sequence: str = option("--sequence", str, "seq", "the field with the sequence number")
     stuck_count: int = option("--stuck-after", whole(2, 10**9), "20", "equal values in a row")
     stuck_us: int = option("--stuck-for", duration, "1m", "and for at least so long")
     silence_us: int = option("--silence", duration, "5m", "silent after so long; 0: never")
 
 
-def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+def build(rows: DataFrame, options: QualityOptions, context: Context) -> DataFrame:
     if options.sequence:
         value_column(rows, options.sequence, "--sequence")
-    limits = Limits(options.stuck_count, options.stuck_us, options.silence_us)
+    limits = QualityLimits(options.stuck_count, options.stuck_us, options.silence_us)
     found = run(rows, options, partial(Findings, limits=limits), _RESULT, sequence=options.sequence)
     finding = F.struct(
         "device",
@@ -73,7 +73,7 @@ def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
 
 JOB = Job(
     "quality",
-    Settings,
+    QualityOptions,
     (FINDINGS, DEVICES, REJECTS),
     build,
     lambda options: APPEND,

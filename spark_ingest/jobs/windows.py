@@ -69,7 +69,7 @@ PARTS = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
-class Settings(Lateness, Telemetry):
+class WindowsOptions(Lateness, Telemetry):
     size_us: int = option("--size", positive_duration, "1m", "how long a window is")
     slide_us: int | None = option(
         "--slide", optional_duration, "", "a window begins so often (when the last one ends)"
@@ -88,7 +88,7 @@ class Settings(Lateness, Telemetry):
             raise OptionError("--slide", f"it is not from a {SLIDES_MAX}th of --size to --size")
 
 
-def build(rows: DataFrame, options: Settings, context: Context) -> DataFrame:
+def build(rows: DataFrame, options: WindowsOptions, context: Context) -> DataFrame:
     metrics = metric_columns(rows, options)
     rows = screened(rows, options)
     until = at_the_end if options.gap_us else _as_it_is  # tumbling windows wait for nothing
@@ -133,7 +133,7 @@ def _as_it_is(time: Column) -> Column:
     return time
 
 
-def _windows(told: DataFrame, options: Settings) -> DataFrame:
+def _windows(told: DataFrame, options: WindowsOptions) -> DataFrame:
     """Each row in each of its windows; what is left out, once, in that of its arrival."""
     size, slide = options.size_us, options.slide_us or options.size_us
     told = told.withColumn("at", F.coalesce("at", "received")).withColumn(
@@ -165,7 +165,7 @@ def _next_end(time: Column, size_us: int) -> Column:
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(size_us)) + F.lit(size_us))
 
 
-def _sessions(told: DataFrame, options: Settings) -> DataFrame:
+def _sessions(told: DataFrame, options: WindowsOptions) -> DataFrame:
     """A session ends no earlier than each of its rows and the gap, so late is said of those."""
     gap = options.gap_us
     assert gap is not None
@@ -186,7 +186,7 @@ def _sessions(told: DataFrame, options: Settings) -> DataFrame:
     )
 
 
-def _statistics(name: str, options: Settings) -> list[Column]:
+def _statistics(name: str, options: WindowsOptions) -> list[Column]:
     value = F.col(f"`metric {name}`")
     found = [
         F.count(value).alias(f"count {name}"),
@@ -275,7 +275,7 @@ def _waiting(spark: SparkSession, checkpoint: str) -> str:
 
 JOB = Job(
     name="windows",
-    settings=Settings,
+    settings=WindowsOptions,
     outputs=(WINDOWS, LEFT_OUT, REJECTS),
     build=build,
     mode=lambda options: APPEND if options.gap_us else UPDATE,

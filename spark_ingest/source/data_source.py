@@ -54,7 +54,7 @@ from spark_ingest.payloads.decoder import AUTO, JSON, NONE, Decoder
 from spark_ingest.payloads.schemas import OBJECT, SchemaError, Shape
 from spark_ingest.source.batch_planning import Range, split
 from spark_ingest.source.options import ALL, OptionError, Options
-from spark_ingest.source.size_limit import Limits
+from spark_ingest.source.size_limit import TriggerLimits
 from spark_ingest.source.task import LogSource, Task
 
 FORMAT: Final = "fleetmq"
@@ -244,7 +244,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError("endingOffsets", "it is for batches: a stream has no end")
         self._reading = _Reading(options, schema)
         self._options = options
-        self._limits = Limits(options.bytes_max)
+        self._limits = TriggerLimits(options.bytes_max)
         self._last: Offsets | None = None  # with AvailableNow: no further than this
 
     def initialOffset(self) -> dict[str, Any]:

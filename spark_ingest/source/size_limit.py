@@ -25,7 +25,7 @@ _SAMPLE_BYTES: Final = 64 << 10
 _SPAN_US: Final = 3_600_000_000  # of log time that the first trigger may be worth
 
 
-class Limits:
+class TriggerLimits:
     """The limits of one query; it remembers how much log time the last trigger was worth."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the working tree, installe
 from mqtt_broker.core.limits.settings import DEFAULTS
 from mqtt_broker.core.routing.routes import Routes
 from mqtt_broker.topics.trie import Trie
-from sessions.messages.backlog import Budget, QueueFull
+from sessions.messages.backlog import Backlog, QueueFull
 from sessions.session import Session, Subscription
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)
@@ -36,7 +36,7 @@ ROUNDS = 5
 
 
 def session(name: str) -> Session:
-    budget = Budget(
+    budget = Backlog(
         DEFAULTS.queue_messages_max,
         DEFAULTS.queue_bytes_max,
         DEFAULTS.queue_total_bytes_max,

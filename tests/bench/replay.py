@@ -25,8 +25,8 @@ from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
-from mqtt_broker.streams.format.stream_settings import Settings
-from mqtt_broker.streams.replay.service import Replay
+from mqtt_broker.streams.format.stream_settings import StreamSettings
+from mqtt_broker.streams.replay.service import ReplayService
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 
@@ -63,7 +63,7 @@ class Link:
 def fill(root: pathlib.Path, *, run: int) -> Log:
     """Messages of many devices, in runs of so many of one."""
     log = Log.open(root, report=print)
-    stream = log.create(Settings("bench", partitions=4))
+    stream = log.create(StreamSettings("bench", partitions=4))
     writer = LogWriter(log)
     rng = random.Random(1)
     at_us = 1_700_000_000_000_000
@@ -84,7 +84,7 @@ def cost(log: Log, version: int, qos: int, receive_maximum: int) -> tuple[float,
     """(CPU us a message, of it on the loop)."""
     broker = Broker(CoreSettings(sys_interval_s=0), now=NOW, rng=random.Random(1))
     reads: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-    replay = Replay(log, broker, lambda work, done: reads.append((work, done)), lambda: NOW)
+    replay = ReplayService(log, broker, lambda work, done: reads.append((work, done)), lambda: NOW)
     broker.replays = replay
     link = Link()
     connection = broker.accept(link, NOW)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import pyarrow as pa
 
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
@@ -131,7 +131,7 @@ def bench_decode() -> None:
 
 def fill(root: pathlib.Path, messages: int) -> None:
     with_log = Log.open(root, report=print)
-    stream = with_log.create(Settings(NAME, partitions=PARTITIONS, schema=SCHEMA))
+    stream = with_log.create(StreamSettings(NAME, partitions=PARTITIONS, schema=SCHEMA))
     writer = LogWriter(with_log)
     names = [(f"fleet/device{n:04d}/telemetry", f"device{n:04d}") for n in range(DEVICES)]
     began = time.perf_counter()

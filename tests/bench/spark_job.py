@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_ingest
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 from spark_ingest.contract.job import Context
@@ -55,7 +55,9 @@ START_MS: Final = 1_767_225_600_000
 def write_log(root: Path, count: int) -> None:
     """As a broker would have: batches of a thousand, 2,000 messages a second of event time."""
     log = Log.open(root, None, report=print)
-    stream = log.create(Settings(STREAM, partitions=2, event_time="json:$.ts ms", schema=SCHEMA))
+    stream = log.create(
+        StreamSettings(STREAM, partitions=2, event_time="json:$.ts ms", schema=SCHEMA)
+    )
     writer = LogWriter(log)
     draw = random.Random(1).random
     for number in range(count):

@@ -30,7 +30,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 import spark_ingest
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 from spark_ingest.contract.job import Context
@@ -51,7 +51,7 @@ class Fleet(threading.Thread):
         super().__init__(daemon=True)
         self._log = Log.open(root, None, report=print)
         self._stream = self._log.create(
-            Settings(STREAM, partitions=2, event_time="json:$.ts ms", schema=SCHEMA)
+            StreamSettings(STREAM, partitions=2, event_time="json:$.ts ms", schema=SCHEMA)
         )
         self._writer = LogWriter(self._log)
         self._rate = rate

@@ -23,7 +23,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the working tree, installed or not
 
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.write.log import Log
 from tests.bench import flows
@@ -34,7 +34,7 @@ from tests.bench.peers import Flow, Target, Wrong
 from tests.bench.places import PAYLOAD_BYTES, Broker, Place, Places, in_child
 
 PAIRS: Final = 50
-STREAM: Final = Settings("all", "#", partitions=4)
+STREAM: Final = StreamSettings("all", "#", partitions=4)
 
 
 @dataclass(frozen=True, slots=True)

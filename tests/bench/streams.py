@@ -20,9 +20,9 @@ from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.batch_builder import BatchBuilder, Run
 from mqtt_broker.streams.format.records import records
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.write.log import Log
@@ -76,7 +76,7 @@ def bench_append(args: argparse.Namespace) -> None:
         parts = [[payload(n) for n in range(rows)] for _ in runs]
 
         def fill(runs: list[Run] = runs, parts: list[list[bytes]] = parts) -> list[bytes]:
-            builder = Builder()
+            builder = BatchBuilder()
             for run, part in zip(runs, parts, strict=True):
                 builder.append_run(run, part, 1)
             return builder.encode(1, 0)
@@ -112,7 +112,7 @@ def bench_write(args: argparse.Namespace, root: pathlib.Path) -> None:
     for partitions in (1, 4):
         for is_synced in (True, False):
             with_log = Log.open(root / f"w{partitions}{is_synced}", report=print)
-            with_log.create(Settings(NAME, partitions=partitions))
+            with_log.create(StreamSettings(NAME, partitions=partitions))
             spent = fill(with_log, messages, rows=20, group=2_000, is_synced=is_synced)
             how = "fdatasync a group" if is_synced else "without waiting"
             say(f"{partitions} partitions, {how}", messages / spent, "messages/s")
@@ -129,7 +129,7 @@ def bench_decode(args: argparse.Namespace, root: pathlib.Path) -> None:
     for group, limit in ((1_000, 20.0), (16_000, 20.0)):
         print(f"decode: Arrow with checksums, one core, batches of {group:,}")
         log = Log.open(root / f"d{group}", report=print)
-        log.create(Settings(NAME))
+        log.create(StreamSettings(NAME))
         fill(log, messages, rows=20, group=group, is_synced=False)
         log.close()
         with Source.open(root / f"d{group}", NAME) as source:
@@ -159,7 +159,7 @@ def bench_replay(args: argparse.Namespace, root: pathlib.Path) -> None:
     print("replay: message by message, one core")
     messages = 100_000 if args.small else 400_000
     log = Log.open(root / "r", report=print)
-    log.create(Settings(NAME))
+    log.create(StreamSettings(NAME))
     fill(log, messages, rows=20, group=2_000, is_synced=False)
     log.close()
     with Source.open(root / "r", NAME) as source:
@@ -208,7 +208,7 @@ def bench_memory(args: argparse.Namespace, root: pathlib.Path) -> None:
     rounds = 4 if args.small else 10
     print("memory: what the process holds at most while the log grows, and is read")
     log = Log.open(root / "m", report=print)
-    log.create(Settings(NAME, segment_bytes=4 << 20))
+    log.create(StreamSettings(NAME, segment_bytes=4 << 20))
     peaks = []
     offset = 0
     with Source.open(root / "m", NAME) as source:

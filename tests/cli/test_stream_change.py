@@ -10,7 +10,7 @@ import pytest
 
 from mqtt_broker.http_api import address_file
 from mqtt_broker.streams.format.offsets import Offsets
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from tests.cli.streams import TOKEN, Shell
 from tests.cli.test_stream_read import fill
 from tests.http_api.brokers import LogBroker, Serving
@@ -23,7 +23,7 @@ def at_home(shell: Shell, http: Serving, data_dir: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("FLEETMQ_DATA_DIR", str(data_dir))
 
 
-def settings(broker: LogBroker, name: str) -> Settings:
+def settings(broker: LogBroker, name: str) -> StreamSettings:
     return broker.do(lambda: broker.writing.log.stream(name).settings)
 
 
@@ -39,7 +39,7 @@ def test_create_with_all_there_is(broker: LogBroker, shell: Shell, tmp_path: Pat
     made = settings(broker, "made")
     assert (found.code, found.err) == (0, "")
     assert found.out == f"made made: 4 partitions, epoch {made.epoch}\n"
-    assert made == Settings(
+    assert made == StreamSettings(
         "made", filter="fleet/+/x", partitions=4, partition_by="level:2", retain_s=7 * 86_400,
         max_bytes=10**10, compact=True, tombstone_s=7_200, segment_bytes=64 << 20,
         segment_s=3_600, event_time="json:$.at", sent_time="property:sent",
@@ -50,7 +50,9 @@ def test_create_with_all_there_is(broker: LogBroker, shell: Shell, tmp_path: Pat
     made = settings(broker, "made")
     assert (made.retain_s, made.compact, made.schema, made.filter) == (86_400, False, None, "")
     assert shell("create", "plain").out.startswith("made plain: 1 partition, epoch ")
-    assert settings(broker, "plain") == Settings("plain", epoch=settings(broker, "plain").epoch)
+    assert settings(broker, "plain") == StreamSettings(
+        "plain", epoch=settings(broker, "plain").epoch
+    )
 
 
 @pytest.mark.parametrize(

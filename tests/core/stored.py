@@ -16,7 +16,7 @@ from typing import Any
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
-from sessions.journal.journal import COMMIT, Journal, Owner
+from sessions.journal.journal import COMMIT, Journal, StoredQueue
 from tests.core.peers import START, World
 from tests.sessions.store.memory_store import MemoryStore, Page
 
@@ -93,7 +93,7 @@ class StoredWorld(World):
             self.store.answer()
             self.settle()
 
-    def _ask(self, owner: Owner) -> None:
+    def _ask(self, owner: StoredQueue) -> None:
         def on_page(page: Page) -> None:
             owner.on_page(items_of(self.broker, page), self.now)
 

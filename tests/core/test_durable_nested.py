@@ -12,10 +12,11 @@ from mqtt_broker.codec.constants import PUBACK
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.routing.shared_groups import Group
+from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.shared import Member
-from sessions.journal.journal import Item, Journal, Ticket
-from sessions.messages.message import Grant, single
+from sessions.journal.journal import Item, Journal
+from sessions.journal.transaction import PublishTransaction
+from sessions.messages.message import DeliveryOptions, single
 from tests.core.peers import V5, Peer, connect, publish, subscribe
 from tests.core.stored import StoredWorld
 
@@ -50,7 +51,7 @@ def check(world: StoredWorld) -> int:
             group = item[1].group
             if session.sid:
                 add(session.sid, item)
-            elif isinstance(group, Group) and item[2]:
+            elif isinstance(group, SharedGroup) and item[2]:
                 add(group.sid, item)
     for group in world.broker.groups.values():
         for item in group._waiting.items():
@@ -70,14 +71,14 @@ class TestJournal:
         journal = Journal(lambda number, blob: blobs.append(blob))
         message = single("t", b"x", qos=1, retain=False, publisher="p", now=1.0)
         opened = [journal.open([message], holds=True), journal.open([]), journal.open([])]
-        current: list[Ticket | None] = []
+        current: list[PublishTransaction | None] = []
         for _ in range(2):
             current.append(journal.current)
             journal.close()
         outer = opened[0]
         assert [*current, journal.current] == [opened[2], opened[1], outer]
         assert outer.covers(message)
-        outer.deliver(1, 1, [message], Grant(1), [])
+        outer.deliver(1, 1, [message], DeliveryOptions(1), [])
         journal.close()
         assert journal.current is None
         journal.flush(1.0)
@@ -92,7 +93,7 @@ class TestJournal:
         message = single("a", b"x", qos=1, retain=True, publisher="p", now=world.now)
         world.journal.open([message], holds=True)
         world.broker.retain(message, world.now)  # it is written whoever takes it
-        session.deliver([message], Grant(1), world.now)
+        session.deliver([message], DeliveryOptions(1), world.now)
         world.broker.end_session(session, world.now)
         world.journal.close()
         world.fold()

@@ -19,7 +19,7 @@ from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Publish, Suback
 from mqtt_broker.core.clients import connection as connections
 from sessions import holds, session
-from sessions.holds import Then
+from sessions.holds import PendingCall
 from sessions.journal import journal, packing, records, transaction
 from tests.core.peers import V5, V311, Peer, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -30,8 +30,8 @@ CALLS_MAX = 400
 # What flush calls, beside what Python does by itself.
 CALLS: tuple[tuple[Any, str], ...] = (
     (packing, "pack"),
-    (transaction.Ticket, "pack"),
-    (transaction.Ticket, "holds_of"),
+    (transaction.PublishTransaction, "pack"),
+    (transaction.PublishTransaction, "holds_of"),
     (records, "encode_stored"),
     (records, "encode_delivered"),
     (records, "encode_retained"),
@@ -237,14 +237,14 @@ def test_one_that_never_fits_in_memory_is_refused_at_last(monkeypatch: pytest.Mo
     kept(world, "away", "a", 1).drop()
     world.commit()
     one, two = world.client("one"), world.client("two")
-    pack = transaction.Ticket.pack
+    pack = transaction.PublishTransaction.pack
 
-    def fail(ticket: transaction.Ticket) -> list[bytes]:
+    def fail(ticket: transaction.PublishTransaction) -> list[bytes]:
         if ticket.messages[0].payload == b"too much":
             raise MemoryError
         return pack(ticket)
 
-    monkeypatch.setattr(transaction.Ticket, "pack", fail)
+    monkeypatch.setattr(transaction.PublishTransaction, "pack", fail)
     one.send(publish("a", b"too much", qos=1, retain=True))
     two.send(publish("a", b"enough", qos=1))
     with pytest.raises(MemoryError):
@@ -341,7 +341,7 @@ def test_one_that_fails_when_it_is_released_does_not_keep_the_others() -> None:
 
     publisher = world.client("p")
     for packet_id in (1, 2, 3):
-        world.journal.wait(Then(fail))
+        world.journal.wait(PendingCall(fail))
         publisher.send(publish("a", b"x", qos=1, packet_id=packet_id))
     world.commit()
     assert [i for p in publisher.take() for i in p.packet_ids] == [1, 2, 3]

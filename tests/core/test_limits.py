@@ -17,15 +17,15 @@ from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, OpenAccess, Verdict
 from mqtt_broker.core.limits.client_limits import (
     ANY_RATE,
+    ClientLimits,
     KnownLimits,
-    Limits,
     as_told,
     of_settings,
     stricter,
 )
 from mqtt_broker.core.limits.settings import UNLIMITED, Settings
-from mqtt_broker.core.limits.token_bucket import Allowance, Meter, count_publishes
-from sessions.messages.message import Grant, single
+from mqtt_broker.core.limits.token_bucket import ListenerLimits, TokenBucket, count_publishes
+from sessions.messages.message import DeliveryOptions, single
 from tests.core.peers import START, Peer, World, connect, publish
 from tests.core.stored import StoredWorld
 
@@ -33,19 +33,19 @@ from tests.core.stored import StoredWorld
 class Tiered(OpenAccess):
     """Lets everybody in, with the limits that stand under their client id."""
 
-    def __init__(self, **limits: Limits) -> None:
+    def __init__(self, **limits: ClientLimits) -> None:
         self.limits = limits
 
     def connect(self, request: ConnectRequest) -> Verdict:
         return Allow(request.username, limits=self.limits.get(request.client_id))
 
 
-def world(settings: dict[str, Any] | None = None, **limits: Limits) -> World:
+def world(settings: dict[str, Any] | None = None, **limits: ClientLimits) -> World:
     return World(access=Tiered(**limits), **(settings or {}))
 
 
 def come(
-    found: World, client_id: str, *sent: bytes, version: int = V5, at: Allowance | None = None,
+    found: World, client_id: str, *sent: bytes, version: int = V5, at: ListenerLimits | None = None,
     **fields: Any,
 ) -> Peer:  # fmt: skip
     """A peer that came by a listener with this allowance."""
@@ -87,18 +87,18 @@ def goodbye(peer: Peer) -> int:
 def test_every_field_is_met_with_the_stricter() -> None:
     rng = random.Random(7)
 
-    def some() -> Limits:
+    def some() -> ClientLimits:
         values: dict[str, Any] = {}
-        for found in dataclasses.fields(Limits):
+        for found in dataclasses.fields(ClientLimits):
             if rng.random() < 0.5:
                 is_bool = found.name == "retain_available"
                 values[found.name] = False if is_bool else rng.randrange(1, 100)
-        return Limits(**values)
+        return ClientLimits(**values)
 
     for _ in range(200):
         one, other = some(), some()
         met = stricter(one, other)
-        for found in dataclasses.fields(Limits):
+        for found in dataclasses.fields(ClientLimits):
             values = [getattr(limits, found.name) for limits in (one, other)]
             assert getattr(met, found.name) == min(values), found.name
         assert met == stricter(other, one) and stricter(one, None) == one
@@ -107,29 +107,29 @@ def test_every_field_is_met_with_the_stricter() -> None:
 
 def test_settings_say_what_they_have() -> None:
     found = of_settings(Settings())
-    for field in dataclasses.fields(Limits):
+    for field in dataclasses.fields(ClientLimits):
         said = getattr(Settings(), field.name, None)
         assert getattr(found, field.name) == (ANY_RATE if said is None else said)
-    assert stricter(Limits(), found) == found and Limits().packet_bytes_max == UNLIMITED
+    assert stricter(ClientLimits(), found) == found and ClientLimits().packet_bytes_max == UNLIMITED
 
 
 def test_what_was_told_stays() -> None:
-    told = Limits(packet_bytes_max=10, receive_maximum=2, retain_available=False)
-    fresh = Limits(packet_bytes_max=5, receive_maximum=1, subscriptions_max=3)
+    told = ClientLimits(packet_bytes_max=10, receive_maximum=2, retain_available=False)
+    fresh = ClientLimits(packet_bytes_max=5, receive_maximum=1, subscriptions_max=3)
     assert as_told(fresh, told) == dataclasses.replace(told, subscriptions_max=3)
 
 
 @pytest.mark.parametrize("of", ["settings", "listener", "user"])
 def test_connack_tells_the_strictest(of: str) -> None:
-    small = Limits(packet_bytes_max=500, receive_maximum=3, retain_available=False)
-    large = Limits(packet_bytes_max=900, receive_maximum=7)
+    small = ClientLimits(packet_bytes_max=500, receive_maximum=3, retain_available=False)
+    large = ClientLimits(packet_bytes_max=900, receive_maximum=7)
     settings = dataclasses.asdict(small if of == "settings" else large)
     found = World(
         access=Tiered(c=small if of == "user" else large),
         **{key: settings[key] for key in ("packet_bytes_max", "receive_maximum")},
         retain_available=settings["retain_available"],
     )
-    peer = come(found, "c", at=Allowance(small if of == "listener" else large, None))
+    peer = come(found, "c", at=ListenerLimits(small if of == "listener" else large, None))
     told = peer.received[0]
     assert isinstance(told, Connack)
     assert told.properties.number(prop.MAXIMUM_PACKET_SIZE) == 500
@@ -147,17 +147,17 @@ def test_what_nobody_limits_costs_nothing() -> None:
 
 
 def test_clients_of_one_kind_share_what_holds() -> None:
-    kind = Limits(queue_messages_max=5)
+    kind = ClientLimits(queue_messages_max=5)
     found = World(access=Tiered(**{f"c{n}": kind for n in range(3)}))
     for n in range(3):
-        enter(found, f"c{n}", at=Allowance(Limits(packet_bytes_max=500), None))
+        enter(found, f"c{n}", at=ListenerLimits(ClientLimits(packet_bytes_max=500), None))
     one, *others = found.broker.connections.values()
     assert all(other.limits is one.limits for other in others)
     assert all(other.session.bounds is one.session.bounds for other in others)
     known = KnownLimits(of_settings(Settings()))
     for n in range(5_000):  # a door of somebody else's may do so
-        assert known.met(None, Limits(subscriptions_max=1 + n)).subscriptions_max == 1 + n
-        assert known.bounds(Limits(queue_bytes_max=n)).bytes_max == n
+        assert known.met(None, ClientLimits(subscriptions_max=1 + n)).subscriptions_max == 1 + n
+        assert known.bounds(ClientLimits(queue_bytes_max=n)).bytes_max == n
     assert len(known._met) <= 1_000 and len(known._bounds) <= 1_000
 
 
@@ -167,9 +167,9 @@ def test_clients_of_one_kind_share_what_holds() -> None:
 @pytest.mark.parametrize("of", ["listener", "user"])
 @pytest.mark.parametrize("version", [V5, V311])
 def test_packet_size(of: str, version: int) -> None:
-    small = Limits(packet_bytes_max=100)
+    small = ClientLimits(packet_bytes_max=100)
     found = world(c=small) if of == "user" else world()
-    at = Allowance(small, None) if of == "listener" else None
+    at = ListenerLimits(small, None) if of == "listener" else None
     peer = enter(found, "c", version=version, at=at)
     other = enter(found, "d")
     size = 100 - len(publish("t", version=version))
@@ -185,13 +185,13 @@ def test_packet_size(of: str, version: int) -> None:
 
 def test_a_listener_takes_no_larger_connect() -> None:
     found = world()
-    peer = come(found, "c" * 200, at=Allowance(Limits(packet_bytes_max=100), None))
+    peer = come(found, "c" * 200, at=ListenerLimits(ClientLimits(packet_bytes_max=100), None))
     assert peer.is_closed and not found.broker.connections
     assert found.broker.stats.refusals() == {"connect/packet_too_large": 1}
 
 
 def test_receive_maximum() -> None:
-    found = world(c=Limits(receive_maximum=2))
+    found = world(c=ClientLimits(receive_maximum=2))
     peer = enter(found, "c")
     peer.send(*[publish("t", b"x", qos=2, packet_id=n) for n in (1, 2)])
     assert [type(packet) for packet in peer.take()] == [Ack]
@@ -200,7 +200,7 @@ def test_receive_maximum() -> None:
 
 
 def test_inflight() -> None:
-    found = world(c=Limits(inflight_max=2), d=Limits(inflight_max=50))
+    found = world(c=ClientLimits(inflight_max=2), d=ClientLimits(inflight_max=50))
     one, two = enter(found, "c"), enter(found, "d", receive_maximum=3)
     sender = enter(found, "s")
     for peer in (one, two):
@@ -211,9 +211,10 @@ def test_inflight() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(queue_messages_max=3), Limits(queue_bytes_max=400), Limits()]
+    "limits",
+    [ClientLimits(queue_messages_max=3), ClientLimits(queue_bytes_max=400), ClientLimits()],
 )
-def test_queue(limits: Limits) -> None:
+def test_queue(limits: ClientLimits) -> None:
     """The policy is the broker's; how much waits is the client's own, also while it is away."""
     found = world({"queue_messages_max": 5}, c=limits)
     for name in ("c", "d"):
@@ -223,7 +224,7 @@ def test_queue(limits: Limits) -> None:
     sender = enter(found, "s")
     for n in range(9):
         sender.send(publish("t", b"%d" % n, qos=1, packet_id=1 + n))
-    mine = 5 if limits == Limits() else 3
+    mine = 5 if limits == ClientLimits() else 3
     for name, count in (("c", mine), ("d", 5)):
         peer = come(found, name, clean=False, expiry=1_000)
         assert peer.payloads() == [b"%d" % n for n in range(9 - count, 9)]
@@ -235,7 +236,7 @@ def test_queue(limits: Limits) -> None:
 def test_a_queue_in_the_store(is_folded: bool) -> None:
     """What was dropped does not come back; after a restart nobody knows who the client was."""
     found = StoredWorld()
-    at = Allowance(Limits(queue_messages_max=3), None)
+    at = ListenerLimits(ClientLimits(queue_messages_max=3), None)
     peer = enter(found, "c", at=at, clean=False, expiry=1_000)
     peer.subscribe("t", qos=1)
     peer.drop()
@@ -261,7 +262,7 @@ def test_a_queue_in_the_store(is_folded: bool) -> None:
 
 
 def test_a_queue_that_may_hold_nothing() -> None:
-    found = world(c=Limits(queue_messages_max=0))
+    found = world(c=ClientLimits(queue_messages_max=0))
     peer = enter(found, "c", clean=False, expiry=1_000)
     peer.subscribe("t", qos=1)
     peer.drop()
@@ -273,7 +274,9 @@ def test_a_queue_that_may_hold_nothing() -> None:
 def test_subscriptions() -> None:
     """A user may have less than the settings say, and not more."""
     found = world(
-        {"subscriptions_max": 3}, c=Limits(subscriptions_max=2), d=Limits(subscriptions_max=9)
+        {"subscriptions_max": 3},
+        c=ClientLimits(subscriptions_max=2),
+        d=ClientLimits(subscriptions_max=9),
     )
     quota = reasons.QUOTA_EXCEEDED
     for name, codes in (("c", [0, 0, quota, quota]), ("d", [0, 0, 0, quota])):
@@ -287,7 +290,7 @@ def test_subscriptions() -> None:
 @pytest.mark.parametrize("version", [V5, V311])
 def test_topic_levels(version: int) -> None:
     """Though another client made the route of the deep topic already."""
-    found = world(c=Limits(topic_levels_max=2))
+    found = world(c=ClientLimits(topic_levels_max=2))
     reader, other = enter(found, "r"), enter(found, "d")
     reader.subscribe("a/#")
     other.send(publish("a/b/c", b"1"))
@@ -309,22 +312,26 @@ def test_topic_levels(version: int) -> None:
 @pytest.mark.parametrize(
     ("limits", "will", "code"),
     [
-        (Limits(topic_levels_max=2), Will("a/b/c", b""), reasons.TOPIC_NAME_INVALID),
-        (Limits(retain_available=False), Will("a", b"", retain=True), reasons.RETAIN_NOT_SUPPORTED),
-        (Limits(topic_levels_max=2, retain_available=False), Will("a/b", b""), 0),
+        (ClientLimits(topic_levels_max=2), Will("a/b/c", b""), reasons.TOPIC_NAME_INVALID),
+        (
+            ClientLimits(retain_available=False),
+            Will("a", b"", retain=True),
+            reasons.RETAIN_NOT_SUPPORTED,
+        ),
+        (ClientLimits(topic_levels_max=2, retain_available=False), Will("a/b", b""), 0),
     ],
 )
 @pytest.mark.parametrize("of", ["listener", "user"])
-def test_wills(limits: Limits, will: Will, code: int, of: str) -> None:
+def test_wills(limits: ClientLimits, will: Will, code: int, of: str) -> None:
     found = world(c=limits) if of == "user" else world()
-    at = Allowance(limits, None) if of == "listener" else None
+    at = ListenerLimits(limits, None) if of == "listener" else None
     peer = come(found, "c", at=at, will=will)
     assert isinstance(peer.received[0], Connack) and peer.received[0].reason == code
     assert peer.is_closed is bool(code) and ("c" in found.broker.connections) is not bool(code)
 
 
 def test_who_may_retain() -> None:
-    found = world(c=Limits(retain_available=False))
+    found = world(c=ClientLimits(retain_available=False))
     peer, other = enter(found, "c"), enter(found, "d")
     other.send(publish("t", b"kept", retain=True))
     peer.send(publish("t", b"x", qos=1))
@@ -336,7 +343,7 @@ def test_who_may_retain() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_how_many_topics_one_client_may_retain_in(qos: int) -> None:
-    found = world(c=Limits(retained_messages_max=2))
+    found = world(c=ClientLimits(retained_messages_max=2))
     peer, other = enter(found, "c"), enter(found, "d")
 
     def keep(who: Peer, topic: str, payload: bytes = b"x") -> None:
@@ -371,7 +378,7 @@ def test_retained_messages_are_counted_after_a_restart() -> None:
 
 
 def test_what_is_sent_is_counted_in_messages() -> None:
-    found = world(c=Limits(sent_messages_per_s=2))
+    found = world(c=ClientLimits(sent_messages_per_s=2))
     peer, sender = enter(found, "c"), enter(found, "s")
     peer.subscribe("t", qos=0)
     peer.take()
@@ -386,7 +393,7 @@ def test_what_is_sent_is_counted_in_messages() -> None:
 
 def test_what_waits_goes_out_at_the_rate() -> None:
     """A thousand that waited are no burst: a second's worth is under way at most."""
-    found = world(c=Limits(sent_messages_per_s=10))
+    found = world(c=ClientLimits(sent_messages_per_s=10))
     peer = enter(found, "c", clean=False, expiry=1_000)
     peer.subscribe("t", qos=1)
     peer.drop()
@@ -423,8 +430,8 @@ def test_publishes_are_counted_where_they_begin() -> None:
 
 def test_all_clients_of_a_listener_together() -> None:
     found = world()
-    shared = Meter(10, 0)
-    peers = [enter(found, f"c{n}", at=Allowance(Limits(), shared)) for n in range(3)]
+    shared = TokenBucket(10, 0)
+    peers = [enter(found, f"c{n}", at=ListenerLimits(ClientLimits(), shared)) for n in range(3)]
     other = enter(found, "d")
     for peer in (*peers, other):
         peer.send(*[publish("t", b"x")] * 6)
@@ -434,8 +441,10 @@ def test_all_clients_of_a_listener_together() -> None:
 
 
 def test_its_own_rate_and_the_listeners() -> None:
-    found = world(c=Limits(messages_per_s=2))
-    peer = enter(found, "c", at=Allowance(Limits(messages_per_s=100), Meter(1_000, 0)))
+    found = world(c=ClientLimits(messages_per_s=2))
+    peer = enter(
+        found, "c", at=ListenerLimits(ClientLimits(messages_per_s=100), TokenBucket(1_000, 0))
+    )
     peer.send(*[publish("t", b"x")] * 3)
     assert paused(peer)
     connection = found.broker.connections["c"]
@@ -450,8 +459,8 @@ class Exchanging(Tiered):
 
 def test_another_authentication_brings_other_limits() -> None:
     """All but what CONNACK told; and no bucket is full again."""
-    first = Limits(messages_per_s=5, subscriptions_max=1, packet_bytes_max=200)
-    again = Limits(
+    first = ClientLimits(messages_per_s=5, subscriptions_max=1, packet_bytes_max=200)
+    again = ClientLimits(
         messages_per_s=50,
         subscriptions_max=2,
         packet_bytes_max=100,
@@ -527,7 +536,7 @@ def test_what_comes_in_still_fits_when_it_has_grown() -> None:
     largest = answer.properties[prop.MAXIMUM_PACKET_SIZE]
     envelope = single("t", b"").envelope
     envelope.payload_bytes = largest
-    grant = Grant(1, subscription_ids=(268_435_455,) * 200_000)
+    grant = DeliveryOptions(1, subscription_ids=(268_435_455,) * 200_000)
     head, section = envelope.layout(True, grant, START)
     assert len(section) == 200_000 * 5 + 3
     assert len(head) + len(section) + largest < REMAINING_LENGTH_MAX

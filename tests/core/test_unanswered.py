@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqtt_broker.core.clients import unanswered
-from sessions.journal.journal import MEMORY, Ticket
+from sessions.journal.journal import MEMORY
+from sessions.journal.transaction import PublishTransaction
 from tests.core.peers import V5 as VERSION
 from tests.core.peers import Peer, World, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -64,7 +65,7 @@ def test_the_oldest_of_many_is_found_though_the_others_go_on(
     peers = [world.client(f"p{number}") for number in range(10)]
     unlucky = peers[7]
     put(unlucky, 9)
-    (lost,) = [entry for entry in world.journal._entries if isinstance(entry, Ticket)]
+    (lost,) = [entry for entry in world.journal._entries if isinstance(entry, PublishTransaction)]
     world.journal._entries.remove(lost)
     ages = []
     for second in range(1, 30):

@@ -21,10 +21,10 @@ from mqtt_broker.codec.packets import Auth, Connack, Disconnect, Pingresp
 from mqtt_broker.core.clients.states import ACTIVE
 from mqtt_broker.security.authentication import scram
 from mqtt_broker.security.authentication.accounts import Account
-from mqtt_broker.security.authentication.chain import Chain, PasswordWay, ScramWay, Step
+from mqtt_broker.security.authentication.chain import Chain, ChainEntry, PasswordMethod, ScramMethod
 from mqtt_broker.security.authentication.password_hasher import Passwords
 from mqtt_broker.security.authentication.scram import METHOD, ScramError
-from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.authenticator import Authenticator
 from mqtt_broker.security.protection.audit_log import Audit
 from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.core.peers import Peer, World
@@ -48,10 +48,13 @@ class Place:
     """A world with a door that knows `ann`."""
 
     def __init__(self) -> None:
-        steps = (Step(PasswordWay("file", Known(Account("ann", scram=KEYS)))), Step(ScramWay()))
+        steps = (
+            ChainEntry(PasswordMethod("file", Known(Account("ann", scram=KEYS)))),
+            ChainEntry(ScramMethod()),
+        )
         chain = Chain(steps, passwords(), Later(), lambda: self.world.now)
         audit = Audit(lambda line: None, lambda: self.world.now)
-        door = Door(chain, RuleSet(), audit=audit, clock=lambda: self.world.now)
+        door = Authenticator(chain, RuleSet(), audit=audit, clock=lambda: self.world.now)
         self.world = World(access=door)
 
 

@@ -242,10 +242,16 @@ def package_of(module: str) -> str:
     return name
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Line and name of each module of ours that a file imports."""
     known = modules()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:

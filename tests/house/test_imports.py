@@ -88,7 +88,7 @@ def _is_below(module: str, names: str) -> bool:
 def test_outside_modules_stay_where_they_belong() -> None:
     findings = []
     for module, path in packages.modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in packages.nodes(path):
             if isinstance(node, ast.Import):
                 tops = {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -110,7 +110,7 @@ def test_pure_packages_open_nothing_and_draw_no_chance_of_their_own() -> None:
     for module, path in packages.modules().items():
         if packages.package_of(module) not in PURE:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in packages.nodes(path):
             line = getattr(node, "lineno", 1)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 if node.func.id == "open":

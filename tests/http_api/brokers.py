@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from mqtt_broker.http_api.http_server import HttpServer
-from mqtt_broker.http_api.limits import Limits
+from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
-    Commands,
+    BrokerInterface,
     GroupFigures,
     ReplayFigures,
     Snapshot,
@@ -28,7 +28,7 @@ from mqtt_broker.http_api.snapshot import stream_figures
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.offsets import Offsets
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from tests.streams.logs import NAME, Sent, Writing
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ PATIENCE_S: Final = 10.0
 BASE: Final = Snapshot(version="0.1.0", started_at=1_700_000_000.0, store=StoreFigures())
 
 
-class LogBroker(Commands):
+class LogBroker(BrokerInterface):
     """Does what it is asked in one thread, as a broker's loop does."""
 
     def __init__(self, root: Path) -> None:
@@ -58,7 +58,7 @@ class LogBroker(Commands):
         self._thread.shutdown()
 
     def create(self, partitions: int = 1, name: str = NAME, **settings: Any) -> None:
-        made = Settings(name, partitions=partitions, **settings)
+        made = StreamSettings(name, partitions=partitions, **settings)
         self.do(lambda: self.writing.log.create(made))
 
     def put(self, *payloads: bytes, client_id: str = "c", topic: str = "t") -> None:
@@ -93,7 +93,7 @@ class LogBroker(Commands):
             groups=self._groups(name),
         )
 
-    def stream_create(self, settings: Settings) -> Future[None]:
+    def stream_create(self, settings: StreamSettings) -> Future[None]:
         def work() -> None:
             self.writing.log.create(settings)
 
@@ -177,7 +177,7 @@ class Serving:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: BrokerInterface,
         root: Path | None,
         token: str = "",
         port: int = 0,
@@ -186,7 +186,7 @@ class Serving:
     ) -> None:
         self.lines: list[str] = []
         self.server = HttpServer(
-            host, port, commands, token, root, self.lines.append, Limits(**limits)
+            host, port, commands, token, root, self.lines.append, HttpLimits(**limits)
         )
         self.token = token
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from mqtt_broker.cli import main
-from mqtt_broker.http_api.server_interface import ServerCommands
+from mqtt_broker.http_api.server_interface import ServerInterface
 from mqtt_broker.security.protection.bans import make_ban, read_bans, write_bans
 from mqtt_broker.server.config.config import load
 from tests.core.peers import connect
@@ -129,7 +129,7 @@ def test_a_ban_is_in_force_when_it_is_answered(
 ) -> None:
     text = '[security]\nbans_file = "DIR/bans"\naudit_file = "DIR/audit"\n'
     with brought_up(tmp_path, text) as broker:
-        with Serving(ServerCommands(broker.server), None) as http:
+        with Serving(ServerInterface(broker.server), None) as http:
             pump, code = enter(broker, "pump")
             other, _ = enter(broker, "other")
             assert code == 0
@@ -163,7 +163,7 @@ def test_a_ban_is_in_force_when_it_is_answered(
 
 def test_many_at_once_are_all_kept(tmp_path: Path) -> None:
     with brought_up(tmp_path, '[security]\nbans_file = "DIR/bans"\n') as broker:
-        with Serving(ServerCommands(broker.server), None) as http:
+        with Serving(ServerInterface(broker.server), None) as http:
 
             def ban(number: int) -> None:
                 body = {"kind": "client", "value": f"c{number}"}
@@ -183,7 +183,7 @@ def test_a_file_that_is_damaged_is_left_alone(tmp_path: Path) -> None:
     write_bans(str(path), [make_ban("client", "x")])
     with (
         brought_up(tmp_path, '[security]\nbans_file = "DIR/bans"\n') as broker,
-        Serving(ServerCommands(broker.server), None) as http,
+        Serving(ServerInterface(broker.server), None) as http,
     ):
         path.write_text("rubbish\n")
         found = http.ask("POST", BANS, {"kind": "client", "value": "y"})
@@ -198,7 +198,7 @@ def test_a_file_that_is_damaged_is_left_alone(tmp_path: Path) -> None:
 def test_a_broker_without_a_list(tmp_path: Path, text: str) -> None:
     with (
         brought_up(tmp_path, text) as broker,
-        Serving(ServerCommands(broker.server), None) as http,
+        Serving(ServerInterface(broker.server), None) as http,
     ):
         found = http.ask("POST", BANS, {"kind": "client", "value": "y"})
         assert (found.status, found.json()["error"]) == (409, "Refused")
@@ -208,7 +208,7 @@ def test_a_broker_without_a_list(tmp_path: Path, text: str) -> None:
 
 def test_who_flaps_is_listed_and_forgiven(tmp_path: Path) -> None:
     with brought_up(tmp_path, "[security]\nflapping_connects = 2\n") as broker:
-        with Serving(ServerCommands(broker.server), None) as http:
+        with Serving(ServerInterface(broker.server), None) as http:
             found = [enter(broker, "f") for _ in range(3)]
             assert [code for _, code in found] == [0, 0x8A, 0x8A]
             (ban,) = http.get(BANS).json()["bans"]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 
 from mqtt_broker.http_api.application import make_app
-from mqtt_broker.http_api.limits import Limits
+from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.pages.metrics import _Collected
 from mqtt_broker.http_api.request.broker_interface import (
     ReplayFigures,
@@ -24,7 +24,7 @@ from tests.server.process import document
 
 def test_every_path(broker: LogBroker) -> None:
     with ThreadPoolExecutor(1) as pool:
-        site = Site(broker, None, pool, Limits(), "", True, print)
+        site = Site(broker, None, pool, HttpLimits(), "", True, print)
         app = make_app(site)
     text = document("docs/HTTP.md")
     for route in app.router.routes():
@@ -57,7 +57,7 @@ def test_every_header_and_every_limit() -> None:
         value = getattr(http_protocol, name)
         if isinstance(value, str) and value.startswith("FleetMQ-"):
             assert f"`{value}`" in text
-    limits = Limits()
+    limits = HttpLimits()
     assert f"| connections | {limits.connections_max:,};" in text
     assert f"| {limits.idle_s:g} s |" in text
     assert str(http_protocol.BYTES_MAX) in text

@@ -24,7 +24,7 @@ from mqtt_broker.http_api.request.broker_interface import (
     WatchFigures,
 )
 from mqtt_broker.http_api.snapshot import snapshot_of, stream_figures
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from tests.http_api.brokers import BASE, LogBroker, Serving
 from tests.streams.logs import NAME
 
@@ -155,7 +155,7 @@ def test_a_broker_in_memory_has_no_store_and_no_streams(broker: LogBroker, http:
 def test_many_partitions_are_quick_enough(broker: LogBroker, http: Serving) -> None:
     streams = [
         StreamFigures(
-            Settings(f"s{n}", partitions=256, epoch="e"),
+            StreamSettings(f"s{n}", partitions=256, epoch="e"),
             range(256),
             range(256),
             groups=[GroupFigures("g", {}, range(256), range(256))],

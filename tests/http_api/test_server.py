@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.http_api.http_server import HttpServer, HttpServerError
-from mqtt_broker.http_api.limits import Limits
+from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.broker_interface import Snapshot
 from tests.http_api.brokers import BASE, PATIENCE_S, LogBroker, Serving
 
@@ -428,5 +428,5 @@ def test_many_at_once(http: Serving, broker: LogBroker) -> None:
 
 
 def test_limits_are_sane() -> None:
-    limits = Limits()
+    limits = HttpLimits()
     assert limits.line_bytes_max > 256 * 45  # offsets of 256 partitions in a query string

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from mqtt_broker.http_api.request import open_streams as shelf_module
-from mqtt_broker.http_api.request.open_streams import Shelf
+from mqtt_broker.http_api.request.open_streams import OpenStreams
 from mqtt_broker.streams.format.batch import NEVER, seed_of, split
 from mqtt_broker.streams.format.errors import (
     EndBeforeStart,
@@ -48,7 +48,7 @@ def test_many_threads_and_a_stream_that_never_stays_the_same(
     """Every answer is right for some moment; what fails says one of few things; nothing leaks."""
     monkeypatch.setattr(shelf_module, "_OPEN_MAX", 2)
     broker.stream_delete(NAME).result(PATIENCE_S)
-    shelf = Shelf(broker.root)
+    shelf = OpenStreams(broker.root)
     names = ["a", "b", "c"]
     outcomes: Counter[str] = Counter()
     is_over = threading.Event()
@@ -88,7 +88,7 @@ def test_many_threads_and_a_stream_that_never_stays_the_same(
     assert open_segments(broker.root) == []
 
 
-def _read_one(shelf: Shelf, name: str, chance: random.Random) -> None:
+def _read_one(shelf: OpenStreams, name: str, chance: random.Random) -> None:
     offset = chance.choice((0, chance.randrange(40)))
     partition = f"p{chance.randrange(2)}"
     answer = shelf.extent(name, partition, offset, NEVER, 10_000, "")
@@ -123,7 +123,7 @@ def _messages(chance: random.Random) -> list[Sent]:
 
 def test_a_piece_outlives_its_file(broker: LogBroker, root: Path) -> None:
     broker.put(b"x" * 1_000)
-    shelf = Shelf(root)
+    shelf = OpenStreams(root)
     number = next(n for n in range(4) if shelf.ends(NAME, "")[n])
     answer = shelf.extent(NAME, f"p{number}", 0, NEVER, 1, "")
     assert answer.piece is not None

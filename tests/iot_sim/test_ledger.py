@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from iot_sim.devices.device import TELEMETRY
 from iot_sim.judge import stamps
 from iot_sim.judge.histogram import Histogram, highest, lowest
-from iot_sim.judge.intervals import Spans
+from iot_sim.judge.intervals import Intervals
 from iot_sim.judge.ledger import DEVICE, NOBODY, OBSERVER, Flow, Ledger, merge_tallies
 
 NUMBERS = st.lists(st.integers(0, 40), max_size=80)
 
 
-def spans_of(numbers: list[int]) -> Spans:
-    spans = Spans()
+def spans_of(numbers: list[int]) -> Intervals:
+    spans = Intervals()
     for number in numbers:
         spans.add(number)
     return spans
@@ -27,7 +27,7 @@ def spans_of(numbers: list[int]) -> Spans:
 
 @given(NUMBERS, NUMBERS)
 def test_spans_are_a_set(some: list[int], others: list[int]) -> None:
-    spans = Spans()
+    spans = Intervals()
     known: set[int] = set()
     for number in some:
         assert spans.add(number) is (number not in known)

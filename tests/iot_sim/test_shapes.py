@@ -10,35 +10,38 @@ from hypothesis import strategies as st
 
 from iot_sim.judge.filters import FilterSet, covers, disjoint, matches, overlap
 from iot_sim.scenarios.faults import Fault, plan
-from iot_sim.scenarios.load_shapes import Shape
+from iot_sim.scenarios.load_shapes import LoadShape
 from tests.iot_sim.fleets import scenario_of
 
 
 @pytest.mark.parametrize(
     ("shape", "points"),
     [
-        (Shape(), {0: 1, 1e9: 1}),
+        (LoadShape(), {0: 1, 1e9: 1}),
         (
-            Shape("ramp", low=0.2, high=1, start_s=10, end_s=20),
+            LoadShape("ramp", low=0.2, high=1, start_s=10, end_s=20),
             {0: 0.2, 10: 0.2, 15: 0.6, 20: 1, 99: 1},
         ),
-        (Shape("ramp", low=1, high=0, end_s=10), {0: 1, 5: 0.5, 10: 0}),
-        (Shape("spike", low=1, high=5, start_s=10, for_s=2), {9: 1, 10: 5, 11.9: 5, 12: 1, 20: 1}),
+        (LoadShape("ramp", low=1, high=0, end_s=10), {0: 1, 5: 0.5, 10: 0}),
         (
-            Shape("spike", low=1, high=5, start_s=10, for_s=2, every_s=10),
+            LoadShape("spike", low=1, high=5, start_s=10, for_s=2),
+            {9: 1, 10: 5, 11.9: 5, 12: 1, 20: 1},
+        ),
+        (
+            LoadShape("spike", low=1, high=5, start_s=10, for_s=2, every_s=10),
             {9: 1, 10: 5, 12: 1, 20: 5, 31: 5, 33: 1},
         ),
         (
-            Shape("diurnal", low=0.5, high=1.5, period_s=100, peak_s=25),
+            LoadShape("diurnal", low=0.5, high=1.5, period_s=100, peak_s=25),
             {25: 1.5, 75: 0.5, 0: 1, 50: 1, 125: 1.5},
         ),
         (
-            Shape("steps", low=0, high=1, end_s=40, steps=4),
+            LoadShape("steps", low=0, high=1, end_s=40, steps=4),
             {0: 0, 1: 0.25, 11: 0.5, 25: 0.75, 40: 1, 50: 1},
         ),
     ],
 )
-def test_shapes(shape: Shape, points: dict[float, float]) -> None:
+def test_shapes(shape: LoadShape, points: dict[float, float]) -> None:
     for t, factor in points.items():
         assert shape.at(t) == pytest.approx(factor), t
         if shape.kind != "steps":

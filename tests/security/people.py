@@ -12,12 +12,12 @@ from mqtt_broker.codec.packets import Connect, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.interfaces.access import ConnectRequest, PeerCertificate, Verdict
 from mqtt_broker.security.authentication.accounts import Account
-from mqtt_broker.security.authentication.chain import Chain, PasswordWay, Step
+from mqtt_broker.security.authentication.chain import Chain, ChainEntry, PasswordMethod
 from mqtt_broker.security.authentication.password_hasher import Passwords, hash_password
-from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.authenticator import Authenticator
 from mqtt_broker.security.protection.audit_log import Audit
 from mqtt_broker.security.protection.bans import Bans
-from mqtt_broker.security.rules.client_limits import Tiers
+from mqtt_broker.security.rules.client_limits import ClientLimitRules
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.core.peers import Peer, World
@@ -82,11 +82,11 @@ class Gate:
 
     def __init__(
         self,
-        *steps: Step,
+        *steps: ChainEntry,
         rules: Sequence[tuple[str, str, str] | dict[str, Any]] | None = None,
         asks: bool = True,
         bans: Bans | None = None,
-        tiers: Tiers | None = None,
+        tiers: ClientLimitRules | None = None,
         roles: dict[str, frozenset[str]] | None = None,
         remember_s: float = 0.0,
         room: int = 100,
@@ -97,9 +97,9 @@ class Gate:
         self.known = accounts()
         self.lines: list[str] = []
         self.audit = Audit(self.lines.append, lambda: self.world.now)
-        found = steps or (Step(PasswordWay("file", self.known)),)
+        found = steps or (ChainEntry(PasswordMethod("file", self.known)),)
         chain = Chain(found, self.passwords, self.workers, lambda: self.world.now)
-        self.door = Door(
+        self.door = Authenticator(
             chain if asks else None,
             rule_set(rules),
             audit=self.audit,

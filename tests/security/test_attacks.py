@@ -15,12 +15,12 @@ from mqtt_broker.core.interfaces.access import PeerCertificate, Refuse
 from mqtt_broker.security import sql
 from mqtt_broker.security.authentication import scram
 from mqtt_broker.security.authentication.accounts import Account
-from mqtt_broker.security.authentication.certificates import CertificateWay
-from mqtt_broker.security.authentication.chain import PasswordWay, ScramWay, Step
-from mqtt_broker.security.authentication.jwt import Claims, TokenWay
+from mqtt_broker.security.authentication.certificates import CertificateMethod
+from mqtt_broker.security.authentication.chain import ChainEntry, PasswordMethod, ScramMethod
+from mqtt_broker.security.authentication.jwt import Claims, TokenMethod
 from mqtt_broker.security.files.errors import FileError
 from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban, read_bans
-from mqtt_broker.security.protection.throttle import Limits, Throttle
+from mqtt_broker.security.protection.throttle import ConnectLimits, Throttle
 from mqtt_broker.server.services.auth_workers import still_welcome
 from tests.core.peers import START
 from tests.security.people import HASHES, Gate, Known, connect, reason_of
@@ -37,21 +37,21 @@ BAD = reasons.BAD_USER_NAME_OR_PASSWORD
 def test_limits_count_a_line_of_ipv6_as_one() -> None:
     one, two = (ipaddress.ip_address(f"2001:db8:0:1::{n:x}") for n in (1, 0xFFFF))
     other = ipaddress.ip_address("2001:db8:0:2::1")
-    throttle = Throttle(Limits(connections_per_address=1))
+    throttle = Throttle(ConnectLimits(connections_per_address=1))
     assert throttle.open(one, 0.0) == "" and throttle.open(two, 0.0) == "connections_per_address"
     assert throttle.open(other, 0.0) == ""
     throttle.closed(two)
     assert throttle.open(one, 0.0) == ""
-    throttle = Throttle(Limits(connects_per_s_per_address=1, burst_s=1))
+    throttle = Throttle(ConnectLimits(connects_per_s_per_address=1, burst_s=1))
     assert throttle.open(one, 0.0) == "" and throttle.open(two, 0.0) != ""
 
 
 def test_connections_from_before_a_limit_count_for_it() -> None:
     address = ipaddress.ip_address("192.0.2.1")
-    throttle = Throttle(Limits())
+    throttle = Throttle(ConnectLimits())
     for _ in range(3):
         assert throttle.open(address, 0.0) == ""
-    throttle.limits = Limits(connections_per_address=2)
+    throttle.limits = ConnectLimits(connections_per_address=2)
     assert throttle.open(address, 0.0) == "connections_per_address"
     for _ in range(3):
         throttle.closed(address)
@@ -147,7 +147,7 @@ def test_a_role_that_was_taken_away_is_gone_for_who_is_connected() -> None:
         {"permit": "allow", "action": "all", "topic": "ops/#", "roles": ["ops"]},
         {"permit": "allow", "action": "all", "topic": "t"},
     ]
-    gate = Gate(Step(PasswordWay("file", known)), rules=rules)
+    gate = Gate(ChainEntry(PasswordMethod("file", known)), rules=rules)
     ann, also = gate.enter("a", "ann"), gate.enter("b", "ann")
     ann.subscribe("ops/#", qos=0)
     also.subscribe("t", qos=0)
@@ -187,8 +187,8 @@ def test_tokens_are_judged_by_the_time_of_day(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(SECRET)
     day = [START + 3_600.0]  # an hour was slept through
-    found = TokenWay(str(path), Claims(), wall=lambda: day[0])
-    gate = Gate(Step(found))
+    found = TokenMethod(str(path), Claims(), wall=lambda: day[0])
+    gate = Gate(ChainEntry(found))
     assert reason_of(gate.come("c", "u", password=token(GOOD))) == BAD
     fresh = token({"sub": "ann", "exp": START + 3_660})
     peer = gate.enter("c", "u", password=fresh)
@@ -199,12 +199,12 @@ def test_tokens_are_judged_by_the_time_of_day(tmp_path: Path) -> None:
 
 
 def test_a_token_without_a_time_says_null(tmp_path: Path) -> None:
-    gate = Gate(Step(way(tmp_path, needs_expiry=False)))
+    gate = Gate(ChainEntry(way(tmp_path, needs_expiry=False)))
     gate.enter("c", "u", password=token({"sub": "ann", "exp": None}))
 
 
 def test_claims_that_are_not_listened_to(tmp_path: Path) -> None:
-    gate = Gate(Step(way(tmp_path, acl="", roles="")), rules=[("allow", "all", "t")])
+    gate = Gate(ChainEntry(way(tmp_path, acl="", roles="")), rules=[("allow", "all", "t")])
     mine = token({**GOOD, "": {"all": ["secret"]}})
     gate.enter("c", "u", password=mine)
     assert not gate.world.broker.guards["c"].may_publish("secret")
@@ -214,7 +214,7 @@ def test_claims_that_are_not_listened_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\nb", "a\ud800", "a\0", "x" * 70_000, "\x1b[2J"])
 def test_names_are_what_mqtt_lets_them_be_whoever_vouches(tmp_path: Path, name: str) -> None:
     """They go to logs and into the store like those of CONNECT."""
-    gate = Gate(Step(way(tmp_path)), Step(CertificateWay()))
+    gate = Gate(ChainEntry(way(tmp_path)), ChainEntry(CertificateMethod()))
     if len(name) < 10_000:
         told = gate.come("c", "u", password=token({**GOOD, "sub": name}))
         assert reason_of(told) == reasons.NOT_AUTHORIZED
@@ -239,7 +239,7 @@ def test_salts_do_not_tell_who_exists_when_the_file_changes(tmp_path: Path) -> N
     path = tmp_path / "users"
     path.write_text(f"ann:{KEYS.encode()}\n")
     file = PasswordFile(str(path))
-    gate = Gate(Step(PasswordWay("file", file)), Step(ScramWay()))
+    gate = Gate(ChainEntry(PasswordMethod("file", file)), ChainEntry(ScramMethod()))
     before = salt_of(gate, "ann"), salt_of(gate, "stranger")
     path.write_text(f"ann:{KEYS.encode()}\nbob:{HASHES['bob']}\n")
     file.load()

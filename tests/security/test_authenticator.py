@@ -12,13 +12,13 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.codec.packets import Connack, Disconnect, Publish, Suback, Will
 from mqtt_broker.core.interfaces.access import PeerCertificate
-from mqtt_broker.core.limits.client_limits import Limits
+from mqtt_broker.core.limits.client_limits import ClientLimits
 from mqtt_broker.security.authentication.accounts import Account
-from mqtt_broker.security.authentication.certificates import CertificateWay
-from mqtt_broker.security.authentication.chain import AnonymousWay, PasswordWay, Step
+from mqtt_broker.security.authentication.certificates import CertificateMethod
+from mqtt_broker.security.authentication.chain import AnonymousMethod, ChainEntry, PasswordMethod
 from mqtt_broker.security.files.errors import Unavailable
 from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban
-from mqtt_broker.security.rules.client_limits import ClientLimits, Tiers
+from mqtt_broker.security.rules.client_limits import ClientLimitRule, ClientLimitRules
 from tests.core.peers import Peer, disconnect, publish
 from tests.security.people import (
     HASHES,
@@ -57,7 +57,7 @@ def test_wrong_credentials_answer_alike_at_the_same_cost(
     other = Known()
     gate = Gate(room=1)
     gate.door.chain.steps = [  # type: ignore[union-attr]
-        Step(PasswordWay("file", gate.known)), Step(PasswordWay("sql", other))
+        ChainEntry(PasswordMethod("file", gate.known)), ChainEntry(PasswordMethod("sql", other))
     ]  # fmt: skip
     peer = gate.come("c", username, password=password, version=version)
     assert reason_of(peer) == (BAD if version == V5 else 4)
@@ -70,7 +70,7 @@ def test_the_first_that_knows_a_user_decides() -> None:
     second = Known(Account("ann", HASHES["bob"]), Account("cyd", HASHES["bob"]))
     gate = Gate()
     gate.door.chain.steps = [  # type: ignore[union-attr]
-        Step(PasswordWay("file", gate.known)), Step(PasswordWay("sql", second))
+        ChainEntry(PasswordMethod("file", gate.known)), ChainEntry(PasswordMethod("sql", second))
     ]  # fmt: skip
     assert reason_of(gate.come("c", "ann", password=PASSWORDS["bob"])) == BAD
     assert reason_of(gate.come("c", "cyd", password=PASSWORDS["bob"])) == 0
@@ -80,14 +80,14 @@ def test_nobody_comes_in_without_credentials() -> None:
     gate = Gate()
     assert reason_of(gate.come("c")) == reasons.NOT_AUTHORIZED
     assert reason_of(gate.come("c", "ann", password=b"")) == BAD
-    gate = Gate(Step(AnonymousWay()))
+    gate = Gate(ChainEntry(AnonymousMethod()))
     assert reason_of(gate.come("c")) == 0
     assert gate.world.broker.connections["c"].username is None
     assert reason_of(gate.come("d", "ann")) == BAD  # who says a name has to prove it
 
 
 def test_ways_of_a_listener() -> None:
-    gate = Gate(Step(AnonymousWay(), frozenset({"inside"})))
+    gate = Gate(ChainEntry(AnonymousMethod(), frozenset({"inside"})))
     peer = gate.peer()
     peer.listener = "inside"  # type: ignore[attr-defined]
     peer.send(connect("c"))
@@ -149,7 +149,7 @@ def test_who_went_away_is_not_hashed_for() -> None:
 
 
 def test_a_session_belongs_to_its_user() -> None:
-    gate = Gate(Step(PasswordWay("file", Gate().known)), Step(AnonymousWay()))
+    gate = Gate(ChainEntry(PasswordMethod("file", Gate().known)), ChainEntry(AnonymousMethod()))
     gate.enter("c", "ann", clean=False, expiry=100).drop()
     for intruder in ("bob", None):
         for clean in (False, True):
@@ -175,16 +175,19 @@ def test_right_passwords_are_remembered_for_a_while() -> None:
 
 
 def test_certificates() -> None:
-    gate = Gate(Step(CertificateWay("cn", roles=frozenset({"device"}))), Step(AnonymousWay()))
+    gate = Gate(
+        ChainEntry(CertificateMethod("cn", roles=frozenset({"device"}))),
+        ChainEntry(AnonymousMethod()),
+    )
     gate.enter("c", certificate=PeerCertificate("pump-7"))
     assert gate.world.broker.connections["c"].username == "pump-7"
     nameless = gate.come("d", certificate=PeerCertificate(""))
     assert reason_of(nameless) == reasons.NOT_AUTHORIZED  # not anonymous either
-    way = CertificateWay("dns")
+    way = CertificateMethod("dns")
     for names, username in (
         (("DNS:a", "IP:::1"), "a"), (("DNS:a", "DNS:b"), None), (("email:a",), None)
     ):  # fmt: skip
-        gate = Gate(Step(way))
+        gate = Gate(ChainEntry(way))
         peer = gate.come("c", certificate=PeerCertificate("x", names))
         connection = gate.world.broker.connections.get("c")
         assert (connection.username if connection else None) == username
@@ -315,7 +318,7 @@ def test_an_mqtt_5_client_is_told_that_it_lost_a_subscription() -> None:
 
 
 def test_a_recheck_of_many_gives_others_their_turn() -> None:
-    gate = Gate(Step(AnonymousWay()), rules=[("allow", "all", "#")])
+    gate = Gate(ChainEntry(AnonymousMethod()), rules=[("allow", "all", "#")])
     peers = [gate.enter(f"c{n}") for n in range(450)]
     for peer in peers:
         peer.subscribe("a")
@@ -369,8 +372,8 @@ def test_rules_without_ways_in_believe_no_name() -> None:
 
 
 def test_rates_pause_reading_and_lose_nothing() -> None:
-    tiers = Tiers(ClientLimits(Limits(messages_per_s=10)))
-    gate = Gate(Step(AnonymousWay()), tiers=tiers)
+    tiers = ClientLimitRules(ClientLimitRule(ClientLimits(messages_per_s=10)))
+    gate = Gate(ChainEntry(AnonymousMethod()), tiers=tiers)
     reader = gate.enter("r")
     reader.subscribe("t")
     peer = gate.enter("c")
@@ -387,7 +390,10 @@ def test_rates_pause_reading_and_lose_nothing() -> None:
 
 
 def test_bytes_count_too_and_a_keep_alive_does_not_end_who_is_paused() -> None:
-    gate = Gate(Step(AnonymousWay()), tiers=Tiers(ClientLimits(Limits(bytes_per_s=100))))
+    gate = Gate(
+        ChainEntry(AnonymousMethod()),
+        tiers=ClientLimitRules(ClientLimitRule(ClientLimits(bytes_per_s=100))),
+    )
     peer = gate.enter("c")
     peer.send(publish("t", b"x" * 1_000))
     assert paused(peer)
@@ -398,10 +404,10 @@ def test_bytes_count_too_and_a_keep_alive_does_not_end_who_is_paused() -> None:
 
 
 def test_limits_of_a_role_and_of_a_user() -> None:
-    tiers = Tiers(
-        ClientLimits(Limits(subscriptions_max=1)),
-        {"ops": ClientLimits(Limits(subscriptions_max=2))},
-        {"bob": ClientLimits(connections_per_user=2)},
+    tiers = ClientLimitRules(
+        ClientLimitRule(ClientLimits(subscriptions_max=1)),
+        {"ops": ClientLimitRule(ClientLimits(subscriptions_max=2))},
+        {"bob": ClientLimitRule(connections_per_user=2)},
     )
     gate = Gate(tiers=tiers, roles={"ann": frozenset({"ops"})})
     ann = gate.enter("a", "ann")
@@ -510,7 +516,9 @@ def test_a_publisher_asks_its_rules_once_a_topic() -> None:
 
 
 def test_what_a_client_is_sent_is_bounded_too() -> None:
-    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Limits(sent_bytes_per_s=100))})
+    tiers = ClientLimitRules(
+        ClientLimitRule(), by_user={"ann": ClientLimitRule(ClientLimits(sent_bytes_per_s=100))}
+    )
     gate = Gate(tiers=tiers)
     ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
     ann.subscribe("q/#", qos=1)
@@ -531,7 +539,9 @@ def test_what_a_client_is_sent_is_bounded_too() -> None:
 
 
 def test_a_client_that_is_slow_and_bounded() -> None:
-    tiers = Tiers(ClientLimits(), by_user={"ann": ClientLimits(Limits(sent_bytes_per_s=1000))})
+    tiers = ClientLimitRules(
+        ClientLimitRule(), by_user={"ann": ClientLimitRule(ClientLimits(sent_bytes_per_s=1000))}
+    )
     gate = Gate(tiers=tiers, outbox_bytes_max=2_000)
     ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
     ann.subscribe("q", qos=1)

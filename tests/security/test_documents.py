@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mqtt_broker.security import sql
 from mqtt_broker.security.protection.bans import Flapping
-from mqtt_broker.security.protection.throttle import Limits
+from mqtt_broker.security.protection.throttle import ConnectLimits
 from mqtt_broker.server.config import security as tables
-from mqtt_broker.server.config.security import Security, read_security
+from mqtt_broker.server.config.security import SecurityConfig, read_security
 
 TEXT = (Path(__file__).parents[2] / "docs" / "SECURITY.md").read_text()
 AUTH = {"type", "name", "listeners"}
@@ -66,11 +66,11 @@ def test_keys_of_security_and_their_defaults() -> None:
         said.update(zip(keys, defaults * (len(keys) // len(defaults)), strict=True))
     assert said.keys() == set(tables._OWN_KEYS)
     security = read_security({"security": {}}, "")
-    assert security == Security()
+    assert security == SecurityConfig()
     parts = {
         f"flapping_{f.name}": getattr(Flapping(), f.name) for f in dataclasses.fields(Flapping)
     }
-    values = {**dataclasses.asdict(Limits()), **parts}
+    values = {**dataclasses.asdict(ConnectLimits()), **parts}
     for key, text in said.items():
         default = values[key] if key in values else getattr(security, key)
         assert text == {"": "none", False: "false"}.get(default) or float(text) == default, key

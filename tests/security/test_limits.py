@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mqtt_broker.security.authentication.fair_queue import FairQueue
 from mqtt_broker.security.files.errors import FileError
 from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban, read_bans, write_bans
-from mqtt_broker.security.protection.throttle import Limits, Throttle
+from mqtt_broker.security.protection.throttle import ConnectLimits, Throttle
 
 ONE, TWO = ipaddress.ip_address("192.0.2.1"), ipaddress.ip_address("2001:db8::1")
 
@@ -58,7 +58,7 @@ def test_nothing_is_lost_and_each_key_keeps_its_order(steps: list[tuple[str, boo
 
 
 def test_connections_of_an_address() -> None:
-    throttle = Throttle(Limits(connections_per_address=2))
+    throttle = Throttle(ConnectLimits(connections_per_address=2))
     assert [throttle.open(ONE, 0.0) for _ in range(3)] == ["", "", "connections_per_address"]
     assert throttle.open(TWO, 0.0) == "" and throttle.open(None, 0.0) == ""
     throttle.closed(ONE)
@@ -70,17 +70,17 @@ def test_connections_of_an_address() -> None:
 
 
 def test_rates_of_an_address_and_of_all() -> None:
-    throttle = Throttle(Limits(connects_per_s_per_address=2, burst_s=2))
+    throttle = Throttle(ConnectLimits(connects_per_s_per_address=2, burst_s=2))
     assert [throttle.open(ONE, 0.0) for _ in range(5)].count("") == 4
     assert throttle.open(TWO, 0.0) == ""
     assert throttle.open(ONE, 0.4) != "" and throttle.open(ONE, 0.6) == ""
-    throttle = Throttle(Limits(connects_per_s=1, burst_s=1))
+    throttle = Throttle(ConnectLimits(connects_per_s=1, burst_s=1))
     assert [throttle.open(a, 0.0) for a in (ONE, TWO)] == ["", "connects_per_s"]
     assert throttle.open(TWO, 1.0) == ""
 
 
 def test_a_scan_from_many_addresses_is_bounded() -> None:
-    throttle = Throttle(Limits(connects_per_s_per_address=1, connections_per_address=1))
+    throttle = Throttle(ConnectLimits(connects_per_s_per_address=1, connections_per_address=1))
     for n in range(60_000):
         address = ipaddress.ip_address(n + (10 << 24))
         throttle.open(address, n / 1000)

@@ -151,13 +151,13 @@ def test_a_ban_in_a_file_of_another_kind_says_so(
 
 
 def test_salts_of_strangers_outlive_a_restart(tmp_path: Path) -> None:
-    from mqtt_broker.server.services.auth_methods import SALTS, OpenWays
+    from mqtt_broker.server.services.auth_methods import SALTS, AuthMethods
 
     (tmp_path / "data").mkdir()
     data_dir = str(tmp_path / "data")
-    ways = OpenWays((), lambda url: None, time.time)
+    ways = AuthMethods((), lambda url: None, time.time)
     secret = ways.salt_secret(data_dir)
-    assert OpenWays((), lambda url: None, time.time).salt_secret(data_dir) == secret
+    assert AuthMethods((), lambda url: None, time.time).salt_secret(data_dir) == secret
     kept = tmp_path / "data" / SALTS
     assert kept.stat().st_mode & 0o777 == 0o600 and secret.hex() not in kept.read_text()
     kept.write_text("rubbish")

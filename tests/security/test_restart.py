@@ -7,10 +7,10 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Connack, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.interfaces.access import PeerCertificate
-from mqtt_broker.security.authentication.certificates import CertificateWay
-from mqtt_broker.security.authentication.chain import Chain, Step
+from mqtt_broker.security.authentication.certificates import CertificateMethod
+from mqtt_broker.security.authentication.chain import Chain, ChainEntry
 from mqtt_broker.security.authentication.password_hasher import Passwords
-from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.authenticator import Authenticator
 from mqtt_broker.security.protection.audit_log import Audit
 from tests.core.peers import Peer, publish
 from tests.core.stored import StoredWorld
@@ -22,9 +22,9 @@ class Guarded(StoredWorld):
 
     def __init__(self, *rules: tuple[str, str, str]) -> None:
         clock = lambda: self.now  # noqa: E731 (there is no `self` to bind yet)
-        way = CertificateWay("cn", roles=frozenset({"device"}))
-        self.door = Door(
-            Chain([Step(way)], Passwords(), Later(), clock),
+        way = CertificateMethod("cn", roles=frozenset({"device"}))
+        self.door = Authenticator(
+            Chain([ChainEntry(way)], Passwords(), Later(), clock),
             rule_set(rules),
             audit=Audit(lambda line: None, clock),
             clock=clock,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtt_broker.security.rules.identity import Grant, Identity, address_of
+from mqtt_broker.security.rules.identity import Identity, TokenRule, address_of
 from mqtt_broker.security.rules.rule import Rule, RuleError, judged
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.security.rules.ruleset import RuleSet
@@ -186,7 +186,7 @@ def test_shares_and_streams_are_judged_by_what_is_inside() -> None:
 
 def test_what_a_token_brings_counts_first() -> None:
     ruleset = RuleSet([rule_of(0, permit="deny", action="all", topic="a")])
-    grants = (Grant(False, True, True, "t/no"), Grant(True, True, False, "t/#"))
+    grants = (TokenRule(False, True, True, "t/no"), TokenRule(True, True, False, "t/#"))
     bearer = Identity("me", "ann", grants=grants)
     assert ruleset.may_publish(bearer, "t/x").rule is not None
     assert not ruleset.may_publish(bearer, "t/no").is_allowed

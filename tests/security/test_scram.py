@@ -18,7 +18,7 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Auth, Connack, Disconnect
 from mqtt_broker.security.authentication import scram
 from mqtt_broker.security.authentication.accounts import Account
-from mqtt_broker.security.authentication.chain import PasswordWay, ScramWay, Step
+from mqtt_broker.security.authentication.chain import ChainEntry, PasswordMethod, ScramMethod
 from mqtt_broker.security.authentication.scram import METHOD, ScramError
 from tests.core.peers import Peer
 from tests.security.people import Gate, Known, auth, connect, reason_of
@@ -71,7 +71,7 @@ class Client:
 
 def gate(*, is_slow: bool = False, **fields: Any) -> Gate:
     known = Known(Account("ann", scram=KEYS), Account("a,b=c", scram=KEYS), is_slow=is_slow)
-    return Gate(Step(PasswordWay("file", known)), Step(ScramWay()), **fields)
+    return Gate(ChainEntry(PasswordMethod("file", known)), ChainEntry(ScramMethod()), **fields)
 
 
 def data_of(packet: Any) -> bytes:
@@ -243,7 +243,7 @@ def test_auth_before_the_answer_is_a_protocol_error() -> None:
 def test_a_user_without_such_keys() -> None:
     found = Gate()
     found.door.chain.steps = [  # type: ignore[union-attr]
-        Step(PasswordWay("file", found.known)), Step(ScramWay())
+        ChainEntry(PasswordMethod("file", found.known)), ChainEntry(ScramMethod())
     ]  # fmt: skip
     peer, server_first = challenged(found, Client("ann"))
     peer.send(auth(0x18, METHOD, Client("ann").last(server_first)))

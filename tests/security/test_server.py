@@ -18,7 +18,7 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.security import sql
 from mqtt_broker.security.protection.bans import make_ban, write_bans
 from mqtt_broker.server.config.config import ConfigError, load
-from mqtt_broker.server.config.security import Security
+from mqtt_broker.server.config.security import SecurityConfig
 from mqtt_broker.server.services.security import check_access
 from tests.core.peers import publish, subscribe
 from tests.security.people import HASHES, connect
@@ -322,6 +322,6 @@ def test_an_address_that_others_reach_needs_somebody_who_asks(tmp_path: Path) ->
 
 
 def test_without_any_table_there_is_no_guardian() -> None:
-    assert not Security().is_on
+    assert not SecurityConfig().is_on
     with Running() as broker:
         assert broker.server.guardian is None

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Disconnect
-from mqtt_broker.security.authentication.chain import PasswordWay, Step
-from mqtt_broker.security.authentication.jwt import Claims, TokenWay, read_keys
+from mqtt_broker.security.authentication.chain import ChainEntry, PasswordMethod
+from mqtt_broker.security.authentication.jwt import Claims, TokenMethod, read_keys
 from mqtt_broker.security.files.errors import FileError
 from tests.core.peers import START
 from tests.security.people import Gate, reason_of
@@ -38,14 +38,14 @@ def token(claims: dict[str, Any], key: Any = SECRET, alg: str = "HS256", **heade
     return jwt.encode(claims, key, algorithm=alg, headers=header or None).encode()
 
 
-def way(tmp_path: Path, data: bytes = SECRET, **claims: Any) -> TokenWay:
+def way(tmp_path: Path, data: bytes = SECRET, **claims: Any) -> TokenMethod:
     path = tmp_path / "key"
     path.write_bytes(data)
-    return TokenWay(str(path), Claims(**claims))
+    return TokenMethod(str(path), Claims(**claims))
 
 
-def gate(way: TokenWay, **fields: Any) -> Gate:
-    return Gate(Step(way), **fields)
+def gate(way: TokenMethod, **fields: Any) -> Gate:
+    return Gate(ChainEntry(way), **fields)
 
 
 GOOD: Final = {"sub": "ann", "exp": START + 60}
@@ -178,7 +178,7 @@ def test_what_a_token_lets_do(tmp_path: Path) -> None:
 def test_a_token_of_somebody_else_leaves_the_password_its_turn(tmp_path: Path) -> None:
     found = gate(way(tmp_path))
     found.door.chain.steps = [  # type: ignore[union-attr]
-        Step(way(tmp_path)), Step(PasswordWay("file", found.known))
+        ChainEntry(way(tmp_path)), ChainEntry(PasswordMethod("file", found.known))
     ]  # fmt: skip
     assert reason_of(found.come("c", "ann")) == 0
     assert reason_of(found.come("c", "ann", password=token(GOOD, OTHER))) == BAD

@@ -1,6 +1,6 @@
 """Lazy sockets: those of clients that only acknowledge are read many at a time, never too late.
 
-The first half turns `Turns` by hand, where each poll can be looked at. The second half has
+The first half turns `Poller` by hand, where each poll can be looked at. The second half has
 real clients on the broker's own loop, and looks at the broker from outside: whatever asks
 the loop would wake it.
 """
@@ -20,7 +20,7 @@ from mqtt_broker.codec.packets import Publish, Will
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.inbound.acknowledge import LATER, NOW, ONLY_ACKS, SOON, UNREAD_MAX
 from mqtt_broker.server.net import poller as turns_module
-from mqtt_broker.server.net.poller import LAG_S, Turns
+from mqtt_broker.server.net.poller import LAG_S, Poller
 from tests.core.peers import connect, disconnect, publish, subscribe
 from tests.server.running import PATIENCE_S, Raw, Running
 
@@ -28,14 +28,14 @@ PING = b"\xc0\x00"
 PONG = b"\xd0\x00"
 
 
-# `Turns` by hand.
+# `Poller` by hand.
 
 
 class Bench:
     """Turns with one lazy and one ordinary socket; `served` says who was read, in order."""
 
     def __init__(self, *, may_lag: bool = True) -> None:
-        self.turns = Turns(may_lag=may_lag)
+        self.turns = Poller(may_lag=may_lag)
         self.served: list[str] = []
         self.lazy, self.far_lazy = socket.socketpair()
         self.plain, self.far_plain = socket.socketpair()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.codec.constants import V5
-from mqtt_broker.core.limits.client_limits import Limits
+from mqtt_broker.core.limits.client_limits import ClientLimits
 from mqtt_broker.server.config.client_limits import KEYS
 from mqtt_broker.server.config.config import Config, ConfigError, load
-from mqtt_broker.server.config.endpoints import Endpoint, Rules, WebSocketRules
+from mqtt_broker.server.config.endpoints import Endpoint, ListenerRules, WebSocketRules
 from tests.core.peers import connect, publish, subscribe
 from tests.server.process import document
 from tests.server.running import Raw, Running
@@ -67,7 +67,7 @@ def test_each_listener_has_its_own(tmp_path: Path) -> None:
 
 def test_the_longest_websocket_message_follows(tmp_path: Path) -> None:
     """Nobody makes the broker hold a frame of which no packet could be taken."""
-    rules = Rules(websocket=WebSocketRules(), limits=Limits(packet_bytes_max=100))
+    rules = ListenerRules(websocket=WebSocketRules(), limits=ClientLimits(packet_bytes_max=100))
     with Running(Endpoint("127.0.0.1", 0, rules=rules)) as broker:
         layers = broker.server._listeners[0]._layers
         assert layers is not None and layers._packet_bytes_max == 100
@@ -154,7 +154,7 @@ def test_zero_and_absence(tmp_path: Path) -> None:
         (endpoint,) = read(f"[[listeners]]\n{row}\n", tmp_path).endpoints
         assert endpoint.rules.limits is None
     (endpoint,) = read("[[listeners]]\nlimits = { queue_messages_max = 0 }", tmp_path).endpoints
-    assert endpoint.rules.limits == Limits(queue_messages_max=0)
+    assert endpoint.rules.limits == ClientLimits(queue_messages_max=0)
     assert not read("[[client_limits]]\nsubscriptions_max = 0\n", tmp_path).security.is_on
 
 

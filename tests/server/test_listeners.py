@@ -12,8 +12,8 @@ import pytest
 from mqtt_broker.server.config.config import Config, ConfigError, load
 from mqtt_broker.server.config.endpoints import (
     Endpoint,
+    ListenerRules,
     ProxyRules,
-    Rules,
     TlsRules,
     WebSocketRules,
 )
@@ -70,14 +70,20 @@ def test_everything_said(tmp_path: Path) -> None:
     proxy = ProxyRules((ipaddress.ip_network("192.0.2.0/24"), ipaddress.ip_network("::1")))
     assert config.endpoints == (
         Endpoint(
-            "0.0.0.0", 8883, rules=Rules("devices", tls, None, None, 5, 3.0, 1.5, tcp_nodelay=False)
+            "0.0.0.0",
+            8883,
+            rules=ListenerRules("devices", tls, None, None, 5, 3.0, 1.5, tcp_nodelay=False),
         ),
-        Endpoint("::1", 8083, rules=Rules(websocket=web, proxy=proxy)),
-        Endpoint(path="/run/x", rules=Rules(websocket=WebSocketRules(), proxy=ProxyRules())),
+        Endpoint("::1", 8083, rules=ListenerRules(websocket=web, proxy=proxy)),
+        Endpoint(
+            path="/run/x", rules=ListenerRules(websocket=WebSocketRules(), proxy=ProxyRules())
+        ),
         Endpoint(
             "0.0.0.0",
             8084,
-            rules=Rules(tls=TlsRules("c", "k"), websocket=WebSocketRules(), allow_anonymous=True),
+            rules=ListenerRules(
+                tls=TlsRules("c", "k"), websocket=WebSocketRules(), allow_anonymous=True
+            ),
         ),
     )
     assert [one.url for one in config.endpoints] == [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.server.config.config import ConfigError, load
-from mqtt_broker.server.process.log_limiter import CHARS_MAX, LINES_PER_S, LogLines, shown
+from mqtt_broker.server.process.log_limiter import CHARS_MAX, LINES_PER_S, LogLimiter, shown
 from tests.security.people import connect
 from tests.server.running import Running
 
@@ -16,7 +16,7 @@ from tests.server.running import Running
 def test_lines_of_a_second_are_bounded_and_what_is_left_out_is_counted() -> None:
     said: list[str] = []
     now = [100.0]
-    lines = LogLines(said.append, lambda: now[0])
+    lines = LogLimiter(said.append, lambda: now[0])
     for n in range(10_000):
         lines.write(f"line {n}")
     assert len(said) == LINES_PER_S

@@ -21,13 +21,13 @@ from mqtt_broker.core.inbound import publish as core_publish
 from mqtt_broker.core.routing.dead_letters import DeadLetters
 from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.server import Server
-from mqtt_broker.server.services.storage import Durable
-from mqtt_broker.server.services.streams import Telemetry
+from mqtt_broker.server.services.storage import StorageService
+from mqtt_broker.server.services.streams import StreamService
 from sessions.journal import records
 from sessions.journal.journal import Journal
 from sessions.session import Session
 from sessions.store import pager, worker
-from sessions.store.applier import Folder
+from sessions.store.applier import JournalApplier
 from sessions.store.store import Store
 from sessions.store.writer import Writer
 from tests.core.peers import V311, publish, subscribe
@@ -45,10 +45,10 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Connection, "end"),
     (Server, "end_turn"),
     (DeadLetters, "publish"),
-    (Durable, "after_turn"),
-    (Durable, "_flush"),
-    (Durable, "_end_linger"),
-    (Durable, "_figures"),
+    (StorageService, "after_turn"),
+    (StorageService, "_flush"),
+    (StorageService, "_end_linger"),
+    (StorageService, "_figures"),
     (Journal, "flush"),
     (Journal, "on_committed"),
     (Journal, "on_folded"),
@@ -60,15 +60,15 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Store, "page"),
     (Store, "_committed"),
     (Store, "_count_folded"),
-    (Telemetry, "on_committed"),
+    (StreamService, "on_committed"),
     (Writer, "_commit"),
     (Writer, "_gather"),
     (Writer, "_sort_in"),
     (Writer, "_tell"),
     (Writer, "submit"),
-    (Folder, "fold_some"),
-    (Folder, "_report"),
-    (Folder, "_read"),
+    (JournalApplier, "fold_some"),
+    (JournalApplier, "_report"),
+    (JournalApplier, "_read"),
     (pager.Pager, "_read"),
     (worker.Worker, "attempt"),
     (worker.Worker, "_say"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_broker.server.config.endpoints import Endpoint, ProxyRules, Rules
+from mqtt_broker.server.config.endpoints import Endpoint, ListenerRules, ProxyRules
 from mqtt_broker.server.net.proxy_protocol import SIGNATURE, Header, ProxyError, read_header
 from tests.core.peers import connect
 from tests.fuzz.targets import proxy_once
@@ -150,7 +150,7 @@ def test_who_sends_none_is_closed_in_time() -> None:
 def test_only_who_is_trusted_may_say_it(tmp_path: Path) -> None:
     nobody = ProxyRules((ipaddress.ip_network("192.0.2.0/24"),))
     local = ProxyRules((ipaddress.ip_network("::1"), ipaddress.ip_network("127.0.0.0/8")))
-    unix = Endpoint(path=str(tmp_path / "s"), rules=Rules(proxy=nobody))
+    unix = Endpoint(path=str(tmp_path / "s"), rules=ListenerRules(proxy=nobody))
     with Running(endpoint(proxy=nobody), endpoint(proxy=local), unix) as broker:
         with broker.raw() as client:
             assert client.rest() == b""

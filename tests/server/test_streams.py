@@ -19,16 +19,16 @@ from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import Invalid, UnknownStream
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.records import Record, records
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from tests.core.peers import publish, subscribe
 from tests.server.running import PATIENCE_S, Raw, Running
 
-TELEMETRY = Settings("telemetry", "t/#", partitions=2)
+TELEMETRY = StreamSettings("telemetry", "t/#", partitions=2)
 
 
-def config(data_dir: Path, *streams: Settings, **options: Any) -> Config:
+def config(data_dir: Path, *streams: StreamSettings, **options: Any) -> Config:
     return Config(streams=streams or (TELEMETRY,), data_dir=str(data_dir), **options)
 
 
@@ -100,7 +100,11 @@ def test_qos_0_is_kept_without_anything_else_going_on(tmp_path: Path) -> None:
 
 
 def test_a_message_goes_to_each_stream_whose_filter_matches(tmp_path: Path) -> None:
-    streams = (Settings("one", "t/#"), Settings("two", "t/a"), Settings("three", "u/#"))
+    streams = (
+        StreamSettings("one", "t/#"),
+        StreamSettings("two", "t/a"),
+        StreamSettings("three", "u/#"),
+    )
     with Running(config=config(tmp_path, *streams)) as broker, broker.client("p") as client:
         send(client, [1])
         send(client, [2], topic="t/b")
@@ -115,12 +119,12 @@ class TestConfiguration:
     def test_what_changed_is_changed_and_the_rest_stays(self, tmp_path: Path) -> None:
         with Running(config=config(tmp_path)) as broker, broker.client("p") as client:
             send(client, range(3))
-        before = Settings.read(tmp_path / "streams" / "telemetry")
-        other = Settings("telemetry", "u/#", partitions=2, retain_s=60)
+        before = StreamSettings.read(tmp_path / "streams" / "telemetry")
+        other = StreamSettings("telemetry", "u/#", partitions=2, retain_s=60)
         with Running(config=config(tmp_path, other)) as broker, broker.client("p") as client:
             send(client, [3])
             send(client, [4], topic="u/a")
-        after = Settings.read(tmp_path / "streams" / "telemetry")
+        after = StreamSettings.read(tmp_path / "streams" / "telemetry")
         assert (after.epoch, after.filter, after.retain_s) == (before.epoch, "u/#", 60)
         assert payloads(tmp_path) == [b"0", b"1", b"2", b"4"]
         assert rows(tmp_path, "SELECT filter FROM streams") == [("u/#",)]
@@ -128,7 +132,7 @@ class TestConfiguration:
     def test_the_number_of_partitions_is_for_ever(self, tmp_path: Path) -> None:
         with Running(config=config(tmp_path)):
             pass
-        other = Settings("telemetry", "t/#", partitions=3)
+        other = StreamSettings("telemetry", "t/#", partitions=3)
         with pytest.raises(StartError, match=r"telemetry\.partitions: it has 2"):
             Running(config=config(tmp_path, other)).__enter__()
         with Running(config=config(tmp_path)):  # and nothing is locked
@@ -204,7 +208,7 @@ class TestConfiguration:
             "schema = 's.json'\n"
         )
         assert load(str(path), {}, {}).streams == (
-            Settings(
+            StreamSettings(
                 "a", "a/+", 4, "level:2", 7 * 86_400, 10**10, True, 60, 1 << 20, 3_600,
                 "json:$.at", "property:sent", {"type": "object"},
             ),
@@ -215,7 +219,7 @@ class TestChanges:
     """What operators do while the broker runs."""
 
     def test_a_stream_takes_from_when_it_is_made_until_it_is_deleted(self, tmp_path: Path) -> None:
-        with Running(config=config(tmp_path, Settings("other", "o"))) as broker:
+        with Running(config=config(tmp_path, StreamSettings("other", "o"))) as broker:
             telemetry = broker.server.telemetry
             assert telemetry is not None
             with broker.client("p") as client:
@@ -237,7 +241,7 @@ class TestChanges:
             ("other",),
             ("telemetry",),
         ]
-        again = config(tmp_path, Settings("other", "o"))
+        again = config(tmp_path, StreamSettings("other", "o"))
         with Running(config=again) as broker, broker.client("p") as client:
             send(client, [6])
         assert payloads(tmp_path) == [b"5", b"6"]
@@ -349,7 +353,7 @@ class TestSchemas:
             assert answer[4] == 0x99
             assert b"payload['device']: 7 is not of type" in answer
         assert payloads(tmp_path) == [b'{"device":"a","t":1}']
-        assert Settings.read(tmp_path / "streams" / "telemetry").schema == SCHEMA
+        assert StreamSettings.read(tmp_path / "streams" / "telemetry").schema == SCHEMA
 
     def test_warn_lets_it_through(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         settings = self.load(tmp_path, "warn")

@@ -17,10 +17,11 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.core.sys_topics import ROOT, _gauges
-from mqtt_broker.http_api.server_interface import ServerCommands
+from mqtt_broker.http_api.server_interface import ServerInterface
 from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.process.watchdog import LOOP, THREADS, UNANSWERED, Watchdog
-from sessions.journal.journal import Journal, Ticket
+from sessions.journal.journal import Journal
+from sessions.journal.transaction import PublishTransaction
 from sessions.store.writer import Writer
 from tests.core.peers import V5 as VERSION
 from tests.core.peers import publish, subscribe
@@ -76,7 +77,7 @@ def watching(data_dir: Path | None, **settings: Any) -> Iterator[Watching]:
         config = replace(config, durability="commit", data_dir=str(data_dir))
     with (
         Running(config=config, **settings) as broker,
-        Serving(ServerCommands(broker.server), None) as http,
+        Serving(ServerInterface(broker.server), None) as http,
     ):
         yield Watching(broker, http)
 
@@ -164,7 +165,7 @@ def test_entries_that_the_journal_loses_are_noticed(
     flush = Journal.flush
 
     def lose(self: Journal, now: float) -> None:
-        if not any(isinstance(entry, Ticket) for entry in self._entries):
+        if not any(isinstance(entry, PublishTransaction) for entry in self._entries):
             flush(self, now)
             return
         self._entries = []

@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
 from mqtt_broker.codec.constants import V5
-from mqtt_broker.server.config.endpoints import Endpoint, Rules, TlsRules, WebSocketRules
+from mqtt_broker.server.config.endpoints import Endpoint, ListenerRules, TlsRules, WebSocketRules
 from tests.core.peers import connect
 from tests.server.certificates import Authority, Issued
 from tests.server.running import PATIENCE_S, Raw
@@ -48,7 +48,7 @@ class Files:
 def endpoint(
     tls: TlsRules | None = None, websocket: WebSocketRules | None = None, **fields: Any
 ) -> Endpoint:
-    return Endpoint(HOST, 0, rules=Rules(tls=tls, websocket=websocket, **fields))
+    return Endpoint(HOST, 0, rules=ListenerRules(tls=tls, websocket=websocket, **fields))
 
 
 def tls_context(ca: str, cert: tuple[str, str] | None = None) -> ssl.SSLContext:

@@ -25,7 +25,7 @@ from mqtt_broker.codec.packets import SubscriptionRequest
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.topics.names import matches, split_share
-from sessions.journal.journal import Journal, Owner
+from sessions.journal.journal import Journal, StoredQueue
 from tests.sessions.store.memory_store import MemoryStore, Page
 from tests.sim.client import Client
 from tests.sim.ledger import KINDS, WATCHER, Ledger
@@ -168,7 +168,7 @@ class CrashWorld(World):
         if self.rng.random() < 0.5:
             self._later(self.rng.random() * 2, self.store.fold)
 
-    def _ask(self, owner: Owner) -> None:
+    def _ask(self, owner: StoredQueue) -> None:
         life = self._life
 
         def on_page(page: Page) -> None:

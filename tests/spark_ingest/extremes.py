@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 from tests.spark_ingest.telemetry import SECOND, START_US, STREAM
@@ -104,7 +104,9 @@ def write_log(root: Path) -> tuple[Path, int]:
     root.mkdir(parents=True, exist_ok=True)
     log = Log.open(root, None, report=print)
     stream = log.create(
-        Settings(STREAM, partitions=2, event_time="json:$.at", sent_time="json:$.ts", schema=SCHEMA)
+        StreamSettings(
+            STREAM, partitions=2, event_time="json:$.at", sent_time="json:$.ts", schema=SCHEMA
+        )
     )
     writer = LogWriter(log)
     told = messages()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 
@@ -98,7 +98,7 @@ class Writing:
         self.root = root
         self._log = Log.open(root, None, report=print)
         self._stream = self._log.streams.get(STREAM) or self._log.create(
-            Settings(STREAM, partitions=partitions, event_time="json:$.ts ms", schema=SCHEMA)
+            StreamSettings(STREAM, partitions=partitions, event_time="json:$.ts ms", schema=SCHEMA)
         )
         self._writer = LogWriter(self._log)
         self._number = 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mqtt_broker.streams.format.disk import Disk
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 from mqtt_broker.testing import ThreadedBroker
@@ -55,7 +55,7 @@ class Serving:
     def __init__(self, port: int, root: Path, disk: Disk, waiting_bytes_max: int) -> None:
         self.lines: list[str] = []
         self.log = Log.open(root, report=self.lines.append, disk=disk)
-        stream = self.log.create(Settings("telemetry", partitions=2))
+        stream = self.log.create(StreamSettings("telemetry", partitions=2))
         self.writer = LogWriter(self.log, waiting_bytes_max)
         broker = Broker("127.0.0.1", port, "bridge", ("fleet/#",), inflight_max=300)
         self.session = Session(broker, stream, self.writer, device_rule("topic"), self._say)

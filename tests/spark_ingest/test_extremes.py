@@ -16,9 +16,9 @@ from sqlalchemy import MetaData, text
 
 from mqtt_broker.testing import ThreadedBroker
 from spark_ingest.analysis.findings import Findings
-from spark_ingest.analysis.findings import Limits as QualityLimits
+from spark_ingest.analysis.findings import QualityLimits as QualityLimits
 from spark_ingest.analysis.keyed import Reading
-from spark_ingest.analysis.statistics import Limits, Statistics
+from spark_ingest.analysis.statistics import AnomalyLimits, Statistics
 from spark_ingest.contract.job import Context, Output
 from spark_ingest.contract.sink import Sink, open_sink
 from spark_ingest.jobs import SUMMARIES
@@ -60,7 +60,7 @@ def test_machines_say_only_what_a_column_has_room_for(
 ) -> None:
     machines = (
         Findings("d", QualityLimits(2, 0, 10**6)),
-        Statistics("d", Limits(warm_up=2, silence_us=10**6)),
+        Statistics("d", AnomalyLimits(warm_up=2, silence_us=10**6)),
     )
     for machine in machines:
         found: list[Any] = []
@@ -78,7 +78,7 @@ def test_machines_say_only_what_a_column_has_room_for(
 
 
 def test_a_huge_value_does_not_blind_a_machine_for_ever() -> None:
-    machine = Statistics("d", Limits(warm_up=5))
+    machine = Statistics("d", AnomalyLimits(warm_up=5))
     values = [1e300, 20.0, 1.7e308, *[20.0 + n % 3 / 10 for n in range(40)], 900.0]
     found: list[Any] = []
     for at, value in enumerate(values):

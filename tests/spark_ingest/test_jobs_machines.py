@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ingest.analysis.findings import Findings
-from spark_ingest.analysis.findings import Limits as QualityLimits
+from spark_ingest.analysis.findings import QualityLimits as QualityLimits
 from spark_ingest.analysis.keyed import Finding, Machine, Reading
-from spark_ingest.analysis.statistics import Limits, Statistics
+from spark_ingest.analysis.statistics import AnomalyLimits, Statistics
 
 SECOND = 1_000_000
 
@@ -49,7 +49,7 @@ def noisy(count: int) -> list[float]:
 def test_a_spike_is_one_alert_with_an_end() -> None:
     values = noisy(100)
     values[60] = 60.0
-    found = feed(Statistics("d", Limits()), [reading(n, v) for n, v in enumerate(values)])
+    found = feed(Statistics("d", AnomalyLimits()), [reading(n, v) for n, v in enumerate(values)])
     outliers = [one for one in found if one["kind"] == "outlier"]
     assert told(outliers) == [
         ("outlier", 60 * SECOND, None),
@@ -61,21 +61,22 @@ def test_a_spike_is_one_alert_with_an_end() -> None:
 
 def test_a_new_level_is_learnt() -> None:
     values = noisy(100) + [value + 10 for value in noisy(300)]
-    found = feed(Statistics("d", Limits()), [reading(n, v) for n, v in enumerate(values)])
+    found = feed(Statistics("d", AnomalyLimits()), [reading(n, v) for n, v in enumerate(values)])
     outliers = [one for one in found if one["kind"] == "outlier"]
     assert len(outliers) == 2 and outliers[1]["ended_us"] is not None
 
 
 def test_nothing_is_unusual_in_noise_or_before_it_is_known() -> None:
     assert (
-        feed(Statistics("d", Limits()), [reading(n, v) for n, v in enumerate(noisy(2_000))]) == []
+        feed(Statistics("d", AnomalyLimits()), [reading(n, v) for n, v in enumerate(noisy(2_000))])
+        == []
     )
     few = [reading(n, v) for n, v in enumerate([20.0, 20.1, 900.0])]
-    assert feed(Statistics("d", Limits()), few) == []
+    assert feed(Statistics("d", AnomalyLimits()), few) == []
 
 
 def test_silence_is_the_same_by_the_timer_and_by_the_next_row() -> None:
-    limits = Limits(silence_us=10 * SECOND)
+    limits = AnomalyLimits(silence_us=10 * SECOND)
     by_row, by_timer = Statistics("d", limits), Statistics("d", limits)
     feed(by_row, [reading(0), reading(5)])
     feed(by_timer, [reading(0), reading(5)])
@@ -93,7 +94,7 @@ def test_a_late_row_has_no_rate() -> None:
     rows = [reading(n, v) for n, v in enumerate(values)]
     rows.append(reading(50, 20.0, at_s=3))
     rows.append(reading(51, 20.0, at_s=49))
-    assert feed(Statistics("d", Limits(jump=1e-6, warm_up=60, sigma=1e6)), rows) == []
+    assert feed(Statistics("d", AnomalyLimits(jump=1e-6, warm_up=60, sigma=1e6)), rows) == []
 
 
 def quality(limits: QualityLimits | None = None) -> Findings:
@@ -175,7 +176,7 @@ def test_quality_counts_what_a_set_counts(numbers: list[tuple[int, bool, int]], 
 )
 @settings(max_examples=150, deadline=None)
 def test_statistics_go_on_from_their_state(values: list[tuple[float, int, bool]], cut: int) -> None:
-    limits = Limits(warm_up=5, sigma=3, silence_us=20 * SECOND)
+    limits = AnomalyLimits(warm_up=5, sigma=3, silence_us=20 * SECOND)
     rows = []
     now = 100
     for at, (value, step, is_rejected) in enumerate(values):

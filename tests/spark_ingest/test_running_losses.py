@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_ingest.analysis.findings import Findings, Limits
+from spark_ingest.analysis.findings import Findings, QualityLimits
 from spark_ingest.analysis.keyed import Reading
 from spark_ingest.run.runner import RunError
 from spark_ingest.source import losses
@@ -93,7 +93,7 @@ def test_quality_of_a_skewed_backlog_is_that_of_the_log(
     results.run(spark, "quality", log, [results.url(out)], checkpoint=tmp_path / "c", max_rows=200)
     wanted = []
     for device in sorted({one.device for one in told}):
-        machine = Findings(device, Limits(20, 60 * SECOND, 300 * SECOND))
+        machine = Findings(device, QualityLimits(20, 60 * SECOND, 300 * SECOND))
         for n, one in enumerate(one for one in told if one.device == device):
             values = {"temperature": one.temperature or 0.0}
             at_us = one.at_us // 1_000 * 1_000

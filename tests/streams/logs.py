@@ -11,7 +11,7 @@ from mqtt_broker.streams.format.errors import Damaged
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.page_cache import CACHE_BYTES
 from mqtt_broker.streams.format.records import Record, records
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.write.log import Log
@@ -67,7 +67,7 @@ class Writing:
         self.log.close()
 
     def create(self, partitions: int = 1, **settings: Any) -> None:
-        self.log.create(Settings(NAME, partitions=partitions, **settings))
+        self.log.create(StreamSettings(NAME, partitions=partitions, **settings))
 
     def append(self, messages: Sequence[Sent], name: str = NAME, **more: Any) -> None:
         stream = self.log.streams[name]

@@ -25,8 +25,8 @@ from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
 from mqtt_broker.core.restore import restore
-from mqtt_broker.streams.format.stream_settings import Settings
-from mqtt_broker.streams.replay.service import Limits, Replay
+from mqtt_broker.streams.format.stream_settings import StreamSettings
+from mqtt_broker.streams.replay.service import ReplayLimits, ReplayService
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 from sessions.journal.journal import Journal
@@ -58,7 +58,7 @@ class Replays(StoredWorld):
         *,
         partitions: int = 1,
         stream: dict[str, Any] | None = None,
-        limits: Limits | None = None,
+        limits: ReplayLimits | None = None,
         access: Access | None = None,
         skips_damage: bool = False,
         **settings: Any,
@@ -70,14 +70,14 @@ class Replays(StoredWorld):
         self.access = access
         self.lines: list[str] = []
         self.buried: list[tuple[str, Message, str]] = []
-        self.limits = limits or Limits()
+        self.limits = limits or ReplayLimits()
         self.skips_damage = skips_damage
         self.reads: list[Callable[[], None]] = []
         self.holds_reads = False
         self.number = 0
         self.now_us = START_US
         self.log = Log.open(path, report=self.lines.append)
-        self.log.create(Settings(NAME, partitions=partitions, **(stream or {})))
+        self.log.create(StreamSettings(NAME, partitions=partitions, **(stream or {})))
         self.writer = LogWriter(self.log)
         self._live()
 
@@ -106,7 +106,7 @@ class Replays(StoredWorld):
             lambda number: self.broker.on_folded(number, self.now),
             lambda state: None,
         )
-        self.replay = Replay(
+        self.replay = ReplayService(
             self.log,
             self.broker,
             self._read,
@@ -240,6 +240,21 @@ def drain(peer: Peer) -> list[Got]:
 
 
 __all__ = [
-    "ERROR", "NAME", "START_US", "STREAM", "V5", "Got", "Limits", "Peer", "Publish", "Replays",
-    "acknowledge", "ask", "drain", "got", "numbers", "payloads", "subscribe",
+    "ERROR",
+    "NAME",
+    "START_US",
+    "STREAM",
+    "V5",
+    "Got",
+    "Peer",
+    "Publish",
+    "ReplayLimits",
+    "Replays",
+    "acknowledge",
+    "ask",
+    "drain",
+    "got",
+    "numbers",
+    "payloads",
+    "subscribe",
 ]  # fmt: skip

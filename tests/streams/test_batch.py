@@ -20,7 +20,7 @@ from mqtt_broker.streams.format.batch import (
     seed_of,
     times_of,
 )
-from mqtt_broker.streams.format.batch_builder import BYTES_MAX, Builder, Run
+from mqtt_broker.streams.format.batch_builder import BYTES_MAX, BatchBuilder, Run
 
 VECTOR = (
     "464d0107d04b6f95ae48747f000100006400000000000000030000000a0000000300000000000000"
@@ -44,8 +44,8 @@ def decoded(data: bytes, seed: int = SEED) -> Batch:
     return batch
 
 
-def run(*payloads: bytes, at: int = 1_000, flags: int = 0, section: bytes = b"") -> Builder:
-    builder = Builder()
+def run(*payloads: bytes, at: int = 1_000, flags: int = 0, section: bytes = b"") -> BatchBuilder:
+    builder = BatchBuilder()
     builder.append_run(Run(len(payloads), b"a/b", b"dev", section, flags, at), payloads, 1)
     return builder
 
@@ -54,7 +54,7 @@ def run(*payloads: bytes, at: int = 1_000, flags: int = 0, section: bytes = b"")
 def test_runs_of_any_length(rows_max: int) -> None:
     """Short runs are packed row by row, long ones by multiplication."""
     rng = random.Random(rows_max)
-    builder = Builder()
+    builder = BatchBuilder()
     wanted: list[tuple[bytes, bytes, bytes]] = []
     for _ in range(40):
         topic, client = (bytes(rng.choices(b"abc", k=rng.randint(0, 170))) for _ in "tc")
@@ -94,7 +94,7 @@ def test_two_messages_by_bytes() -> None:
 def test_the_vector_in_hex() -> None:
     """As it was when the format was made: readers of today read it for ever."""
     vector = bytes.fromhex(VECTOR)
-    builder = Builder()
+    builder = BatchBuilder()
     builder.append_run(Run(1, b"t", b"c", b"", 1, 5), [b"one"], 1, [10], ())
     builder.append_run(Run(2, b"tt", b"c", b"\x01\x00", 6, 3), [b"", b"three"], 1, (), [11, 12])
     assert b"".join(builder.encode_sparse(SEED, 100, [100, 103, 108], 110)) == vector
@@ -150,7 +150,7 @@ def test_a_batch_of_a_later_format_is_said_to_be_one() -> None:
 
 
 def test_a_batch_without_rows_covers_offsets() -> None:
-    batch = decoded(b"".join(Builder().encode_sparse(SEED, 40, [], 90)))
+    batch = decoded(b"".join(BatchBuilder().encode_sparse(SEED, 40, [], 90)))
     assert (batch.base, batch.end, batch.count) == (40, 90, 0)
     assert (batch.header.min_us, batch.header.max_us) == (NEVER, NULL)
     assert not (batch.payloads() or batch.topics() or batch.properties() or batch.offsets())
@@ -193,7 +193,7 @@ def test_what_goes_in_comes_out(
     split: int,
 ) -> None:
     """In one builder, or joined from two."""
-    builders = [Builder(), Builder()]
+    builders = [BatchBuilder(), BatchBuilder()]
     rows: list[tuple[object, ...]] = []
     for number, (topic, client, section, flags, at, payloads, has_event, has_sent) in enumerate(
         runs
@@ -243,7 +243,7 @@ def test_what_goes_in_comes_out(
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=30, unique=True), st.integers(0, 1100))
 def test_rows_are_found_by_offset_and_by_time(offsets: list[int], wanted: int) -> None:
     offsets.sort()
-    builder = Builder()
+    builder = BatchBuilder()
     for offset in offsets:
         builder.append_run(Run(1, b"t", b"c", b"", 0, offset * 7 % 100), [b""], 1)
     batch = decoded(b"".join(builder.encode_sparse(SEED, 0, offsets, 2000)))
@@ -254,10 +254,10 @@ def test_rows_are_found_by_offset_and_by_time(offsets: list[int], wanted: int) -
 
 
 def test_a_builder_is_full_by_rows_and_by_bytes() -> None:
-    builder = Builder()
+    builder = BatchBuilder()
     builder.append_run(Run(1, b"t", b"c", b"", 0, 1), [b""], BYTES_MAX - 1)
     assert not builder.is_full
-    other = Builder()
+    other = BatchBuilder()
     other.append_run(Run(1, b"t", b"c", b"", 0, 2), [b""], 2)
     assert not builder.takes(other)
     builder.append_run(Run(1, b"t", b"c", b"", 0, 1), [b""], 1)

@@ -18,7 +18,7 @@ from tests.streams.replaying import (
     STREAM,
     V5,
     Got,
-    Limits,
+    ReplayLimits,
     Replays,
     acknowledge,
     drain,
@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> Iterator[Replays]:
     world.close()
 
 
-def make(path: Path, partitions: int = 4, limits: Limits | None = None) -> Replays:
+def make(path: Path, partitions: int = 4, limits: ReplayLimits | None = None) -> Replays:
     world = Replays(
         path / "streams",
         partitions=partitions,
@@ -312,7 +312,7 @@ def test_what_fails_is_delivered_again_in_front(tmp_path: Path) -> None:
 
 
 def test_poison_by_error_goes_to_the_dead_letters(tmp_path: Path) -> None:
-    world = make(tmp_path, partitions=1, limits=Limits(redeliveries_max=2))
+    world = make(tmp_path, partitions=1, limits=ReplayLimits(redeliveries_max=2))
     one = member(world, "one")
     found = got(one)
     acknowledge(one, found[0], *found[2:])
@@ -334,7 +334,7 @@ def test_poison_by_error_goes_to_the_dead_letters(tmp_path: Path) -> None:
 
 
 def test_only_the_record_that_kills_its_consumers_is_given_up(tmp_path: Path) -> None:
-    world = make(tmp_path, partitions=2, limits=Limits(redeliveries_max=2))
+    world = make(tmp_path, partitions=2, limits=ReplayLimits(redeliveries_max=2))
     put(world, 10, 30)
     done: list[tuple[int, int]] = []
     deaths = 0

@@ -20,7 +20,7 @@ from mqtt_broker.streams.format.batch import (
     decode_header,
     seed_of,
 )
-from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.batch_builder import BatchBuilder, Run
 from mqtt_broker.streams.format.event_times import TIME_US_MAX
 from mqtt_broker.streams.format.offsets import OFFSET_MAX, Offsets
 from mqtt_broker.streams.format.records import Record, as_dict, records
@@ -59,7 +59,7 @@ def rows() -> list[Record]:
     return [PLAIN._replace(**{name: value}) for name, found in EXTREMES.items() for value in found]
 
 
-def add(builder: Builder, record: Record, count: int = 1) -> None:
+def add(builder: BatchBuilder, record: Record, count: int = 1) -> None:
     run = Run(
         count,
         record.topic.encode(),
@@ -86,7 +86,7 @@ def test_a_batch_says_the_same_when_it_is_read(count: int) -> None:
     for record in rows():
         if record.offset + count > OFFSET_MAX or (count > 2 and len(record.payload) > 65_535):
             continue
-        builder = Builder()
+        builder = BatchBuilder()
         add(builder, record, count)
         data = b"".join(builder.encode(SEED, record.offset))
         wanted = [record._replace(offset=record.offset + at) for at in range(count)]
@@ -94,7 +94,7 @@ def test_a_batch_says_the_same_when_it_is_read(count: int) -> None:
 
 
 def test_all_of_them_in_one_batch() -> None:
-    builder = Builder()
+    builder = BatchBuilder()
     wanted = [row._replace(offset=at) for at, row in enumerate(rows())]
     for record in wanted:
         add(builder, record)
@@ -103,7 +103,7 @@ def test_all_of_them_in_one_batch() -> None:
 
 @pytest.mark.parametrize("span", [1, 1 << 31, (1 << 32) - 1])
 def test_a_batch_with_gaps(span: int) -> None:
-    builder = Builder()
+    builder = BatchBuilder()
     add(builder, PLAIN)
     base = OFFSET_MAX - span
     data = b"".join(builder.encode_sparse(SEED, base, [base + span - 1], base + span))

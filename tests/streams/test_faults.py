@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.batch_builder import BatchBuilder, Run
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.read.verify import verify
@@ -124,7 +124,7 @@ def test_what_failed_leaves_no_bytes_behind(tmp_path: Path) -> None:
         writing.create()
         partition = writing.log.streams[NAME].partitions[0]
         for payload in (bytes(1_000), b"x"):
-            builder = Builder()
+            builder = BatchBuilder()
             builder.append_run(Run(1, b"t", b"c", b"", 0, 1), [payload], 1)
             partition.write([builder])
         partition.sync()

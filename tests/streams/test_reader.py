@@ -25,7 +25,7 @@ from mqtt_broker.streams.format.errors import (
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.segment import Segment
 from mqtt_broker.streams.format.segment_index import Entry, encode
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Location, PartitionSource, Source, stream_names
 from tests.streams.logs import NAME, START_US, Sent, Writing, payloads, put_many, read, segments
@@ -271,7 +271,7 @@ def test_without_indexes_or_with_wrong_ones(ten: Path) -> None:
 
 def test_indexes_of_other_segments_are_not_followed(ten: Path) -> None:
     paths = segments(ten)
-    seed = seed_of(Settings.read(ten / NAME).epoch, 0)
+    seed = seed_of(StreamSettings.read(ten / NAME).epoch, 0)
     for path in paths:
         base = int(path.stem)
         wrong = [Entry(base, -1, 1384), Entry(base + 10, -1, 64), Entry(base + 20, -1, 1 << 20)]

@@ -15,7 +15,7 @@ import pytest
 from mqtt_broker.streams.format.errors import StreamError
 from mqtt_broker.streams.format.records import records
 from mqtt_broker.streams.remote import http_client as connection_module
-from mqtt_broker.streams.remote.http_client import Connection, Rejected, Unreachable
+from mqtt_broker.streams.remote.http_client import HttpClient, Rejected, Unreachable
 from mqtt_broker.streams.remote.remote_source import RemoteReader, RemoteSource
 from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.logs import NAME
@@ -192,7 +192,7 @@ def test_an_idle_connection_that_was_closed_is_no_failure(broker: LogBroker) -> 
 
 
 def test_a_command_is_not_sent_twice(broker: LogBroker, http: Serving) -> None:
-    with Between(http.port) as between, Connection(between.url, TOKEN) as connection:
+    with Between(http.port) as between, HttpClient(between.url, TOKEN) as connection:
         between.breaks = iter([("cuts", 5)])
         with pytest.raises(Unreachable):
             connection.ask("POST", "/api/v1/streams", {"name": NAME}, tries_again=False)
@@ -208,7 +208,7 @@ def test_an_answer_that_makes_no_sense_ends(broker: LogBroker, http: Serving) ->
         reader.offset = 40
         get = source.get
 
-        def other(connection: Connection, path: str, query: Any, wait_s: float = 0) -> Any:
+        def other(connection: HttpClient, path: str, query: Any, wait_s: float = 0) -> Any:
             return get(connection, path, {**query, "offset": 0}, wait_s)
 
         source.get = other  # type: ignore[method-assign]

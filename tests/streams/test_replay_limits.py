@@ -13,7 +13,7 @@ from tests.core.peers import unsubscribe
 from tests.streams.replaying import (
     STREAM,
     V5,
-    Limits,
+    ReplayLimits,
     Replays,
     acknowledge,
     drain,
@@ -25,7 +25,7 @@ from tests.streams.replaying import (
 
 
 def test_too_many_readers(tmp_path: Path) -> None:
-    world = Replays(tmp_path / "s", limits=Limits(readers_max=2, groups_max=1))
+    world = Replays(tmp_path / "s", limits=ReplayLimits(readers_max=2, groups_max=1))
     one = world.client("one")
     assert subscribe(one) == 0
     assert subscribe(one, f"$share/g/{STREAM}") == 0
@@ -66,7 +66,7 @@ def test_pages_and_files_are_bounded(tmp_path: Path) -> None:
         tmp_path / "s",
         partitions=4,
         stream={"partition_by": "round-robin"},
-        limits=Limits(buffered_bytes_max=400_000, files_max=3),
+        limits=ReplayLimits(buffered_bytes_max=400_000, files_max=3),
     )
     for number in range(20):
         world.put(*[b"%d " % number + bytes(1000)] * 40)

@@ -28,7 +28,7 @@ from tests.streams.replaying import (
     STREAM,
     V5,
     Got,
-    Limits,
+    ReplayLimits,
     Replays,
     acknowledge,
     subscribe,
@@ -218,7 +218,7 @@ class Play:
             path / "streams",
             partitions=self.partitions,
             stream={"partition_by": "round-robin", "segment_bytes": 4096},
-            limits=Limits(
+            limits=ReplayLimits(
                 buffered_bytes_max=rng.choice([5_000, 128 << 20]), files_max=rng.choice([1, 512])
             ),
         )

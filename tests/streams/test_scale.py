@@ -11,7 +11,7 @@ import pytest
 
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.batch import seed_of
-from mqtt_broker.streams.format.batch_builder import Builder, Run
+from mqtt_broker.streams.format.batch_builder import BatchBuilder, Run
 from mqtt_broker.streams.format.segment_catalog import Catalog, Sealed
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
@@ -32,7 +32,7 @@ def build(root: Path, count: int) -> None:
     seed = seed_of(epoch, 0)
     sealed = []
     for number in range(count):
-        builder = Builder()
+        builder = BatchBuilder()
         at = START_US + number * 1_000_000
         builder.append_run(Run(ROWS, b"t", b"c", b"", 0, at), [b"payload"] * ROWS, 1)
         data = b"".join(builder.encode(seed, number * ROWS))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mqtt_broker.streams.format.errors import Invalid, UnknownStream
-from mqtt_broker.streams.format.stream_settings import Settings, parse_bytes, parse_duration
+from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_bytes, parse_duration
 
-WHOLE = Settings(
+WHOLE = StreamSettings(
     "telemetry",
     partitions=4,
     partition_by="level:2",
@@ -26,7 +26,7 @@ WHOLE = Settings(
 
 
 def test_what_is_written_is_read() -> None:
-    assert Settings.parse(WHOLE.text()) == WHOLE
+    assert StreamSettings.parse(WHOLE.text()) == WHOLE
     assert list(json.loads(WHOLE.text())) == sorted(json.loads(WHOLE.text()))
 
 
@@ -56,7 +56,7 @@ def test_what_is_written_is_read() -> None:
 )
 def test_mistakes_name_their_key(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Settings(**{"name": "telemetry", **changes}).checked()
+        StreamSettings(**{"name": "telemetry", **changes}).checked()
     assert says in str(caught.value)
 
 
@@ -84,13 +84,13 @@ def test_what_gives_offsets_their_meaning_does_not_change() -> None:
 )
 def test_a_file_that_is_not_ours_is_refused(text: str, says: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Settings.parse(text)
+        StreamSettings.parse(text)
     assert says in str(caught.value)
 
 
 def test_a_directory_without_the_file_is_no_stream(tmp_path: Path) -> None:
     with pytest.raises(UnknownStream):
-        Settings.read(tmp_path)
+        StreamSettings.read(tmp_path)
 
 
 def test_durations_and_sizes_as_people_write_them() -> None:

@@ -10,7 +10,7 @@ from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.packets import Publish
 from mqtt_broker.codec.properties import NO_PROPERTIES
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.topic_writer import StreamTaps
 from mqtt_broker.streams.write.writer import LogWriter
@@ -25,7 +25,7 @@ def test_what_is_admitted_is_taken_by_every_stream(
 ) -> None:
     log = Log.open(tmp_path / "s", report=print)
     for number in range(streams):
-        log.create(Settings(f"s{number}", "t/#"))
+        log.create(StreamSettings(f"s{number}", "t/#"))
     writer = LogWriter(log, 100_000)
     dropped: list[tuple[str, int]] = []
     taps = StreamTaps(writer, lambda reason, count: dropped.append((reason, count)))
@@ -45,7 +45,7 @@ def test_what_is_admitted_is_taken_by_every_stream(
 def test_publishers_are_held_back_before_their_qos_0_is_dropped(tmp_path: Path) -> None:
     """At half the room they are; what each has in hand then is still taken."""
     log = Log.open(tmp_path / "s", report=print)
-    log.create(Settings("all", "t/#"))
+    log.create(StreamSettings("all", "t/#"))
     writer = LogWriter(log, 100_000)
     dropped: list[tuple[str, int]] = []
     taps = StreamTaps(writer, lambda reason, count: dropped.append((reason, count)))
@@ -64,10 +64,10 @@ def test_publishers_are_held_back_before_their_qos_0_is_dropped(tmp_path: Path) 
 
 
 STREAMS = {
-    "client": Settings("client", "t/#", partitions=3),
-    "level": Settings("level", "t/#", partitions=3, partition_by="level:2"),
-    "turns": Settings("turns", "t/#", partitions=3, partition_by="round-robin"),
-    "times": Settings("times", "t/#", event_time="json:$.ts ms"),
+    "client": StreamSettings("client", "t/#", partitions=3),
+    "level": StreamSettings("level", "t/#", partitions=3, partition_by="level:2"),
+    "turns": StreamSettings("turns", "t/#", partitions=3, partition_by="round-robin"),
+    "times": StreamSettings("times", "t/#", event_time="json:$.ts ms"),
 }
 
 

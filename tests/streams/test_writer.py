@@ -12,7 +12,7 @@ import pytest
 from mqtt_broker.streams.format import batch_builder
 from mqtt_broker.streams.format.batch import NULL
 from mqtt_broker.streams.format.errors import Invalid, Locked, UnknownStream
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
@@ -301,7 +301,7 @@ def test_a_stream_named_twice_or_hidden(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with Writing(tmp_path) as writing:
         with pytest.raises(Invalid, match="is there already, and is no stream"):
-            writing.log.create(Settings("other"))
+            writing.log.create(StreamSettings("other"))
         writing.create()
     (tmp_path / NAME).rename(tmp_path / "moved")
     with pytest.raises(Invalid, match="it is of stream 'telemetry'"):

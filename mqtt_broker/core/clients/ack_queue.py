@@ -11,7 +11,7 @@ from mqtt_broker.codec.constants import PUBREC, V5
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.strings import decode_varint
 from mqtt_broker.core.clients import states
-from sessions.journal.transaction import Hold
+from sessions.journal.transaction import PendingCommit
 
 if TYPE_CHECKING:
     from mqtt_broker.core.clients.connection import Connection
@@ -21,7 +21,7 @@ ANSWERS_HELD_MAX: Final = 4_096
 ANSWERS_HELD_BYTES_MAX: Final = 1 << 20
 
 
-class Answer(Hold):
+class PendingAck(PendingCommit):
     """An acknowledgement that waits for the store; those of one client leave in their order."""
 
     __slots__ = ("after", "connection", "data")
@@ -55,7 +55,7 @@ class Answer(Hold):
         self.release(now)
 
 
-NOTHING_HELD: Final[deque[Answer]] = deque(maxlen=0)  # shared by the many that wait for nothing
+NOTHING_HELD: Final[deque[PendingAck]] = deque(maxlen=0)  # shared by the many that wait for nothing
 
 
 def refused(data: bytes) -> tuple[bytes, list[int]]:

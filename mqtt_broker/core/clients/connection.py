@@ -33,14 +33,14 @@ from mqtt_broker.core.clients.ack_queue import (
     ANSWERS_HELD_BYTES_MAX,
     ANSWERS_HELD_MAX,
     NOTHING_HELD,
-    Answer,
+    PendingAck,
 )
 from mqtt_broker.core.clients.states import ACTIVE, CLOSED, NEW, WAITING
 from mqtt_broker.core.inbound import acknowledge, connect, disconnect, publish, subscribe
 from mqtt_broker.core.interfaces.access import Allow, Guard, Verdict
 from mqtt_broker.core.limits import token_bucket
-from mqtt_broker.core.limits.client_limits import Limits
-from mqtt_broker.core.limits.token_bucket import Allowance, Meter, Valve
+from mqtt_broker.core.limits.client_limits import ClientLimits
+from mqtt_broker.core.limits.token_bucket import ListenerLimits, SendThrottle, TokenBucket
 from mqtt_broker.core.runtime.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases
 from mqtt_broker.topics.names import level_count
@@ -124,9 +124,9 @@ class Connection:
         self.link = link
         self.state = NEW
         # Of its listener; links of embedders and tests need have none.
-        self.allowance: Allowance | None = getattr(link, "allowance", None)
+        self.allowance: ListenerLimits | None = getattr(link, "allowance", None)
         # The strictest of all that hold for it.
-        self.limits: Limits = broker.limits.met(
+        self.limits: ClientLimits = broker.limits.met(
             None if self.allowance is None else self.allowance.limits, None
         )
         self.decoder = Decoder(
@@ -146,15 +146,15 @@ class Connection:
         self.allowed: set[str] | None = None  # topics it may publish to, as asked; None: any
         self.question = 0  # the number of the last one the access door was asked
         self.expiry: Timer | None = None  # when it may no longer be here
-        self.meter: Meter | None = None  # how fast it may send
-        self.valve: Valve | None = None  # how much it may be sent
+        self.meter: TokenBucket | None = None  # how fast it may send
+        self.valve: SendThrottle | None = None  # how much it may be sent
         self.is_stuck = False  # so much waits for the peer that it is not read from
         self.is_throttled = False  # it was faster, and is not read until it is due again
         self.server_keep_alive = 0
         self.connected_at = now
         self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
-        self.held: deque[Answer] = NOTHING_HELD  # answers that wait, in their order
+        self.held: deque[PendingAck] = NOTHING_HELD  # answers that wait, in their order
         self.held_bytes = 0
         self.is_held_back = False
         self.awaits_log = False  # held back, and only because the log cannot keep up
@@ -300,13 +300,13 @@ class Connection:
                 "an answer larger than it takes",
             )
 
-    def hold(self, data: bytes) -> Answer:
+    def hold(self, data: bytes) -> PendingAck:
         """An answer that leaves when it is safe, and all before it are."""
         if not self.held:
             self.broker.unanswered.add(self)
             if self.held is NOTHING_HELD:
                 self.held = deque()
-        answer = Answer(self, data)
+        answer = PendingAck(self, data)
         self.held.append(answer)
         self.held_bytes += len(data)
         if not self.is_owed and (

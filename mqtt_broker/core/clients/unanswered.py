@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from mqtt_broker.core.clients.ack_queue import Answer
+    from mqtt_broker.core.clients.ack_queue import PendingAck
     from mqtt_broker.core.clients.connection import Connection
 
 CHECKED_MAX: Final = 4_096  # connections looked at in one check: at most a millisecond
@@ -23,7 +23,7 @@ class Unanswered:
         self.since = 0.0  # the oldest answer that waits was seen first then; 0: none waits
         # The answer that each connection waited for at its last check, and since when, in the
         # order of those times: whatever has not changed by the next check is the oldest.
-        self._first: dict[Connection, tuple[Answer | None, float]] = {}
+        self._first: dict[Connection, tuple[PendingAck | None, float]] = {}
 
     def add(self, connection: Connection) -> None:
         """Note that it waits for an answer, from now on."""

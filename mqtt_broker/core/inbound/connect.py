@@ -38,7 +38,7 @@ from mqtt_broker.core.interfaces.access import (
     Verdict,
 )
 from mqtt_broker.core.limits import token_bucket
-from mqtt_broker.core.limits.client_limits import Limits, as_told
+from mqtt_broker.core.limits.client_limits import ClientLimits, as_told
 from mqtt_broker.topics.aliases import OutboundAliases
 from mqtt_broker.topics.names import level_count
 from sessions.messages.outbox import Outbox
@@ -150,7 +150,7 @@ def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
     return True
 
 
-def _check_will(broker: Broker, will: Will, limits: Limits) -> None:
+def _check_will(broker: Broker, will: Will, limits: ClientLimits) -> None:
     if will.qos > broker.settings.maximum_qos:  # [MQTT-3.2.2-12]
         raise Violation(reasons.QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", "will QoS")
     if will.retain and not limits.retain_available:  # [MQTT-3.2.2-13]
@@ -324,7 +324,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
         connection.take(kept, now)
 
 
-def _limits_of(connection: Connection, verdict: Allow) -> Limits:
+def _limits_of(connection: Connection, verdict: Allow) -> ClientLimits:
     """The strictest of all that hold: the settings', its listener's and its own."""
     allowance = connection.allowance
     return connection.broker.limits.met(
@@ -332,7 +332,7 @@ def _limits_of(connection: Connection, verdict: Allow) -> Limits:
     )
 
 
-def _let_in(connection: Connection, session: Session, verdict: Allow, limits: Limits) -> None:
+def _let_in(connection: Connection, session: Session, verdict: Allow, limits: ClientLimits) -> None:
     """Who it is, what it may do, and for how long."""
     broker = connection.broker
     connection.username = session.username = verdict.username
@@ -400,7 +400,7 @@ def _keep_alive(broker: Broker, packet: Connect) -> int:
 
 
 def _connack_properties(
-    broker: Broker, packet: Connect, keep_alive: int, verdict: Allow, limits: Limits
+    broker: Broker, packet: Connect, keep_alive: int, verdict: Allow, limits: ClientLimits
 ) -> Properties:
     """What an MQTT 5 client is told; in an order that older test suites compare by bytes."""
     found = Properties()

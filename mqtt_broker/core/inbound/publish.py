@@ -16,12 +16,13 @@ from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Publish
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.interfaces.message_log import Tap
+from mqtt_broker.core.interfaces.message_log import TopicWriter
 from mqtt_broker.core.interfaces.payload_checks import NOT_TEXT, checked
 from mqtt_broker.core.routing.routes import Route
 from mqtt_broker.topics.names import level_count
-from sessions.journal.journal import COMMIT, MEMORY, Ticket
-from sessions.messages.message import Envelope, Grant, Message
+from sessions.journal.journal import COMMIT, MEMORY
+from sessions.journal.transaction import PublishTransaction
+from sessions.messages.message import DeliveryOptions, Envelope, Message
 from sessions.messages.outbox import CLEAN, DIRTY
 from sessions.session import Session
 
@@ -34,7 +35,7 @@ _PUBACK_HEAD: Final = b"\x40\x02"
 _PUBREC_HEAD: Final = b"\x50\x02"
 _PUBACK_NOBODY_HEAD: Final = b"\x40\x03"
 _NOBODY: Final = b"\x10"
-_QOS0: Final = Grant(0)
+_QOS0: Final = DeliveryOptions(0)
 TURN_BYTES_MAX: Final = 16 << 20  # written to outboxes until a turn is flushed half-way
 
 
@@ -135,7 +136,7 @@ def _take(
     messages = [Message(envelope, payload) for payload in payloads]
     if route.tap is not None and not refusal and not _has_room(route.tap, envelope, payloads):
         refusal = _log_is_full(connection)
-    ticket: Ticket | None = None
+    ticket: PublishTransaction | None = None
     if route.durability and not refusal:
         ticket = open_ticket(broker, messages, route)
     place = len(connection.outbox.pieces)
@@ -168,7 +169,7 @@ def _retain(connection: Connection, message: Message, now: float) -> bool:
     return connection.broker.retain(message, now, connection.limits.retained_messages_max)
 
 
-def _has_room(tap: Tap, envelope: Envelope, payloads: list[bytes]) -> bool:
+def _has_room(tap: TopicWriter, envelope: Envelope, payloads: list[bytes]) -> bool:
     """What a tap has no room for cannot be promised. Nothing is promised at QoS 0."""
     return not envelope.qos or tap.admits(envelope, payloads)
 
@@ -179,7 +180,7 @@ def _log_is_full(connection: Connection) -> int:
     return reasons.QUOTA_EXCEEDED
 
 
-def _hold_for_tap(connection: Connection, data: bytes, ticket: Ticket | None) -> None:
+def _hold_for_tap(connection: Connection, data: bytes, ticket: PublishTransaction | None) -> None:
     """Until the next group is on disk: the tap's files go with it."""
     journal = connection.broker.journal
     assert journal is not None, "without a journal nothing promises to commit"
@@ -189,7 +190,7 @@ def _hold_for_tap(connection: Connection, data: bytes, ticket: Ticket | None) ->
         ticket.logged = answer
 
 
-def open_ticket(broker: Broker, messages: list[Message], route: Route) -> Ticket | None:
+def open_ticket(broker: Broker, messages: list[Message], route: Route) -> PublishTransaction | None:
     """Messages that may have to be stored; the journal is told when they are delivered."""
     journal = broker.journal
     durability = route.durability
@@ -397,7 +398,7 @@ def _take_qos2(
         answered.append(packet_id)
     broker = connection.broker
     session = connection.session
-    ticket: Ticket | None = None
+    ticket: PublishTransaction | None = None
     place = len(connection.outbox.pieces)
     refused = answered if refusal else []
     if fresh and not refusal:

@@ -21,7 +21,7 @@ from mqtt_broker.core.interfaces.stream_subscriptions import (
 from mqtt_broker.topics.names import filter_problem, level_count, split_share
 from sessions.holds import send_numbered
 from sessions.journal.rows import SubscriptionRow
-from sessions.messages.message import Grant
+from sessions.messages.message import DeliveryOptions
 from sessions.messages.outbox import CONGESTED
 from sessions.session import Session, Subscription
 
@@ -327,7 +327,7 @@ def _deliver_retained(
         if subscription.no_local and envelope.publisher == session.client_id:
             continue
         # A retained copy says so, whatever Retain As Published says. [MQTT-3.3.1-8]
-        grant = Grant(qos, True, subscription.identifiers)
+        grant = DeliveryOptions(qos, True, subscription.identifiers)
         count += 1
         if qos:
             session.deliver([message], grant, now)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.core.limits.client_limits import Limits
+from mqtt_broker.core.limits.client_limits import ClientLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,9 @@ class Allow:
     guard: Guard | None = None  # None: the door itself is asked, by client id and user name
     expires_at: float = 0.0  # when the connection has to end; 0: never
     is_bound: bool = False  # a session of another user is not this client's to take
-    limits: Limits | None = None  # of this client, beside those of its listener and the settings
+    limits: ClientLimits | None = (
+        None  # of this client, beside those of its listener and the settings
+    )
     connections_max: int = 0  # of this user; 0: any number
 
 

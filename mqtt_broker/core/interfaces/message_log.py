@@ -14,7 +14,7 @@ from mqtt_broker.codec.packets import Publish
 from sessions.messages.message import Envelope
 
 
-class Tap(Protocol):
+class TopicWriter(Protocol):
     """Takes the messages of some topics."""
 
     def admits(self, envelope: Envelope, payloads: list[bytes]) -> bool:
@@ -31,5 +31,5 @@ class Tap(Protocol):
 class Taps(Protocol):
     """Knows which topics are tapped."""
 
-    def find(self, topic: str) -> Tap | None:
+    def find(self, topic: str) -> TopicWriter | None:
         """Asked once for each topic, until its route is forgotten."""

@@ -15,17 +15,17 @@ from typing import Final, Protocol
 from mqtt_broker.codec.packets import Publish
 
 
-class Check(Protocol):
+class PayloadCheck(Protocol):
     """What is asked of the messages of some topics."""
 
     def problem(self, payload: bytes) -> str:
         """Why this payload is rejected, in one line; empty: it is not."""
 
 
-class Checks(Protocol):
+class PayloadChecks(Protocol):
     """Knows which topics are checked."""
 
-    def find(self, topic: str) -> Check | None:
+    def find(self, topic: str) -> PayloadCheck | None:
         """Asked once for each topic, until its route is forgotten."""
 
 
@@ -33,7 +33,7 @@ NOT_TEXT: Final = "the payload is not UTF-8"
 
 
 def checked(
-    packet: Publish, check: Check | None, *, is_text: bool
+    packet: Publish, check: PayloadCheck | None, *, is_text: bool
 ) -> Iterator[tuple[Publish, str]]:
     """The run in parts that are alike, each with why it is rejected, or nothing."""
     problems = [_problem(payload, check, is_text) for payload in packet.payloads()]
@@ -45,7 +45,7 @@ def checked(
         yield packet.part(places[0], places[-1] + 1), why
 
 
-def _problem(payload: bytes, check: Check | None, is_text: bool) -> str:
+def _problem(payload: bytes, check: PayloadCheck | None, is_text: bool) -> str:
     if is_text:
         try:
             payload.decode()

@@ -26,7 +26,7 @@ class Refusal(NamedTuple):
     text: str
 
 
-class Replays(Protocol):
+class StreamSubscriptions(Protocol):
     def refusal(
         self, session: Session, text: str, start: str | None, *, goes_on: bool
     ) -> Refusal | None:

@@ -1,7 +1,7 @@
 """What one client may have: the strictest of what the settings, its listener and its user say.
 
-A field that says nothing is as large as it can be, so two `Limits` are met field by field with
-the smaller value. What CONNACK told (Maximum Packet Size, Receive Maximum, Retain Available)
+A field that says nothing is as large as it can be, so two `ClientLimits` are met field by field
+with the smaller value. What CONNACK told (Maximum Packet Size, Receive Maximum, Retain Available)
 holds as it was told until the connection ends. Counting and pausing are in `core.rates`.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from mqtt_broker.codec.constants import REMAINING_LENGTH_MAX
 from mqtt_broker.core.limits.settings import UNLIMITED, Settings
-from sessions.messages.backlog import Bounds
+from sessions.messages.backlog import QueueLimits
 
 # A message grows on its way: by Subscription Identifiers, and by what a dead letter says. What
 # comes in is so much smaller than MQTT's largest packet that it still fits into one.
@@ -22,7 +22,7 @@ _KNOWN_MAX: Final = 1_000  # a door of somebody else's may give each client its 
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """Of one client. The names are those of the settings, and of the configuration file."""
 
     packet_bytes_max: int = UNLIMITED
@@ -42,8 +42,8 @@ class Limits:
     sent_bytes_per_s: float = ANY_RATE
 
 
-def of_settings(settings: Settings) -> Limits:
-    return Limits(
+def of_settings(settings: Settings) -> ClientLimits:
+    return ClientLimits(
         min(settings.packet_bytes_max, REMAINING_LENGTH_MAX - GROWTH_BYTES_MAX),
         settings.receive_maximum,
         settings.inflight_max,
@@ -56,11 +56,11 @@ def of_settings(settings: Settings) -> Limits:
     )
 
 
-def stricter(one: Limits, other: Limits | None) -> Limits:
+def stricter(one: ClientLimits, other: ClientLimits | None) -> ClientLimits:
     """What holds when both hold."""
     if other is None:
         return one
-    return Limits(
+    return ClientLimits(
         min(one.packet_bytes_max, other.packet_bytes_max),
         min(one.receive_maximum, other.receive_maximum),
         min(one.inflight_max, other.inflight_max),
@@ -82,12 +82,12 @@ class KnownLimits:
 
     __slots__ = ("_bounds", "_met", "base")
 
-    def __init__(self, base: Limits) -> None:
+    def __init__(self, base: ClientLimits) -> None:
         self.base = base  # what the settings say of everybody
-        self._met: dict[tuple[Limits | None, Limits | None], Limits] = {}
-        self._bounds: dict[tuple[int, int], Bounds] = {}
+        self._met: dict[tuple[ClientLimits | None, ClientLimits | None], ClientLimits] = {}
+        self._bounds: dict[tuple[int, int], QueueLimits] = {}
 
-    def met(self, of_listener: Limits | None, own: Limits | None) -> Limits:
+    def met(self, of_listener: ClientLimits | None, own: ClientLimits | None) -> ClientLimits:
         if of_listener is None and own is None:
             return self.base
         key = (of_listener, own)
@@ -99,20 +99,20 @@ class KnownLimits:
             self._met[key] = found
         return found
 
-    def bounds(self, limits: Limits) -> Bounds:
+    def bounds(self, limits: ClientLimits) -> QueueLimits:
         """Of the client's queue."""
         key = (limits.queue_messages_max, limits.queue_bytes_max)
         found = self._bounds.get(key)
         if found is None:
             if len(self._bounds) >= _KNOWN_MAX:
                 self._bounds.clear()
-            found = self._bounds[key] = Bounds(*key)
+            found = self._bounds[key] = QueueLimits(*key)
         return found
 
 
-def as_told(fresh: Limits, told: Limits) -> Limits:
+def as_told(fresh: ClientLimits, told: ClientLimits) -> ClientLimits:
     """`fresh` for a client that is in already, and was told some of what it may."""
-    return Limits(
+    return ClientLimits(
         told.packet_bytes_max,
         told.receive_maximum,
         fresh.inflight_max,

@@ -19,7 +19,7 @@ SMALL_BYTES: Final = 16 << 10
 _PACKET_BYTES: Final = 256  # about what a packet takes in memory beside its own bytes
 
 
-class Strangers:
+class PreconnectLimits:
     __slots__ = ("_bytes", "_bytes_max", "_held")
 
     def __init__(self, bytes_max: int) -> None:

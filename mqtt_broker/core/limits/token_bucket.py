@@ -15,7 +15,7 @@ from mqtt_broker.codec.constants import PUBLISH
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Packet, Publish
 from mqtt_broker.core.clients import states
-from mqtt_broker.core.limits.client_limits import ANY_RATE, Limits
+from mqtt_broker.core.limits.client_limits import ANY_RATE, ClientLimits
 from sessions.messages.outbox import CONGESTED
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 _WAIT_S_MAX: Final = 60.0  # one large packet at a small rate: longer would look like a dead peer
 
 
-class Meter:
+class TokenBucket:
     """What may be sent now, by its rates; 0: as fast as one likes."""
 
     __slots__ = ("_at", "_bytes", "_messages", "bytes_per_s", "messages_per_s", "shared")
 
     def __init__(
-        self, messages_per_s: float, bytes_per_s: float, shared: Meter | None = None
+        self, messages_per_s: float, bytes_per_s: float, shared: TokenBucket | None = None
     ) -> None:
         self.messages_per_s = messages_per_s
         self.bytes_per_s = bytes_per_s
@@ -66,22 +66,22 @@ class Meter:
         return min(max(wait_s, 0.0), _WAIT_S_MAX)
 
 
-class Allowance:
+class ListenerLimits:
     """What a listener lets each of its clients have, and what they may send together."""
 
     __slots__ = ("limits", "meter")
 
-    def __init__(self, limits: Limits, meter: Meter | None) -> None:
+    def __init__(self, limits: ClientLimits, meter: TokenBucket | None) -> None:
         self.limits = limits
         self.meter = meter
 
 
-class Valve:
+class SendThrottle:
     """The way out to a client that may be sent so much: its outbox writes through it."""
 
     __slots__ = ("_connection", "is_shut", "meter")
 
-    def __init__(self, connection: Connection, meter: Meter) -> None:
+    def __init__(self, connection: Connection, meter: TokenBucket) -> None:
         self._connection = connection
         self.meter = meter
         self.is_shut = False
@@ -122,7 +122,7 @@ def count_publishes(data: bytes) -> int:
     return count
 
 
-def window_max(limits: Limits) -> int:
+def window_max(limits: ClientLimits) -> int:
     """How much may be under way to a client: no more than a second's worth of what it is sent.
 
     More would be written in one turn and paid for by a silence as long as that.
@@ -133,20 +133,20 @@ def window_max(limits: Limits) -> int:
     return min(limits.inflight_max, max(1, math.ceil(rate)))
 
 
-def limit(connection: Connection, limits: Limits, shared: Meter | None) -> None:
+def limit(connection: Connection, limits: ClientLimits, shared: TokenBucket | None) -> None:
     """How fast the client may be from now on; a re-authentication fills no bucket."""
     messages, size = _rate(limits.messages_per_s), _rate(limits.bytes_per_s)
     if not (messages or size or shared is not None):
         connection.meter = None
     elif connection.meter is None:
-        connection.meter = Meter(messages, size, shared)
+        connection.meter = TokenBucket(messages, size, shared)
     else:
         connection.meter.set(messages, size)
     messages, size = _rate(limits.sent_messages_per_s), _rate(limits.sent_bytes_per_s)
     if connection.valve is not None:
         connection.valve.meter.set(messages, size)
     elif messages or size:
-        connection.valve = Valve(connection, Meter(messages, size))
+        connection.valve = SendThrottle(connection, TokenBucket(messages, size))
         if connection.state == states.ACTIVE:  # else its outbox is made next
             connection.outbox.write = connection.valve.write
 
@@ -157,7 +157,7 @@ def _rate(found: float) -> float:
 
 def pay(
     connection: Connection,
-    meter: Meter,
+    meter: TokenBucket,
     packets: list[Packet | Violation],
     size: int,
     now: float,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqtt_broker.core.interfaces.message_log import Tap
-from mqtt_broker.core.interfaces.payload_checks import Check
-from mqtt_broker.core.routing.shared_groups import Group
+from mqtt_broker.core.interfaces.message_log import TopicWriter
+from mqtt_broker.core.interfaces.payload_checks import PayloadCheck
+from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.trie import Trie
 from sessions.messages.message import Grants, grants
@@ -59,11 +59,11 @@ class Route:
     def __init__(
         self,
         targets: list[Target],
-        groups: list[Group],
+        groups: list[SharedGroup],
         refusal: int,
         durability: int,
-        tap: Tap | None,
-        check: Check | None,
+        tap: TopicWriter | None,
+        check: PayloadCheck | None,
     ) -> None:
         self.targets = targets
         self.groups = groups
@@ -95,7 +95,7 @@ class Routes:
 
     def __init__(self) -> None:
         self._trie: Trie[str, Subscription] = Trie()
-        self._groups: Trie[str, Group] = Trie()
+        self._groups: Trie[str, SharedGroup] = Trie()
         self.cache: MatchCache[Route] = MatchCache()
         self.shared_count = 0
 
@@ -113,7 +113,7 @@ class Routes:
         self.cache.drop(subscription.filter)
         self._trie.remove(subscription.filter, subscription.session.client_id)
 
-    def add_group(self, text: str, name: str, group: Group) -> None:
+    def add_group(self, text: str, name: str, group: SharedGroup) -> None:
         self.cache.drop(text)
         self._groups.put(text, name, group)
 
@@ -122,7 +122,12 @@ class Routes:
         self._groups.remove(text, name)
 
     def find(
-        self, topic: str, refusal: int, durability: int, tap: Tap | None, check: Check | None
+        self,
+        topic: str,
+        refusal: int,
+        durability: int,
+        tap: TopicWriter | None,
+        check: PayloadCheck | None,
     ) -> Route:
         """The route of a topic that is not in the cache; it is afterwards."""
         by_session: dict[int, list[Subscription]] = {}

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
 from sessions.group_deliveries import finish
-from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal, Ticket
+from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal
 from sessions.journal.rows import ShareRow
-from sessions.messages.backlog import Budget, QueueFull
-from sessions.messages.message import Grant, Grants, Message, grants
-from sessions.queue import Queue
+from sessions.journal.transaction import PublishTransaction
+from sessions.messages.backlog import Backlog, QueueFull
+from sessions.messages.message import DeliveryOptions, Grants, Message, grants
+from sessions.queue import MessageQueue
 from sessions.session import Session, Subscription
 
 
@@ -37,7 +38,7 @@ class GroupMember:
         return self.subscription.session.load
 
 
-class Group:
+class SharedGroup:
     """The subscribers of one `$share/<name>/<filter>`."""
 
     __slots__ = (
@@ -55,7 +56,7 @@ class Group:
     )
 
     def __init__(
-        self, name: str, text: str, strategy: Strategy, budget: Budget, journal: Journal | None
+        self, name: str, text: str, strategy: Strategy, budget: Backlog, journal: Journal | None
     ) -> None:
         self.name = name  # whole: $share/<group>/<filter>
         self.filter = text
@@ -65,7 +66,7 @@ class Group:
         self.members: dict[str, GroupMember] = {}
         self._online: list[GroupMember] | None = None  # worked out when asked,
         self._is_kept = False  # and with it, whether a member's session is stored
-        self._waiting = Queue(is_shared=True)
+        self._waiting = MessageQueue(is_shared=True)
         self.sid = 0  # in the store, once something had to wait here
         self._order = 0
 
@@ -186,7 +187,7 @@ class Group:
             return True
         return session.deliver_qos0([message], grant, now)
 
-    def _lend(self, session: Session, message: Message, grant: Grant, now: float) -> bool:
+    def _lend(self, session: Session, message: Message, grant: DeliveryOptions, now: float) -> bool:
         """Store what a member gets whose session is not; False: that is not to be.
 
         A QoS 2 exchange that begins is the member's alone; until then the message may move.
@@ -214,14 +215,14 @@ class Group:
             budget.lose("queue_full", message, self.name)
             return True
         n, ticket = self._record(message)
-        waiting.append((message, Grant(message.envelope.qos, False, (), self), n, ticket))
+        waiting.append((message, DeliveryOptions(message.envelope.qos, False, (), self), n, ticket))
         budget.memory_bytes += size
         self._count(1, size)
         if self._journal is not None and waiting.in_memory > QUEUE_HEAD_MESSAGES:
             self._journal.grown[self] = None
         return True
 
-    def _record(self, message: Message) -> tuple[int, Ticket | None]:
+    def _record(self, message: Message) -> tuple[int, PublishTransaction | None]:
         journal = self._journal
         ticket = None if journal is None else journal.current
         if journal is None or ticket is None or not ticket.covers(message):
@@ -230,7 +231,7 @@ class Group:
             self.sid = journal.new_sid()
             journal.on_shared(ShareRow(self.sid, self.name))
         self._order += 1
-        grant = Grant(message.envelope.qos, False, (), self)
+        grant = DeliveryOptions(message.envelope.qos, False, (), self)
         ticket.deliver(self.sid, self._order, [message], grant, [])
         return self._order, ticket
 
@@ -257,4 +258,4 @@ class Group:
             self._journal.on_end(self.sid, waiting.items(), now)
             self._journal.grown.pop(self, None)
         self.sid = 0
-        self._waiting = Queue(is_shared=True)
+        self._waiting = MessageQueue(is_shared=True)

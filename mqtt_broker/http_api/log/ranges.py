@@ -14,7 +14,7 @@ from aiohttp import web
 
 from mqtt_broker.http_api.request.bodies import Query
 from mqtt_broker.http_api.request.middleware import Site, json_answer
-from mqtt_broker.http_api.request.open_streams import Answer, Piece, Shelf
+from mqtt_broker.http_api.request.open_streams import Answer, OpenStreams, Piece
 from mqtt_broker.streams.format.batch import NEVER
 from mqtt_broker.streams.format.errors import EndBeforeStart
 from mqtt_broker.streams.format.offsets import LATEST
@@ -97,7 +97,7 @@ class _Ranges:
             return await self._send(request, answer, answer.piece)
 
     async def _new(
-        self, shelf: Shelf, name: str, answer: Answer, offset: int, wait_s: float
+        self, shelf: OpenStreams, name: str, answer: Answer, offset: int, wait_s: float
     ) -> bool:
         """Wait until there is something at this offset; False: time ran out."""
         key = (name, answer.epoch)
@@ -153,7 +153,7 @@ def _headers(answer: Answer, end: int) -> dict[str, str]:
 class _Ends:
     """Those who wait for the end of one stream to move, and the task that looks for them."""
 
-    def __init__(self, site: Site, shelf: Shelf, name: str, epoch: str) -> None:
+    def __init__(self, site: Site, shelf: OpenStreams, name: str, epoch: str) -> None:
         self._site = site
         self._shelf = shelf
         self._name = name

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from mqtt_broker.http_api.limits import Limits
+from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.middleware import Problem, bad_request
 from mqtt_broker.streams.format.errors import Invalid
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 NUMBER_MAX: Final = (1 << 63) - 1
 _WHOLE: Final = re.compile(r"[0-9]{1,19}")
@@ -26,7 +26,7 @@ _KINDS: Final[dict[str, tuple[type, str]]] = {
 }
 
 
-async def read_object(request: web.Request, limits: Limits) -> dict[str, Any]:
+async def read_object(request: web.Request, limits: HttpLimits) -> dict[str, Any]:
     """The body, which is a JSON object; {} when there is none."""
     try:
         async with asyncio.timeout(limits.body_s):
@@ -66,7 +66,9 @@ def _listed(known: Collection[str]) -> str:
 
 def checked_settings(found: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a stream as JSON has them; their meaning is checked by Settings."""
-    kinds = {field.name: str(field.type) for field in fields(Settings) if field.name != "epoch"}
+    kinds = {
+        field.name: str(field.type) for field in fields(StreamSettings) if field.name != "epoch"
+    }
     for key, value in found.items():
         if key not in kinds:
             raise Invalid(key[:80], f"there is no such setting: there are {_listed(kinds)}")

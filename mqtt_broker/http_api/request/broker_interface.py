@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.streams.format.offsets import Offsets
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 
-class Refused(Exception):
+class NotSupported(Exception):
     """This broker does not do that; one line that says why."""
 
 
@@ -45,7 +45,7 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    settings: Settings
+    settings: StreamSettings
     starts: Sequence[int]  # a partition each
     ends: Sequence[int]
     bytes: int = 0
@@ -125,14 +125,14 @@ class WatchFigures:
     is_loop_late: bool = False  # beyond its limit: nothing that asks it will be answered
 
 
-class Commands(Protocol):
+class BrokerInterface(Protocol):
     def watch(self) -> WatchFigures | None:
         """At once, from any thread; None: nobody watches this broker."""
         ...
 
     def snapshot(self) -> Future[Snapshot]: ...
 
-    def stream_create(self, settings: Settings) -> Future[None]: ...
+    def stream_create(self, settings: StreamSettings) -> Future[None]: ...
 
     def stream_change(self, name: str, changes: Mapping[str, Any]) -> Future[None]: ...
 

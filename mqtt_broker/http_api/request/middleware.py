@@ -25,9 +25,9 @@ from typing import Any, Final, ParamSpec, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from mqtt_broker.http_api.limits import Limits
-from mqtt_broker.http_api.request.broker_interface import Commands, Refused
-from mqtt_broker.http_api.request.open_streams import Shelf
+from mqtt_broker.http_api.limits import HttpLimits
+from mqtt_broker.http_api.request.broker_interface import BrokerInterface, NotSupported
+from mqtt_broker.http_api.request.open_streams import OpenStreams
 from mqtt_broker.streams.format.errors import StreamError
 from mqtt_broker.streams.remote.http_protocol import encode_error, status_of
 
@@ -61,17 +61,17 @@ def bad_request(text: str) -> Problem:
 class Site:
     """What all pages share."""
 
-    commands: Commands
-    shelf: Shelf | None  # None: this broker keeps no log
+    commands: BrokerInterface
+    shelf: OpenStreams | None  # None: this broker keeps no log
     pool: Executor  # for what waits for the disk
-    limits: Limits
+    limits: HttpLimits
     token: str
     is_local: bool  # nobody but this machine can reach it
     log: Callable[[str], None]
 
-    def streams(self) -> Shelf:
+    def streams(self) -> OpenStreams:
         if self.shelf is None:
-            raise Refused("this broker keeps no telemetry log: it has no data directory")
+            raise NotSupported("this broker keeps no telemetry log: it has no data directory")
         return self.shelf
 
     async def ask(self, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -189,7 +189,7 @@ def _error_answer(
     match error:
         case StreamError():
             answer = json_answer(encode_error(error), status_of(error))
-        case Refused():
+        case NotSupported():
             answer = _plain_answer(409, "Refused", str(error))
         case Problem():
             answer = _plain_answer(error.status, error.error, str(error))

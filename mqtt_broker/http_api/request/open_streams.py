@@ -69,7 +69,7 @@ class _Open:
             self.source.close()
 
 
-class Shelf:
+class OpenStreams:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._lock = threading.Lock()  # of the dictionary: never held while the disk is waited for

@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from mqtt_broker.http_api.request.bodies import Query, check_keys, read_object
-from mqtt_broker.http_api.request.broker_interface import BanFigures, Refused
+from mqtt_broker.http_api.request.broker_interface import BanFigures, NotSupported
 from mqtt_broker.http_api.request.middleware import P, Problem, Site, T, bad_request, json_answer
 from mqtt_broker.security.files.errors import FileError
 from mqtt_broker.security.protection.bans import Ban, make_ban
@@ -74,7 +74,7 @@ class _Bans:
         try:
             return await self._site.ask(call, *args, **kwargs)
         except FileError as error:  # somebody else wrote into it: it is not written over
-            raise Refused(str(error)) from None
+            raise NotSupported(str(error)) from None
 
 
 def _text(body: dict[str, Any], key: str, *, is_needed: bool = True) -> str:

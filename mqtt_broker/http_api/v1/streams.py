@@ -20,7 +20,7 @@ from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format import offsets as offset_texts
 from mqtt_broker.streams.format.errors import Invalid, UnknownStream
 from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 ROOT: Final = "/api/v1/streams"
 
@@ -63,7 +63,7 @@ class _Api:
         found = checked_settings(await read_object(request, self._site.limits))
         if "name" not in found:
             raise Invalid("name", "it is missing")
-        settings = Settings(**found).checked()
+        settings = StreamSettings(**found).checked()
         await self._site.ask(self._do.stream_create, settings)
         answer = json_answer(await self._described(settings.name), 201)
         answer.headers["Location"] = f"{ROOT}/{settings.name}"

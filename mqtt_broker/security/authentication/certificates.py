@@ -14,7 +14,7 @@ from mqtt_broker.security.authentication.chain import Denied, Outcome, Proof
 SOURCES: Final = ("cn", "dns", "email", "uri")
 
 
-class CertificateWay:
+class CertificateMethod:
     def __init__(
         self, source: str = "cn", *, roles: frozenset[str] = frozenset(), name: str = "certificate"
     ) -> None:

@@ -21,7 +21,7 @@ from mqtt_broker.security.authentication.accounts import Account, Accounts
 from mqtt_broker.security.authentication.password_hasher import PASSWORD_BYTES_MAX, Passwords
 from mqtt_broker.security.authentication.scram import ScramError
 from mqtt_broker.security.files.errors import Unavailable
-from mqtt_broker.security.rules.identity import Grant
+from mqtt_broker.security.rules.identity import TokenRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Proof:
 
     username: str | None
     roles: frozenset[str] = frozenset()
-    grants: tuple[Grant, ...] | None = None
+    grants: tuple[TokenRule, ...] | None = None
     expires_at: float = 0.0
     way: str = ""
     auth_data: bytes | None = None
@@ -62,7 +62,7 @@ class Judge(Protocol):
     def __call__(self, request: ConnectRequest, outcome: Proof | Denied) -> Verdict: ...
 
 
-class Way(Protocol):
+class AuthMethod(Protocol):
     """One way to prove who one is, without a password of ours."""
 
     name: str
@@ -71,7 +71,7 @@ class Way(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PasswordWay:
+class PasswordMethod:
     """User name and password, compared with an account."""
 
     name: str
@@ -79,13 +79,13 @@ class PasswordWay:
 
 
 @dataclass(frozen=True, slots=True)
-class ScramWay:
+class ScramMethod:
     """SCRAM-SHA-256 with the keys of every password way's accounts."""
 
     name: str = "scram"
 
 
-class AnonymousWay:
+class AnonymousMethod:
     """Whoever brings nothing to be checked."""
 
     name = "anonymous"
@@ -97,8 +97,8 @@ class AnonymousWay:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    way: Way | PasswordWay | ScramWay
+class ChainEntry:
+    way: AuthMethod | PasswordMethod | ScramMethod
     listeners: frozenset[str] = frozenset()  # names; empty: all
 
     def counts_at(self, listener: str) -> bool:
@@ -108,7 +108,7 @@ class Step:
 class Chain:
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[ChainEntry],
         passwords: Passwords,
         workers: Workers,
         clock: Callable[[], float],
@@ -124,12 +124,12 @@ class Chain:
     def connect(self, request: ConnectRequest, judge: Judge) -> Verdict:
         steps = [step for step in self.steps if step.counts_at(request.listener)]
         if request.auth_method is not None:
-            is_known = any(isinstance(step.way, ScramWay) for step in steps)
+            is_known = any(isinstance(step.way, ScramMethod) for step in steps)
             if request.auth_method != scram.METHOD or not is_known:  # [MQTT-4.12.0-1]
                 denied = Denied(reasons.BAD_AUTHENTICATION_METHOD, "unknown method")
                 return judge(request, denied)
             return self._begin(request, steps, judge)
-        accounts = [s.way.accounts for s in steps if isinstance(s.way, PasswordWay)]
+        accounts = [s.way.accounts for s in steps if isinstance(s.way, PasswordMethod)]
         if not accounts or request.username is None or request.password is None:
             return judge(request, self._prove(request, steps))
         early = self._settled_early(request, steps)
@@ -143,26 +143,26 @@ class Chain:
             return judge(request, Denied(reasons.SERVER_BUSY, "too many wait to be let in"))
         return PENDING
 
-    def _settled_early(self, request: ConnectRequest, steps: Sequence[Step]) -> Outcome:
+    def _settled_early(self, request: ConnectRequest, steps: Sequence[ChainEntry]) -> Outcome:
         """What a way that does not wait says, when it is asked before any that does."""
         now = self._clock()
         for step in steps:
             way = step.way
-            if isinstance(way, PasswordWay):
+            if isinstance(way, PasswordMethod):
                 return None
-            outcome = None if isinstance(way, ScramWay) else way.prove(request, now)
+            outcome = None if isinstance(way, ScramMethod) else way.prove(request, now)
             if outcome is not None:
                 return outcome
         return None
 
-    def _prove(self, request: ConnectRequest, steps: Sequence[Step]) -> Proof | Denied:
+    def _prove(self, request: ConnectRequest, steps: Sequence[ChainEntry]) -> Proof | Denied:
         now = self._clock()
         outcome: Outcome = None
         is_hashed = is_asked = False
         try:
             for step in steps:
                 way = step.way
-                if isinstance(way, PasswordWay):
+                if isinstance(way, PasswordMethod):
                     if request.username is None or request.password is None:
                         continue
                     is_asked = True
@@ -170,7 +170,7 @@ class Chain:
                     if outcome is None and account is not None and account.password_hash:
                         is_hashed = True
                         outcome = self._compare(request, account, way, now)
-                elif outcome is None and not isinstance(way, ScramWay):
+                elif outcome is None and not isinstance(way, ScramMethod):
                     outcome = way.prove(request, now)
                 if isinstance(outcome, Proof):
                     return outcome
@@ -185,7 +185,7 @@ class Chain:
         return BAD_PASSWORD if request.password is not None else NOBODY
 
     def _compare(
-        self, request: ConnectRequest, account: Account, way: PasswordWay, now: float
+        self, request: ConnectRequest, account: Account, way: PasswordMethod, now: float
     ) -> Proof | Denied:
         assert request.password is not None
         password = request.password[:PASSWORD_BYTES_MAX]
@@ -196,7 +196,7 @@ class Chain:
 
     # SCRAM.
 
-    def _begin(self, request: ConnectRequest, steps: Sequence[Step], judge: Judge) -> Verdict:
+    def _begin(self, request: ConnectRequest, steps: Sequence[ChainEntry], judge: Judge) -> Verdict:
         def first(data: bytes | None) -> Verdict:
             try:
                 if not data:
@@ -211,7 +211,7 @@ class Chain:
                 return self._challenge(named, said, steps, judge)
 
             if not any(
-                isinstance(step.way, PasswordWay) and step.way.accounts.is_slow for step in steps
+                isinstance(step.way, PasswordMethod) and step.way.accounts.is_slow for step in steps
             ):
                 return look_up()
             if not self._workers.submit(named, look_up):
@@ -226,14 +226,14 @@ class Chain:
         self,
         request: ConnectRequest,
         said: scram.ClientFirst,
-        steps: Sequence[Step],
+        steps: Sequence[ChainEntry],
         judge: Judge,
     ) -> Verdict:
         found: Account | None = None
         accounts: Accounts | None = None
         try:
             for step in steps:
-                if isinstance(step.way, PasswordWay):
+                if isinstance(step.way, PasswordMethod):
                     account = step.way.accounts.find(said.username)
                     if found is None and account is not None and account.scram is not None:
                         found, accounts = account, step.way.accounts
@@ -241,7 +241,7 @@ class Chain:
             return judge(request, UNAVAILABLE)
         keys = found.scram if found is not None else None
         if keys is None:
-            of_steps = [s.way.accounts for s in steps if isinstance(s.way, PasswordWay)]
+            of_steps = [s.way.accounts for s in steps if isinstance(s.way, PasswordMethod)]
             costs = [of_step.scram_iterations for of_step in of_steps] or [scram.ITERATIONS]
             keys = scram.invented_keys(self._salt_secret, said.username, costs[0])
         exchange = scram.Exchange(said, keys, secrets.token_urlsafe(18))

@@ -23,7 +23,7 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.core.interfaces.access import ConnectRequest
 from mqtt_broker.security.authentication.chain import Denied, Outcome, Proof
 from mqtt_broker.security.files.errors import FileError
-from mqtt_broker.security.rules.identity import Grant
+from mqtt_broker.security.rules.identity import TokenRule
 from mqtt_broker.security.rules.rule import RuleError, check_topic
 
 _HS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}  # the bytes a secret needs. [RFC 7518, 3.2]
@@ -137,7 +137,7 @@ def _read_jwks(path: str, data: bytes) -> list[Key]:
     return keys
 
 
-class TokenWay:
+class TokenMethod:
     """Tokens that keys of one file verify."""
 
     def __init__(
@@ -259,17 +259,19 @@ def _texts(value: Any) -> Sequence[str]:
     raise RuleError("a list of texts is expected")
 
 
-def _grants(value: Any) -> tuple[Grant, ...] | None:
+def _grants(value: Any) -> tuple[TokenRule, ...] | None:
     """`{"publish": [...], "subscribe": [...], "all": [...], "deny": [...]}`, denials first."""
     if value is None:
         return None
     if not isinstance(value, dict) or set(value) - {"publish", "subscribe", "all", "deny"}:
         raise RuleError("its ACL is an object of publish, subscribe, all and deny")
-    found: list[Grant] = []
+    found: list[TokenRule] = []
     for action in ("deny", "publish", "subscribe", "all"):
         for topic in _texts(value.get(action)):
             check_topic(topic)
-            found.append(Grant(action != "deny", action != "subscribe", action != "publish", topic))
+            found.append(
+                TokenRule(action != "deny", action != "subscribe", action != "publish", topic)
+            )
     if len(found) > _GRANTS_MAX:
         raise RuleError(f"its ACL has more than {_GRANTS_MAX} lines")
     return tuple(found)

@@ -16,7 +16,7 @@ _ADDRESSES_MAX: Final = 50_000  # whose rate is remembered
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectLimits:
     """0: no limit."""
 
     connections_per_address: int = 0
@@ -42,7 +42,7 @@ class _Bucket:
 
 
 class Throttle:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectLimits) -> None:
         self.limits = limits
         self._open: dict[Address, int] = {}
         self._all: _Bucket | None = None

@@ -18,11 +18,11 @@ class Identity:
     address: Address | None = None  # None: a unix socket, or a session from the store
     listener: str = ""
     # What its own token says of topics; None: nothing, () for: no topic at all.
-    grants: tuple[Grant, ...] | None = field(default=None, repr=False)
+    grants: tuple[TokenRule, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class TokenRule:
     """A rule that a client brought along, in a token that somebody we trust signed."""
 
     is_allowed: bool

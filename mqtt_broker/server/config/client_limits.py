@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from mqtt_broker.core.limits.client_limits import ANY_RATE, Limits
+from mqtt_broker.core.limits.client_limits import ANY_RATE, ClientLimits
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.tables import number, typed, whole
 
@@ -20,12 +20,12 @@ RATES: Final = {
     "sent_messages_per_s": 1e9,
     "sent_bytes_per_s": 1e12,
 }
-KEYS: Final = tuple(found.name for found in dataclasses.fields(Limits))
+KEYS: Final = tuple(found.name for found in dataclasses.fields(ClientLimits))
 _SETTINGS: Final = {found.name: found for found in dataclasses.fields(Settings)}
-_NOTHING: Final = Limits()
+_NOTHING: Final = ClientLimits()
 
 
-def read_limits(row: dict[str, Any], where: str) -> Limits | None:
+def read_limits(row: dict[str, Any], where: str) -> ClientLimits | None:
     """Those of the row; None when it says nothing of them."""
     said: dict[str, Any] = {}
     for key in KEYS:
@@ -40,5 +40,5 @@ def read_limits(row: dict[str, Any], where: str) -> Limits | None:
         else:
             meta = _SETTINGS[key].metadata
             said[key] = whole(row, key, 0, where, meta["low"], meta["high"])
-    found = Limits(**said)
+    found = ClientLimits(**said)
     return None if found == _NOTHING else found

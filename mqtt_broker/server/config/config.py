@@ -22,10 +22,10 @@ from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.listeners import DEFAULT_PORT, check_port, read_listeners
 from mqtt_broker.server.config.schemas import Schema, read_schemas, with_columns
 from mqtt_broker.server.config.security import TABLES as SECURITY_TABLES
-from mqtt_broker.server.config.security import Security, check_listeners, read_security
+from mqtt_broker.server.config.security import SecurityConfig, check_listeners, read_security
 from mqtt_broker.server.config.streams import read_streams
 from mqtt_broker.server.config.tables import A, ConfigError, rows, typed
-from mqtt_broker.streams.format.stream_settings import Settings as StreamSettings
+from mqtt_broker.streams.format.stream_settings import StreamSettings as StreamSettings
 from mqtt_broker.topics.names import filter_problem
 from mqtt_broker.topics.shared import STRATEGIES
 from sessions.journal.journal import MODES
@@ -78,7 +78,7 @@ class Config:
     http_token: str = field(default="", repr=False)
     streams: tuple[StreamSettings, ...] = ()
     schemas: tuple[Schema, ...] = ()
-    security: Security = field(default_factory=Security)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
     @property
     def store_name(self) -> str:
@@ -100,7 +100,7 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
     topics: Any = []
     streams: Any = []
     schemas: Any = []
-    security = Security()
+    security = SecurityConfig()
     if path is not None:
         table = _read(path)
         listeners = table.pop("listeners", [])
@@ -126,7 +126,7 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
     )
 
 
-def read_security_of(path: str) -> Security:
+def read_security_of(path: str) -> SecurityConfig:
     """Only who may do what, from a file that may have changed."""
     table = _read(path)
     return read_security({key: table[key] for key in SECURITY_TABLES if key in table}, path)
@@ -239,7 +239,7 @@ def _build(
     listeners: Any,
     durabilities: tuple[tuple[str, str], ...],
     path: str,
-    security: Security,
+    security: SecurityConfig,
 ) -> Config:
     names = _fields()
     settings = Settings(**{key: value for key, value in values.items() if key in names})

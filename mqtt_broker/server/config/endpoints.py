@@ -10,7 +10,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Final
 
-from mqtt_broker.core.limits.client_limits import Limits
+from mqtt_broker.core.limits.client_limits import ClientLimits
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 WEBSOCKET_PATH: Final = "/mqtt"
@@ -49,7 +49,7 @@ class ProxyRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ListenerRules:
     """How the clients of one listener are served."""
 
     name: str = ""
@@ -63,7 +63,7 @@ class Rules:
     connects_per_s: float = 0.0  # of all its clients together; 0: any number
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
-    limits: Limits | None = None  # of each of them
+    limits: ClientLimits | None = None  # of each of them
     tcp_nodelay: bool = True  # False: small answers may wait for the peer's next packet
 
     @property
@@ -79,7 +79,7 @@ class Rules:
         return "mqtts" if self.tls is not None else "mqtt"
 
 
-PLAIN: Final = Rules()
+PLAIN: Final = ListenerRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Endpoint:
     host: str = "127.0.0.1"
     port: int = 1883
     path: str = ""
-    rules: Rules = field(default=PLAIN)
+    rules: ListenerRules = field(default=PLAIN)
 
     @property
     def name(self) -> str:

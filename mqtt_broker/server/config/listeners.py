@@ -6,15 +6,15 @@ import difflib
 import ipaddress
 from typing import Any, Final
 
-from mqtt_broker.core.limits.client_limits import Limits
+from mqtt_broker.core.limits.client_limits import ClientLimits
 from mqtt_broker.server.config.client_limits import KEYS as CLIENT_KEYS
 from mqtt_broker.server.config.client_limits import RATES, read_limits
 from mqtt_broker.server.config.endpoints import (
     WEBSOCKET_PATH,
     Endpoint,
+    ListenerRules,
     Network,
     ProxyRules,
-    Rules,
     TlsRules,
     WebSocketRules,
 )
@@ -54,7 +54,7 @@ def check_port(port: int, where: str) -> None:
         raise ConfigError(f"{where}: port is 0 to 65535, not {port}")
 
 
-def _endpoint(row: dict[str, Any], rules: Rules, where: str) -> Endpoint:
+def _endpoint(row: dict[str, Any], rules: ListenerRules, where: str) -> Endpoint:
     if "path" in row:
         if not typed(row, "path", str, "", where):
             raise ConfigError(f"{where}: path is empty")
@@ -68,12 +68,12 @@ def _endpoint(row: dict[str, Any], rules: Rules, where: str) -> Endpoint:
     return Endpoint(host, port, rules=rules)
 
 
-def _rules(row: dict[str, Any], where: str) -> Rules:
+def _rules(row: dict[str, Any], where: str) -> ListenerRules:
     name = typed(row, "name", str, "", where)
     if not name.isprintable():
         raise ConfigError(f"{where}: name has to be printable, not {name!r}")
     allow = typed(row, "allow_anonymous", bool, False, where)
-    return Rules(
+    return ListenerRules(
         name=name,
         tls=_tls(row, where),
         websocket=_websocket(row, where),
@@ -145,7 +145,7 @@ def _proxy(row: dict[str, Any], where: str) -> ProxyRules | None:
     return ProxyRules(tuple(trusted))
 
 
-def _limits(row: dict[str, Any], where: str) -> Limits | None:
+def _limits(row: dict[str, Any], where: str) -> ClientLimits | None:
     value = row.get("limits", {})
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: limits is a table {{ ... }}, not {value!r}")

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mqtt_broker.core.interfaces.payload_checks import Check
+from mqtt_broker.core.interfaces.payload_checks import PayloadCheck
 from mqtt_broker.server.config.streams import read_schema
 from mqtt_broker.server.config.tables import ConfigError, rows, typed
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.topics.names import filter_problem, matches
 
 MODES: Final = ("off", "warn", "reject")
@@ -68,7 +68,9 @@ def read_schemas(found: Any, path: str) -> tuple[Schema, ...]:
     return tuple(schemas)
 
 
-def with_columns(streams: Sequence[Settings], schemas: Sequence[Schema]) -> tuple[Settings, ...]:
+def with_columns(
+    streams: Sequence[StreamSettings], schemas: Sequence[Schema]
+) -> tuple[StreamSettings, ...]:
     """Streams without a schema take the one of their filter: their readers get columns by it."""
     definitions = {schema.filter: schema.definition for schema in reversed(schemas)}
     return tuple(
@@ -152,7 +154,7 @@ class SchemaChecks:
     def __init__(self, schemas: Sequence[Schema]) -> None:
         self.checks = [SchemaCheck(schema) for schema in schemas if schema.mode != "off"]
 
-    def find(self, topic: str) -> Check | None:
+    def find(self, topic: str) -> PayloadCheck | None:
         for check in self.checks:
             if matches(check.schema.filter, topic):
                 return check

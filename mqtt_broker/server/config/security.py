@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtt_broker.security.protection.bans import Flapping
-from mqtt_broker.security.protection.throttle import Limits
-from mqtt_broker.security.rules.client_limits import ClientLimits, Tiers
+from mqtt_broker.security.protection.throttle import ConnectLimits
+from mqtt_broker.security.rules.client_limits import ClientLimitRule, ClientLimitRules
 from mqtt_broker.security.rules.rule import Rule, RuleError
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.server.config.client_limits import KEYS as CLIENT_KEYS
@@ -61,7 +61,7 @@ class AuthTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class SecurityConfig:
     """What the file says, all of it."""
 
     path: str = field(default="", compare=False)
@@ -69,8 +69,8 @@ class Security:
     rules: tuple[Rule, ...] = ()
     rules_url: str = field(default="", repr=False)
     roles: dict[str, frozenset[str]] = field(default_factory=dict)  # by user name
-    tiers: Tiers = field(default_factory=Tiers)
-    limits: Limits = field(default_factory=Limits)
+    tiers: ClientLimitRules = field(default_factory=ClientLimitRules)
+    limits: ConnectLimits = field(default_factory=ConnectLimits)
     flapping: Flapping = field(default_factory=Flapping)
     bans_file: str = ""
     audit_file: str = ""
@@ -89,8 +89,8 @@ class Security:
             or self.audit_file
             or self.audit_connects
             or self.flapping.connects
-            or self.tiers != Tiers()
-            or self.limits != Limits()
+            or self.tiers != ClientLimitRules()
+            or self.limits != ConnectLimits()
         )
 
     @property
@@ -103,7 +103,7 @@ class Security:
         return bool(self.auth)
 
 
-def read_security(table: dict[str, Any], path: str) -> Security:
+def read_security(table: dict[str, Any], path: str) -> SecurityConfig:
     """From the tables of a file, by name; those that are not there say nothing."""
     auth = _read_auth(table.get("auth", []), path)
     rules, url = _read_rules(table.get("acl", []), path)
@@ -111,7 +111,7 @@ def read_security(table: dict[str, Any], path: str) -> Security:
         for rule in rules:
             if rule.users or "%u" in rule.topic:
                 raise ConfigError(f"{rule.where}: without [[auth]] nobody proves a user name")
-    found = Security(
+    found = SecurityConfig(
         path=path,
         auth=auth,
         rules=rules,
@@ -122,7 +122,7 @@ def read_security(table: dict[str, Any], path: str) -> Security:
     return _read_own(found, table.get("security", {}), f"{path}: security")
 
 
-def check_listeners(found: Security, names: Iterable[str]) -> None:
+def check_listeners(found: SecurityConfig, names: Iterable[str]) -> None:
     """A way in at a listener that is not there is a mistake, and may be one that lets people in."""
     known = set(names)
     for table in found.auth:
@@ -250,15 +250,15 @@ def _read_roles(found: Any, path: str) -> dict[str, frozenset[str]]:
 # Limits.
 
 
-def _read_tiers(found: Any, path: str) -> Tiers:
-    everybody = ClientLimits()
-    by_role: dict[str, ClientLimits] = {}
-    by_user: dict[str, ClientLimits] = {}
+def _read_tiers(found: Any, path: str) -> ClientLimitRules:
+    everybody = ClientLimitRule()
+    by_role: dict[str, ClientLimitRule] = {}
+    by_user: dict[str, ClientLimitRule] = {}
     is_said = False
     for where, row in rows("client_limits", found, path):
         _check_keys(row, _LIMIT_KEYS, where)
         user, role = typed(row, "user", str, "", where), typed(row, "role", str, "", where)
-        limits = ClientLimits(
+        limits = ClientLimitRule(
             read_limits(row, where), whole(row, "connections_max", 0, where, 0, 10_000_000)
         )
         if user and role:
@@ -271,21 +271,21 @@ def _read_tiers(found: Any, path: str) -> Tiers:
             by_role[role] = limits
         else:
             everybody, is_said = limits, True
-    return Tiers(everybody, by_role, by_user)
+    return ClientLimitRules(everybody, by_role, by_user)
 
 
-def _read_own(found: Security, row: Any, where: str) -> Security:
+def _read_own(found: SecurityConfig, row: Any, where: str) -> SecurityConfig:
     if not isinstance(row, dict):
         raise ConfigError(f"{where} is written [security], once")
     _check_keys(row, _OWN_KEYS, where)
-    return Security(
+    return SecurityConfig(
         found.path,
         found.auth,
         found.rules,
         found.rules_url,
         found.roles,
         found.tiers,
-        Limits(
+        ConnectLimits(
             whole(row, "connections_per_address", 0, where, 0, 10_000_000),
             number(row, "connects_per_s", 0.0, where, 0.0, 1e6),
             number(row, "connects_per_s_per_address", 0.0, where, 0.0, 1e6),

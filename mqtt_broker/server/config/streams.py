@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mqtt_broker.server.config.tables import ConfigError, rows, typed
 from mqtt_broker.streams.format.errors import Invalid
-from mqtt_broker.streams.format.stream_settings import Settings, parse_bytes, parse_duration
+from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_bytes, parse_duration
 
 _TEXTS: Final = ("name", "filter", "partition_by", "event_time", "sent_time")
 _DURATIONS: Final = {"retain": "retain_s", "tombstone": "tombstone_s", "segment": "segment_s"}
@@ -16,8 +16,8 @@ _SIZES: Final = ("max_bytes", "segment_bytes")
 _KEYS: Final = {*_TEXTS, *_DURATIONS, *_SIZES, "partitions", "compact", "schema"}
 
 
-def read_streams(found: Any, path: str) -> tuple[Settings, ...]:
-    streams: dict[str, Settings] = {}
+def read_streams(found: Any, path: str) -> tuple[StreamSettings, ...]:
+    streams: dict[str, StreamSettings] = {}
     for where, row in rows("streams", found, path):
         if unknown := set(row) - _KEYS:
             raise ConfigError(
@@ -27,7 +27,7 @@ def read_streams(found: Any, path: str) -> tuple[Settings, ...]:
             if not typed(row, key, str, "", where):
                 raise ConfigError(f"{where}: {key} is missing")
         try:
-            settings = Settings(**_values(row, where, Path(path).parent)).checked()
+            settings = StreamSettings(**_values(row, where, Path(path).parent)).checked()
         except Invalid as error:
             raise ConfigError(f"{where}: {error}") from None
         if settings.name in streams:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from typing import Any, TypeVarTuple
 
-from mqtt_broker.server.net.poller import Act, Turns, nothing, to_events, to_mask
+from mqtt_broker.server.net.poller import Act, Poller, nothing, to_events, to_mask
 
 _Ts = TypeVarTuple("_Ts")
 
@@ -24,7 +24,7 @@ class _TurnSelector(selectors.BaseSelector):
     """asyncio's sockets and ours in one poller: one system call waits for both."""
 
     def __init__(self) -> None:
-        self.turns = Turns(may_lag=True)
+        self.turns = Poller(may_lag=True)
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -84,7 +84,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, callback, *args, context=context)
 
 
-def attach(loop: asyncio.AbstractEventLoop, end_turn: Act) -> tuple[Turns, Act]:
+def attach(loop: asyncio.AbstractEventLoop, end_turn: Act) -> tuple[Poller, Act]:
     """Turns that are served on `loop`, and what lets go of them again."""
     if isinstance(loop, TurnLoop):
         turns = loop.turns
@@ -94,7 +94,7 @@ def attach(loop: asyncio.AbstractEventLoop, end_turn: Act) -> tuple[Turns, Act]:
             turns.end_turn = nothing
 
         return turns, leave
-    turns = Turns()
+    turns = Poller()
     turns.end_turn = end_turn
     fd = turns.poller.fileno()
     loop.add_reader(fd, turns.serve_ready)

@@ -23,7 +23,7 @@ LINE_MAX: Final = 256  # that wait for us: then nobody else is accepted for the 
 OPENINGS_MAX: Final = 2_048  # that are on the way in
 
 
-class Openings:
+class HandshakeQueue:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._line: deque[SocketLink] = deque()

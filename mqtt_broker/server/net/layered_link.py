@@ -53,7 +53,7 @@ class Layer(Protocol):
         """Its last words."""
 
 
-class Layers:
+class LayerFactory:
     """What a listener puts between its sockets and MQTT."""
 
     def __init__(self, server: Server, endpoint: Endpoint) -> None:
@@ -111,7 +111,7 @@ class LayeredLink(SocketLink):
         sock: socket.socket,
         address: object,
         listener: Listener,
-        layers: Layers,
+        layers: LayerFactory,
     ) -> None:
         super().__init__(server, sock, address, listener)
         self._proxy: ProxyRules | None = layers.proxy

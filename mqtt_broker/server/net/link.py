@@ -17,8 +17,8 @@ from mqtt_broker.core.inbound.publish import TURN_BYTES_MAX
 if TYPE_CHECKING:
     from mqtt_broker.core.clients.connection import Connection
     from mqtt_broker.core.interfaces.access import PeerCertificate
-    from mqtt_broker.core.limits.token_bucket import Allowance
-    from mqtt_broker.server.config.endpoints import Rules
+    from mqtt_broker.core.limits.token_bucket import ListenerLimits
+    from mqtt_broker.server.config.endpoints import ListenerRules
     from mqtt_broker.server.net.listener import Listener
     from mqtt_broker.server.server import Server
 
@@ -88,11 +88,11 @@ class SocketLink:
         return self._listener.endpoint.name
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> ListenerRules:
         return self._listener.rules
 
     @property
-    def allowance(self) -> Allowance | None:
+    def allowance(self) -> ListenerLimits | None:
         """What its listener lets it have."""
         return self._listener.allowance
 

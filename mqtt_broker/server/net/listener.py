@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.core.limits.client_limits import Limits as ClientLimits
-from mqtt_broker.core.limits.token_bucket import Allowance, Meter
-from mqtt_broker.server.config.endpoints import Endpoint, Rules
+from mqtt_broker.core.limits.client_limits import ClientLimits as ClientLimits
+from mqtt_broker.core.limits.token_bucket import ListenerLimits, TokenBucket
+from mqtt_broker.server.config.endpoints import Endpoint, ListenerRules
 from mqtt_broker.server.net.link import SocketLink
 
 if TYPE_CHECKING:
     from mqtt_broker.security.protection.throttle import Throttle
-    from mqtt_broker.server.net.layered_link import Layers
+    from mqtt_broker.server.net.layered_link import LayerFactory
     from mqtt_broker.server.server import Server
 
 __all__ = ["Endpoint", "Listener", "check_files"]
@@ -38,21 +38,21 @@ class Listener:
         rules = endpoint.rules
         self._server = server
         # First: a certificate that cannot be read leaves no socket behind.
-        self._layers: Layers | None = None
+        self._layers: LayerFactory | None = None
         if not rules.is_plain:  # what only few listeners need is not imported for all
-            from mqtt_broker.server.net.layered_link import Layers
+            from mqtt_broker.server.net.layered_link import LayerFactory
 
-            self._layers = Layers(server, endpoint)
+            self._layers = LayerFactory(server, endpoint)
         self._sock = _listen(endpoint)
         self._is_prompt = rules.tcp_nodelay and not endpoint.path
         self._max = rules.max_connections
         self._throttle: Throttle | None = None
         if rules.connects_per_s:
             # Not above: most listeners do without.
-            from mqtt_broker.security.protection.throttle import Limits, Throttle
+            from mqtt_broker.security.protection.throttle import ConnectLimits, Throttle
 
-            self._throttle = Throttle(Limits(connects_per_s=rules.connects_per_s))
-        self.allowance: Allowance | None = _allowance(rules)
+            self._throttle = Throttle(ConnectLimits(connects_per_s=rules.connects_per_s))
+        self.allowance: ListenerLimits | None = _allowance(rules)
         self.connections = 0  # that are open, or on the way to it
         self.rules = rules
         self.endpoint = endpoint if endpoint.path else self._bound(endpoint)
@@ -132,14 +132,14 @@ class Listener:
             pathlib.Path(self.endpoint.path).unlink(missing_ok=True)
 
 
-def _allowance(rules: Rules) -> Allowance | None:
+def _allowance(rules: ListenerRules) -> ListenerLimits | None:
     """What each of its clients may have, and all of them send together; None: nothing is said."""
     meter = None
     if rules.messages_per_s or rules.bytes_per_s:
-        meter = Meter(rules.messages_per_s, rules.bytes_per_s)
+        meter = TokenBucket(rules.messages_per_s, rules.bytes_per_s)
     if meter is None and rules.limits is None:
         return None
-    return Allowance(rules.limits or ClientLimits(), meter)
+    return ListenerLimits(rules.limits or ClientLimits(), meter)
 
 
 def check_files(endpoints: Iterable[Endpoint]) -> None:

@@ -74,7 +74,7 @@ def to_mask(events: int) -> int:
     return read | (_WRITE if events & selectors.EVENT_WRITE else 0)
 
 
-class Turns:
+class Poller:
     """The sockets that are served in turns, and who ends a turn.
 
     A *lazy* socket is one whose peer only ever acknowledges. Its acknowledgements are worth

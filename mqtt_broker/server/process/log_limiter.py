@@ -13,7 +13,7 @@ LINES_PER_S: Final = 100
 CHARS_MAX: Final = 1_000  # of one line; a client id alone may have 65,535
 
 
-class LogLines:
+class LogLimiter:
     def __init__(self, sink: Callable[[str], object], clock: Callable[[], float]) -> None:
         self._sink = sink
         self._clock = clock

@@ -1,6 +1,6 @@
 """The ways in of a configuration, opened: password files, tables, keys of tokens.
 
-`OpenWays` is made from the `[[auth]]` tables, at the start and again when they change. A table
+`AuthMethods` is made from the `[[auth]]` tables, at the start and again when they change. A table
 that stayed as it is keeps the way it had, with all that was read and is known of its users; what
 cannot be opened raises, and nothing has changed. Reading them again is for `server.security`.
 """
@@ -17,14 +17,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtt_broker.security.authentication.certificates import CertificateWay
-from mqtt_broker.security.authentication.chain import AnonymousWay, PasswordWay, ScramWay, Step
+from mqtt_broker.security.authentication.certificates import CertificateMethod
+from mqtt_broker.security.authentication.chain import (
+    AnonymousMethod,
+    ChainEntry,
+    PasswordMethod,
+    ScramMethod,
+)
 from mqtt_broker.security.authentication.password_file import PasswordFile, open_to_others
 from mqtt_broker.security.files.atomic_files import write_whole
 from mqtt_broker.server.config.security import AuthTable
 
 if TYPE_CHECKING:
-    from mqtt_broker.security.authentication.jwt import TokenWay
+    from mqtt_broker.security.authentication.jwt import TokenMethod
     from mqtt_broker.security.sql import SqlAccounts
 
 SALTS: Final = "scram-salts"  # in the data directory
@@ -32,7 +37,7 @@ _SALTS_BYTES: Final = 32
 _log = logging.getLogger("fleetmq")
 
 
-class OpenWays:
+class AuthMethods:
     """`steps` for the chain; `files`, `tokens` and `tables` for whoever looks after them."""
 
     def __init__(
@@ -40,18 +45,18 @@ class OpenWays:
         tables: Sequence[AuthTable],
         engine: Callable[[str], Any],
         clock: Callable[[], float],
-        before: OpenWays | None = None,
+        before: AuthMethods | None = None,
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._open: list[tuple[AuthTable, Any]] = []
         self.files: dict[str, PasswordFile] = {}  # by the name of the way
-        self.tokens: dict[str, TokenWay] = {}
+        self.tokens: dict[str, TokenMethod] = {}
         self.tables: list[SqlAccounts] = []
         for table in tables:
             kept = [way for known, way in before._open if known == table] if before else []
             self._add(table, kept[0] if kept else self._way(table))
-        self.steps = [Step(way, table.listeners) for table, way in self._open]
+        self.steps = [ChainEntry(way, table.listeners) for table, way in self._open]
 
     def _add(self, table: AuthTable, way: Any) -> None:
         self._open.append((table, way))
@@ -68,19 +73,21 @@ class OpenWays:
             file = PasswordFile(values["file"])
             if open_to_others(file.path):
                 _log.warning("%s: every user of this machine may read or write it", file.path)
-            return PasswordWay(table.name, file)
+            return PasswordMethod(table.name, file)
         if table.type == "sql":
             from mqtt_broker.security.sql import SqlAccounts
 
             engine = self._engine(values["database_url"])
             cache_s = float(values.get("cache_s", 5.0))
-            return PasswordWay(table.name, SqlAccounts(engine, self._clock, cache_s))
+            return PasswordMethod(table.name, SqlAccounts(engine, self._clock, cache_s))
         if table.type == "jwt":
             return _token_way(table)
         if table.type == "certificate":
             roles = frozenset(values.get("roles", ()))
-            return CertificateWay(values.get("username_from", "cn"), roles=roles, name=table.name)
-        return ScramWay(table.name) if table.type == "scram" else AnonymousWay()
+            return CertificateMethod(
+                values.get("username_from", "cn"), roles=roles, name=table.name
+            )
+        return ScramMethod(table.name) if table.type == "scram" else AnonymousMethod()
 
     def salt_secret(self, data_dir: str) -> bytes:
         """What salts of unknown users are made from: whoever compares them over time has to find
@@ -97,8 +104,8 @@ class OpenWays:
         return secrets.token_bytes(_SALTS_BYTES)
 
 
-def _token_way(table: AuthTable) -> TokenWay:
-    from mqtt_broker.security.authentication.jwt import Claims, TokenWay
+def _token_way(table: AuthTable) -> TokenMethod:
+    from mqtt_broker.security.authentication.jwt import Claims, TokenMethod
 
     values = table.values
     claims = Claims(
@@ -111,7 +118,7 @@ def _token_way(table: AuthTable) -> TokenWay:
         float(values.get("leeway_s", 0.0)),
         values.get("require_expiry", True),
     )
-    way = TokenWay(values["key_file"], claims, name=table.name, wall=time.time)
+    way = TokenMethod(values["key_file"], claims, name=table.name, wall=time.time)
     if os.stat(way.path).st_mode & stat.S_IWOTH or (way.is_secret and open_to_others(way.path)):
         _log.warning("%s: every user of this machine may make tokens with it", way.path)
     return way

@@ -26,7 +26,7 @@ _STOP_S: Final = 2.0
 _log = logging.getLogger("fleetmq")
 
 
-class Threads:
+class AuthWorkers:
     """Slow work of the access door. `Workers` for the chain."""
 
     def __init__(

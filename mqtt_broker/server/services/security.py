@@ -17,18 +17,18 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from mqtt_broker.security.authentication.chain import AnonymousWay, Chain, Step
+from mqtt_broker.security.authentication.chain import AnonymousMethod, Chain, ChainEntry
 from mqtt_broker.security.authentication.password_file import PasswordFile
-from mqtt_broker.security.authenticator import Door
+from mqtt_broker.security.authenticator import Authenticator
 from mqtt_broker.security.files.errors import FileError, Unavailable
 from mqtt_broker.security.protection.audit_log import Audit, AuditFile, to_logger
 from mqtt_broker.security.protection.bans import Ban, Bans, add_ban, lift_ban, read_bans
 from mqtt_broker.security.rules.ruleset import RuleSet
-from mqtt_broker.server.config.security import SQL_RULES_FROM, Security, check_listeners
+from mqtt_broker.server.config.security import SQL_RULES_FROM, SecurityConfig, check_listeners
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.process.reload import LATER
-from mqtt_broker.server.services.auth_methods import OpenWays
-from mqtt_broker.server.services.auth_workers import Threads
+from mqtt_broker.server.services.auth_methods import AuthMethods
+from mqtt_broker.server.services.auth_workers import AuthWorkers
 
 if TYPE_CHECKING:
     from mqtt_broker.security.authentication.password_hasher import Passwords
@@ -40,10 +40,12 @@ _log = logging.getLogger("fleetmq")
 T = TypeVar("T")
 
 
-class Guardian:
+class SecurityService:
     """One broker's door, and everything that has to be read, watched and closed for it."""
 
-    def __init__(self, server: Server, security: Security, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, server: Server, security: SecurityConfig, clock: Callable[[], float]
+    ) -> None:
         self._server = server
         self._security = security
         self._clock = clock
@@ -59,17 +61,17 @@ class Guardian:
         self._audit_file = AuditFile(security.audit_file) if security.audit_file else None
         self.audit = Audit(self._audit_file or to_logger, clock, connects=security.audit_connects)
         count = security.hash_threads or min(4, os.cpu_count() or 1)
-        self.threads = Threads(server.loop, count, security.waiting_max, server)
+        self.threads = AuthWorkers(server.loop, count, security.waiting_max, server)
         try:
             self.door = self._make_door()
         except BaseException:
             self.stop()
             raise
 
-    def _make_door(self) -> Door:
+    def _make_door(self) -> Authenticator:
         security = self._security
         chain = None
-        self._ways = OpenWays(security.auth, self._engine, self._clock)
+        self._ways = AuthMethods(security.auth, self._engine, self._clock)
         if security.asks:
             config = self._server.config
             self._salts = self._ways.salt_secret(config.data_dir if config.needs_store else "")
@@ -83,7 +85,7 @@ class Guardian:
         bans = Bans(security.flapping)
         if security.bans_file:
             bans.replace(read_bans(security.bans_file))
-        return Door(
+        return Authenticator(
             chain,
             self._rule_set(),
             audit=self.audit,
@@ -99,14 +101,16 @@ class Guardian:
         of_tables = self._sql_rules.rules if self._sql_rules is not None else []
         return RuleSet([*self._security.rules, *of_tables], is_on=self._security.has_rules)
 
-    def _make_chain(self, ways: OpenWays) -> Chain:
+    def _make_chain(self, ways: AuthMethods) -> Chain:
         from mqtt_broker.security.authentication.password_hasher import Passwords
 
         if self._passwords is None:
             self._passwords = Passwords(self._security.remember_passwords_s)
         endpoints = self._server.config.endpoints
         open_to_all = frozenset(e.name for e in endpoints if e.rules.allow_anonymous)
-        steps = [*ways.steps, Step(AnonymousWay(), open_to_all)] if open_to_all else ways.steps
+        steps = (
+            [*ways.steps, ChainEntry(AnonymousMethod(), open_to_all)] if open_to_all else ways.steps
+        )
         return Chain(steps, self._passwords, self.threads, self._clock, self._salts)
 
     def _engine(self, url: str) -> Any:
@@ -116,13 +120,13 @@ class Guardian:
             self._engines[url] = open_engine(url)
         return self._engines[url]
 
-    def _close_unused(self, security: Security) -> None:
+    def _close_unused(self, security: SecurityConfig) -> None:
         """Databases of ways that are gone. Who came in by one is known from memory."""
         used = {table.values.get("database_url") for table in security.auth}
         for url in self._engines.keys() - used - {security.rules_url}:
             self.threads.job(self._engines.pop(url).dispose)
 
-    def _learn_cost(self, ways: OpenWays) -> None:
+    def _learn_cost(self, ways: AuthMethods) -> None:
         if self._passwords is not None:
             self._passwords.learn_cost([h for file in ways.files.values() for h in file.hashes()])
 
@@ -283,7 +287,7 @@ class Guardian:
 
     def _reload_rules(self) -> object:
         """Ways in, rules, roles and limits; the rest of the file counts at the next start."""
-        fresh: list[tuple[Security, RuleSet, OpenWays]] = []
+        fresh: list[tuple[SecurityConfig, RuleSet, AuthMethods]] = []
 
         def load() -> bool:
             from mqtt_broker.server.config.config import read_security_of
@@ -294,7 +298,7 @@ class Guardian:
             if found.asks is not self._security.asks:
                 raise ConfigError(f"{found.path}: the first [[auth]], or none, needs a new start")
             check_listeners(found, (e.name for e in self._server.config.endpoints))
-            ways = OpenWays(found.auth, self._engine, self._clock, self._ways)
+            ways = AuthMethods(found.auth, self._engine, self._clock, self._ways)
             of_tables = self._sql_rules.rules if self._sql_rules is not None else []
             rules = RuleSet([*found.rules, *of_tables], is_on=found.has_rules)
             self._learn_cost(ways)
@@ -357,14 +361,14 @@ class Guardian:
             self._audit_file.close()  # last: what the others said is in it
 
 
-def open_guardian(server: Server, security: Security) -> Guardian:
+def open_security_service(server: Server, security: SecurityConfig) -> SecurityService:
     """ConfigError in one line when a file or a database it needs cannot be used."""
     with _as_config_errors():
-        return Guardian(server, security, server.now)
+        return SecurityService(server, security, server.now)
 
 
-def check_access(security: Security) -> None:
-    """Read what `open_guardian` would, and change nothing. Databases are not asked."""
+def check_access(security: SecurityConfig) -> None:
+    """Read what `open_security_service` would, and change nothing. Databases are not asked."""
     with _as_config_errors():
         for table in security.auth:
             if table.type == "password_file":

@@ -18,8 +18,8 @@ from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.server.config.config import StartError
 from mqtt_broker.server.process.heartbeat import Heartbeat
 from mqtt_broker.server.services.log_linger import LogLinger
-from mqtt_broker.server.services.streams import Telemetry
-from sessions.journal.journal import MODES, Journal, Owner
+from mqtt_broker.server.services.streams import StreamService
+from sessions.journal.journal import MODES, Journal, StoredQueue
 from sessions.journal.rows import DeliveryRow, MessageRow
 from sessions.journal.snapshot import Snapshot
 from sessions.store.store import Store, StoreError
@@ -43,7 +43,7 @@ _PAGE_BYTES: Final = 4 << 20
 _log = logging.getLogger("fleetmq")
 
 
-class Durable:
+class StorageService:
     """One broker's journal and store."""
 
     def __init__(self, server: Server, config: Config) -> None:
@@ -63,7 +63,7 @@ class Durable:
         snapshot.alive_at = max(snapshot.alive_at, self._heartbeat.last())
         self._snapshot: Snapshot | None = snapshot
         try:
-            self.telemetry = Telemetry(server, config, snapshot, self._store)
+            self.telemetry = StreamService(server, config, snapshot, self._store)
         except StartError:
             self._store.stop(1.0)
             raise
@@ -207,7 +207,7 @@ class Durable:
         self._logged = self._logged_messages()
         self._logged_before += self._logged
 
-    def _request(self, owner: Owner) -> None:
+    def _request(self, owner: StoredQueue) -> None:
         def on_page(page: Page) -> None:
             broker = self._server.broker
             try:

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mqtt_broker.server.config.config import StartError
 from mqtt_broker.streams.format.errors import Invalid, JournalBehind, LostTail, StreamError
 from mqtt_broker.streams.format.offsets import Offsets
-from mqtt_broker.streams.format.stream_settings import Settings
-from mqtt_broker.streams.replay.service import Limits, Replay
+from mqtt_broker.streams.format.stream_settings import StreamSettings
+from mqtt_broker.streams.replay.service import ReplayLimits, ReplayService
 from mqtt_broker.streams.write.commit_participant import Beside
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.topic_writer import StreamTaps
 from mqtt_broker.streams.write.writer import LogWriter
-from sessions.holds import Then
+from sessions.holds import PendingCall
 from sessions.journal.journal import Journal
 from sessions.journal.rows import CursorRow, StreamRow
 from sessions.journal.value_ranges import count
@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("fleetmq")
 
 
-class Telemetry:
+class StreamService:
     """The streams of one broker, from its start to its end."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Telemetry:
         except (StreamError, OSError) as error:
             raise StartError(f"telemetry log: {error}") from None
         self.writer = LogWriter(self.log, 2 * config.settings.stream_bytes_max)
-        self._replay: Replay | None = None
+        self._replay: ReplayService | None = None
         self._changed: deque[str] = deque()  # streams with more committed than readers were told
         self.beside = Beside(self.writer, self._changed.extend)
         self._changing = ThreadPoolExecutor(1, "fleetmq-streams")
@@ -96,7 +96,7 @@ class Telemetry:
             self.close()
             raise StartError(f"streams: {error}") from None
 
-    def _configure(self, wanted: Settings) -> None:
+    def _configure(self, wanted: StreamSettings) -> None:
         """Make a stream of the configuration, or make one that is there what it says now."""
         stream = self.log.streams.get(wanted.name)
         if stream is None:
@@ -127,13 +127,13 @@ class Telemetry:
             self._journal.on_stream_gone(name)
             self._store.forget_ends(name)
             del self._recorded[name]
-        self._replay = broker.replays = Replay(
+        self._replay = broker.replays = ReplayService(
             self.log,
             broker,
             self.read,
             self._server.now,
             cursors=cursors,
-            limits=Limits(redeliveries_max=broker.redeliveries_max),
+            limits=ReplayLimits(redeliveries_max=broker.redeliveries_max),
             skips_damage=lambda stream: broker.settings.replay_skips_damage,
             dead=None if broker.dead_letters is None else broker.dead_letters.add,
         )
@@ -141,7 +141,7 @@ class Telemetry:
         self._maintenance.start()
 
     @property
-    def replay(self) -> Replay:
+    def replay(self) -> ReplayService:
         assert self._replay is not None, "it is not started"
         return self._replay
 
@@ -208,7 +208,7 @@ class Telemetry:
 
     # What operators do; each is over when SQL says so too.
 
-    def create(self, settings: Settings) -> Future[None]:
+    def create(self, settings: StreamSettings) -> Future[None]:
         return self._change(lambda: self.log.create(settings), self._adopt)
 
     def change(self, name: str, changes: Mapping[str, Any]) -> Future[None]:
@@ -221,14 +221,14 @@ class Telemetry:
         return self._change(act, self._adopt)
 
     def delete(self, name: str) -> Future[None]:
-        def gone(settings: Settings) -> None:
+        def gone(settings: StreamSettings) -> None:
             self._recorded.pop(name, None)
             self._journal.on_stream_gone(name)
             self._store.forget_ends(name)
             self._retap(settings.filter)
             self.replay.on_deleted(name, self._server.now())
 
-        def act() -> Settings:
+        def act() -> StreamSettings:
             settings = self.log.stream(name).settings
             self.log.delete(name)
             return settings
@@ -257,7 +257,7 @@ class Telemetry:
         def finish(found: _T) -> None:
             try:
                 then(found)
-                self._journal.wait(Then(lambda now: done.set_result(None)))
+                self._journal.wait(PendingCall(lambda now: done.set_result(None)))
             except Exception as error:  # our own mistake: said at once, not after a timeout
                 done.set_exception(error)
             self._server.end_turn()

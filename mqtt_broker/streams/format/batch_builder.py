@@ -45,7 +45,7 @@ class Run(NamedTuple):
     head_bytes: int = 0  # and this much in front of each payload
 
 
-class Builder:
+class BatchBuilder:
     """Rows in the order in which they came."""
 
     __slots__ = ("_events", "_payloads", "_runs", "_sents", "count", "held_bytes", "size")
@@ -92,11 +92,11 @@ class Builder:
         self.size += size
         self.held_bytes += held_bytes if held_bytes >= 0 else size
 
-    def takes(self, other: Builder) -> bool:
+    def takes(self, other: BatchBuilder) -> bool:
         """Whether another may be joined to it."""
         return self.count + other.count <= ROWS_MAX and self.size + other.size <= BYTES_MAX
 
-    def join(self, other: Builder) -> None:
+    def join(self, other: BatchBuilder) -> None:
         if other._events or self._events:
             _extend(self._events, self.count, other.count, other._events)
         if other._sents or self._sents:

@@ -27,7 +27,7 @@ _NO_TOPICS: Final = ("$share", "$stream", "$SYS")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StreamSettings:
     name: str
     filter: str = ""  # the topics whose messages a broker puts here; empty: it puts none
     partitions: int = 1
@@ -73,7 +73,7 @@ class Settings:
         if self.filter.split("/", 1)[0] in _NO_TOPICS:
             raise Invalid("filter", f"{self.filter!r}: nothing is published there")
 
-    def changed(self, **changes: Any) -> Settings:
+    def changed(self, **changes: Any) -> StreamSettings:
         """With other settings; what never changes may be repeated."""
         known = {field.name for field in fields(self)}
         for key, value in changes.items():

@@ -27,7 +27,7 @@ from mqtt_broker.streams.format.errors import (
 from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, parse_time
 from mqtt_broker.streams.format.segment import Segment, Where
 from mqtt_broker.streams.format.segment_catalog import Catalog
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.recovery import read_catalog
 
 
@@ -83,7 +83,7 @@ class PartitionSource:
     def _is_ours(self) -> bool:
         """Whether what stands here now is still the stream that was opened."""
         try:
-            epoch = Settings.read(self.where.directory.parent).epoch
+            epoch = StreamSettings.read(self.where.directory.parent).epoch
         except StreamError:
             return False
         return seed_of(epoch, self.where.partition) == self.where.seed
@@ -157,7 +157,7 @@ class Source:
     """One stream, to be read."""
 
     def __init__(self, directory: Path) -> None:
-        self.settings = Settings.read(directory)
+        self.settings = StreamSettings.read(directory)
         self._committed = committed.Reader(
             directory / file_names.COMMITTED, self.name, self.epoch, self.settings.partitions
         )

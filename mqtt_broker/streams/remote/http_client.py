@@ -77,7 +77,7 @@ class _Failed(Exception):
     """It may be tried again; one line."""
 
 
-class Connection:
+class HttpClient:
     """To one server, kept open. For one thread at a time."""
 
     def __init__(

@@ -37,7 +37,7 @@ from mqtt_broker.streams.format.event_times import TIME_US_MAX
 from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, parse
 from mqtt_broker.streams.format.records import time_text
 from mqtt_broker.streams.format.segment import Where
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source, stream_names
 from mqtt_broker.streams.remote import http_protocol
@@ -45,7 +45,7 @@ from mqtt_broker.streams.remote.http_client import (
     PATIENCE_S,
     STRANGER,
     TIMEOUT_S,
-    Connection,
+    HttpClient,
     Rejected,
     Reply,
 )
@@ -72,12 +72,12 @@ class RemoteSource:
         self._address = (url, token or "", timeout_s, patience_s)
         self._lock = threading.Lock()
         # Whoever gives a wrong address is told at once.
-        with Connection(url, token or "", timeout_s, 0) as connection:
+        with HttpClient(url, token or "", timeout_s, 0) as connection:
             reply = connection.get(f"/streams/{quote(name)}")
             found = connection.json(reply)
         try:
             settings = {**found["settings"], "schema": found["schema"], "epoch": found["epoch"]}
-            self.settings = Settings(**_known(settings)).checked()
+            self.settings = StreamSettings(**_known(settings)).checked()
         except (KeyError, TypeError, AttributeError):
             raise Rejected(url, reply.status, STRANGER) from None
         self._connection = self.connect()
@@ -101,10 +101,10 @@ class RemoteSource:
         with self._lock:
             self._connection.close()
 
-    def connect(self) -> Connection:
+    def connect(self) -> HttpClient:
         """Another connection, for a reader of its own; it is made when it is used."""
         url, token, timeout_s, patience_s = self._address
-        return Connection(url, token, timeout_s, patience_s)
+        return HttpClient(url, token, timeout_s, patience_s)
 
     @property
     def url(self) -> str:
@@ -158,7 +158,7 @@ class RemoteSource:
         return found
 
     def get(
-        self, connection: Connection, path: str, query: Mapping[str, object], wait_s: float = 0
+        self, connection: HttpClient, path: str, query: Mapping[str, object], wait_s: float = 0
     ) -> Reply:
         """Of this life of the stream: another one, or none, is an error."""
         try:
@@ -171,7 +171,7 @@ class RemoteSource:
 
 def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What this program knows of: a broker that is newer may say more."""
-    known = {field.name for field in fields(Settings)}
+    known = {field.name for field in fields(StreamSettings)}
     return {key: value for key, value in settings.items() if key in known}
 
 
@@ -334,7 +334,7 @@ def list_streams(where: str, token: str | None = None) -> list[str]:
     """The streams of a directory, or of a broker by the URL of its HTTP server."""
     if not is_url(where):
         return stream_names(stream_root(Path(where)))
-    with Connection(where, token or "", patience_s=0) as connection:
+    with HttpClient(where, token or "", patience_s=0) as connection:
         reply = connection.get("/streams")
         found = connection.json(reply)
     try:

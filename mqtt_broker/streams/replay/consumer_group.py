@@ -19,14 +19,14 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.streams.replay.pages import Cursor, Page
-from mqtt_broker.streams.replay.subscription import Lane, Taker
+from mqtt_broker.streams.replay.pages import Page, PageReader
+from mqtt_broker.streams.replay.subscription import PartitionCursor, StreamSubscription
 from sessions.session import Subscription
-from sessions.sources import Fed, take_back
+from sessions.sources import SourcedMessage, take_back
 
 if TYPE_CHECKING:
     from mqtt_broker.core.runtime.timers import Timer
-    from mqtt_broker.streams.replay.service import Replay
+    from mqtt_broker.streams.replay.service import ReplayService
     from mqtt_broker.streams.write.stream import Stream
 
 HANDOVER_S: Final = 10.0  # for what a partition has under way when it moves
@@ -35,7 +35,7 @@ RETRY_S_MAX: Final = 30.0
 OUTSTANDING_MAX: Final = 4_096  # records behind the first that is not acknowledged
 
 
-class SharedLane(Lane):
+class GroupCursor(PartitionCursor):
     """A partition of a group."""
 
     __slots__ = (
@@ -43,7 +43,7 @@ class SharedLane(Lane):
         "moving_since", "owner", "repeated",
     )  # fmt: skip
 
-    def __init__(self, partition: int, cursor: Cursor, offset: int) -> None:
+    def __init__(self, partition: int, cursor: PageReader, offset: int) -> None:
         super().__init__(partition, cursor, offset)
         self.owner: Member | None = None
         self.goes_to: Member | None = None  # who is to have it
@@ -100,15 +100,19 @@ class SharedLane(Lane):
         self.seek(position)
 
 
-class Member(Taker):
+class Member(StreamSubscription):
     """One subscription of a group."""
 
     def __init__(
-        self, replay: Replay, stream: Stream, subscription: Subscription, group: Group
+        self,
+        replay: ReplayService,
+        stream: Stream,
+        subscription: Subscription,
+        group: ConsumerGroup,
     ) -> None:
         super().__init__(replay, stream, subscription)
         self.group = group
-        self.mine: list[SharedLane] = []
+        self.mine: list[GroupCursor] = []
 
     @property
     def client_id(self) -> str:
@@ -118,12 +122,12 @@ class Member(Taker):
     def is_careful(self) -> bool:
         return any(lane.is_careful and lane.goes_to is self for lane in self.mine)
 
-    def lane_of(self, message: Fed) -> SharedLane | None:
+    def lane_of(self, message: SourcedMessage) -> GroupCursor | None:
         lane = self.group.lanes[message.partition]
         return lane if lane.owner is self else None
 
-    def is_open(self, lane: Lane) -> bool:
-        assert isinstance(lane, SharedLane)
+    def is_open(self, lane: PartitionCursor) -> bool:
+        assert isinstance(lane, GroupCursor)
         return (
             lane.owner is self
             and lane.goes_to is self
@@ -131,8 +135,10 @@ class Member(Taker):
             and (lane.is_careful or not self.is_careful)
         )
 
-    def select(self, lane: Lane, page: Page, room: int, now: float) -> list[Fed]:
-        assert isinstance(lane, SharedLane)
+    def select(
+        self, lane: PartitionCursor, page: Page, room: int, now: float
+    ) -> list[SourcedMessage]:
+        assert isinstance(lane, GroupCursor)
         is_careful = self.is_careful
         if not is_careful and lane.next >= lane.again_until:
             taken = page.taken
@@ -141,7 +147,7 @@ class Member(Taker):
             return messages
         if is_careful:
             room = min(room, 1 - self.sent)
-        chosen: list[Fed] = []
+        chosen: list[SourcedMessage] = []
         while page.taken < len(page.messages) and len(chosen) < room:
             message = page.messages[page.taken]
             page.taken += 1
@@ -151,7 +157,7 @@ class Member(Taker):
                 lane.next = max(lane.next, message.offset + 1)
         return chosen
 
-    def _is_wanted(self, lane: SharedLane, message: Fed, now: float) -> bool:
+    def _is_wanted(self, lane: GroupCursor, message: SourcedMessage, now: float) -> bool:
         offset = message.offset
         if offset >= lane.again_until:
             return True
@@ -175,7 +181,7 @@ class Member(Taker):
                 count += 1
         return count
 
-    def on_over(self, messages: list[Fed], reason: int, now: float) -> None:
+    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         if self.is_over:
             return
         self.forget(messages)
@@ -191,20 +197,20 @@ class Member(Taker):
                 lane.settle(message.offset)
         self.group.on_taken(self, now)
 
-    def on_moved(self, lane: Lane, now: float) -> None:
+    def on_moved(self, lane: PartitionCursor, now: float) -> None:
         self.replay.note(self.group)
 
     def on_ended(self, error: Exception, now: float) -> None:
         self.replay.on_group_ended(self.group, error, now)
 
-    def on_free(self, lane: Lane, now: float) -> None:
+    def on_free(self, lane: PartitionCursor, now: float) -> None:
         self.group.hand_over(now)
-        if isinstance(lane, SharedLane) and lane.owner is None:
+        if isinstance(lane, GroupCursor) and lane.owner is None:
             self.replay.ahead.close(lane)
 
     # Its lanes.
 
-    def take(self, lane: SharedLane) -> None:
+    def take(self, lane: GroupCursor) -> None:
         lane.owner = self
         self.mine.append(lane)
         self.mine.sort(key=lambda one: one.partition)
@@ -212,7 +218,7 @@ class Member(Taker):
         if lane.is_careful:  # the others wait until the one to blame is found
             self.drop_pages()
 
-    def give(self, lane: SharedLane) -> None:
+    def give(self, lane: GroupCursor) -> None:
         self.set_back(lane)
         lane.owner = None
         self.replay.ahead.close(lane)
@@ -220,15 +226,15 @@ class Member(Taker):
         self.lanes = list(self.mine)
 
 
-class Group:
+class ConsumerGroup:
     """The members of one group on one stream, and how far they are together."""
 
-    def __init__(self, replay: Replay, stream: Stream, name: str) -> None:
+    def __init__(self, replay: ReplayService, stream: Stream, name: str) -> None:
         self.replay = replay
         self.stream = stream
         self.name = name
         self.owner = f"group:{name}"
-        self.lanes: list[SharedLane] = []  # none until it is known where it begins
+        self.lanes: list[GroupCursor] = []  # none until it is known where it begins
         self.members: dict[tuple[str, str], Member] = {}  # by client id and filter
         self.leaving: list[Member] = []  # they still have something under way
         self._timer: Timer | None = None
@@ -249,7 +255,7 @@ class Group:
     def open(self, offsets: tuple[int, ...]) -> None:
         """It is known where the group is."""
         self.lanes = [
-            SharedLane(partition, self.replay.cursor(self.stream, partition), offset)
+            GroupCursor(partition, self.replay.cursor(self.stream, partition), offset)
             for partition, offset in enumerate(offsets)
         ]
 
@@ -289,8 +295,8 @@ class Group:
         if not self.lanes:
             return
         online = self.online
-        held: dict[Member, list[SharedLane]] = {member: [] for member in online}
-        free: list[SharedLane] = []
+        held: dict[Member, list[GroupCursor]] = {member: [] for member in online}
+        free: list[GroupCursor] = []
         for lane in self.lanes:
             if lane.goes_to is not None and lane.goes_to in held:
                 held[lane.goes_to].append(lane)
@@ -302,7 +308,7 @@ class Group:
         self.hand_over(now)
 
     def _deal(
-        self, held: dict[Member, list[SharedLane]], free: list[SharedLane], now: float
+        self, held: dict[Member, list[GroupCursor]], free: list[GroupCursor], now: float
     ) -> None:
         """Even shares; the members that have most keep one more."""
         low, more = divmod(len(self.lanes), len(held))
@@ -374,7 +380,7 @@ class Group:
         if any(lane.goes_to is not member and not lane.under_way for lane in member.mine):
             self.hand_over(now)
 
-    def on_failed(self, lane: SharedLane, message: Fed, now: float) -> None:
+    def on_failed(self, lane: GroupCursor, message: SourcedMessage, now: float) -> None:
         """A consumer says that it could not do it."""
         failures = lane.failures[message.offset] = lane.failures.get(message.offset, 0) + 1
         if self.is_poison(lane, message, now):
@@ -386,11 +392,11 @@ class Group:
             lane.owner.set_back(lane)
         self.replay.broker.timers.at(lane.due_at, lambda then: self._retry(lane, then))
 
-    def _retry(self, lane: SharedLane, now: float) -> None:
+    def _retry(self, lane: GroupCursor, now: float) -> None:
         if lane.owner is not None:
             lane.owner.pump(now)
 
-    def is_poison(self, lane: SharedLane, message: Fed, now: float) -> bool:
+    def is_poison(self, lane: GroupCursor, message: SourcedMessage, now: float) -> bool:
         """Whether it failed too often; then it is given up here."""
         limit = self.replay.redeliveries_max
         failures = lane.failures.get(message.offset, 0)

@@ -7,10 +7,10 @@ from mqtt_broker.codec.constants import PUBLISH
 from mqtt_broker.codec.properties import Properties, decode_properties, encode_each
 from mqtt_broker.codec.strings import encode_varint
 from sessions.messages.message import Message, single
-from sessions.sources import Fed
+from sessions.sources import SourcedMessage
 
 
-def letter_of(message: Fed, stream: str, failures: int, now: float) -> Message:
+def letter_of(message: SourcedMessage, stream: str, failures: int, now: float) -> Message:
     """With its own properties, and where it stands in the log."""
     envelope = message.envelope
     user = [

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 
 from mqtt_broker.streams.format.errors import StreamError
-from sessions.messages.message import Grant, Message, single
+from sessions.messages.message import DeliveryOptions, Message, single
 from sessions.messages.outbox import CONGESTED
 from sessions.session import Session
-from sessions.sources import Fed, add_feed, remove_feed
+from sessions.sources import SourcedMessage, add_feed, remove_feed
 
 
 class Notices:
@@ -19,10 +19,10 @@ class Notices:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._waiting: list[tuple[Message, Grant]] = []
+        self._waiting: list[tuple[Message, DeliveryOptions]] = []
         add_feed(session, self)
 
-    def add(self, message: Message, grant: Grant, now: float) -> None:
+    def add(self, message: Message, grant: DeliveryOptions, now: float) -> None:
         self._waiting.append((message, grant))
         self.on_room(now)
 
@@ -35,16 +35,18 @@ class Notices:
         self._waiting.clear()
         remove_feed(session, self)
 
-    def on_over(self, messages: list[Fed], reason: int, now: float) -> None:
+    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         raise AssertionError("a notice is QoS 0")
 
 
-def tell(session: Session, stream: str, grant: Grant, error: Exception, now: float) -> None:
+def tell(
+    session: Session, stream: str, grant: DeliveryOptions, error: Exception, now: float
+) -> None:
     """What became of a reader, with the facts; `grant` is that of its subscription."""
     facts = vars(error) if isinstance(error, StreamError) else {}
     said = {"error": type(error).__name__, "text": str(error), **facts}
     message = single(f"$stream/{stream}/$error", json.dumps(said, sort_keys=True).encode(), now=now)
-    grant = Grant(0, False, grant.subscription_ids)
+    grant = DeliveryOptions(0, False, grant.subscription_ids)
     for feed in session.feeds or ():
         if isinstance(feed, Notices):
             feed.add(message, grant, now)

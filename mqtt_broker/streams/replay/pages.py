@@ -30,7 +30,7 @@ from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.write.stream import Stream
 from sessions.messages.message import Envelope
-from sessions.sources import Fed, Feed
+from sessions.sources import MessageSource, SourcedMessage
 
 PAGE_BYTES: Final = 256 << 10
 ROWS_MAX: Final = 2_048  # of a page
@@ -48,7 +48,7 @@ _STAMP_BYTES: Final = len(_STAMP) + 27
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class DeliveryFormat:
     """How one client wants its messages."""
 
     v5: bool
@@ -69,7 +69,7 @@ class Page:
     partition: int
     start: int
     end: int  # the first offset behind what was looked at
-    messages: list[Fed] = field(default_factory=list)
+    messages: list[SourcedMessage] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     damage: list[Damaged] = field(default_factory=list)  # that was passed over
     failure: Exception | None = None
@@ -115,7 +115,7 @@ class Sources:
             self._sources.pop(stream.epoch, None)
 
 
-class Cursor:
+class PageReader:
     """One partition for one reader: an open file, and the batch it is in. One thread at a time."""
 
     __slots__ = (
@@ -148,7 +148,7 @@ class Cursor:
         self._batches.clear()
         self._at = -1
 
-    def page(self, offset: int, style: Style, feed: Feed) -> Page:
+    def page(self, offset: int, style: DeliveryFormat, feed: MessageSource) -> Page:
         """What comes from there on; a page that ends where it begins: nothing does."""
         page = Page(self.partition, offset, offset)
         try:
@@ -160,7 +160,7 @@ class Cursor:
         self._damage.clear()
         return page
 
-    def _read(self, page: Page, offset: int, style: Style, feed: Feed) -> None:
+    def _read(self, page: Page, offset: int, style: DeliveryFormat, feed: MessageSource) -> None:
         source = self._sources.get(self._stream)
         if self._reader is None or self._at != offset:
             self.close()
@@ -254,7 +254,7 @@ class _Stamps:
         return self._text
 
 
-def _fill(page: Page, rows: _Rows, style: Style, feed: Feed) -> None:
+def _fill(page: Page, rows: _Rows, style: DeliveryFormat, feed: MessageSource) -> None:
     if not len(rows):
         return
     if style.qos == 0 and style.is_plain:
@@ -263,7 +263,7 @@ def _fill(page: Page, rows: _Rows, style: Style, feed: Feed) -> None:
         _make(page, rows, style, feed)
 
 
-def _write(page: Page, rows: _Rows, style: Style) -> None:
+def _write(page: Page, rows: _Rows, style: DeliveryFormat) -> None:
     """Whole packets at QoS 0.
 
     What stands in front of the offset is the same for all messages of a topic with the same
@@ -328,7 +328,7 @@ def _write(page: Page, rows: _Rows, style: Style) -> None:
         page.cost_bytes += size
 
 
-def _make(page: Page, rows: _Rows, style: Style, feed: Feed) -> None:
+def _make(page: Page, rows: _Rows, style: DeliveryFormat, feed: MessageSource) -> None:
     """Messages as objects. To MQTT 3.1.1 those with the same topic and length share bytes."""
     partition = _partition_property(page.partition)
     stamps = _Stamps()
@@ -377,7 +377,7 @@ def _make(page: Page, rows: _Rows, style: Style, feed: Feed) -> None:
                     name, style.qos, False, NO_PROPERTIES, b"", len(payload), publisher, 0.0
                 )
             envelope = found
-        messages.append(Fed(envelope, payload, feed, page.partition, offset, properties))
+        messages.append(SourcedMessage(envelope, payload, feed, page.partition, offset, properties))
 
 
 def _length(text: bytes) -> bytes:
@@ -388,6 +388,6 @@ def _partition_property(partition: int) -> bytes:
     return _USER + encode_string("stream-partition") + encode_string(str(partition))
 
 
-def _identifiers(style: Style) -> bytes:
+def _identifiers(style: DeliveryFormat) -> bytes:
     number = bytes((prop.SUBSCRIPTION_IDENTIFIER,))
     return b"".join(number + encode_varint(identifier) for identifier in style.ids)

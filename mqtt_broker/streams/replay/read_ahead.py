@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mqtt_broker.streams.replay.subscription import Lane, Taker
+    from mqtt_broker.streams.replay.subscription import PartitionCursor, StreamSubscription
 
 
-class ReadAhead:
+class ReadAheadBudget:
     def __init__(self, bytes_max: int, files_max: int) -> None:
         self._bytes_max = bytes_max
         self._files_max = files_max
         self.bytes = 0  # of pages that were read and not sent
-        self._takers: dict[Taker, None] = {}  # who has pages; the last that got one stands last
-        self._open: dict[Lane, None] = {}  # who has a file open, in the same way
+        self._takers: dict[
+            StreamSubscription, None
+        ] = {}  # who has pages; the last that got one stands last
+        self._open: dict[PartitionCursor, None] = {}  # who has a file open, in the same way
 
     def __len__(self) -> int:
         """How many have a page or a file."""
@@ -33,7 +35,7 @@ class ReadAhead:
         """Whether there is hardly memory left for pages that cannot be sent at once."""
         return self.bytes > self._bytes_max // 2
 
-    def add(self, taker: Taker, size: int) -> None:
+    def add(self, taker: StreamSubscription, size: int) -> None:
         """It has so much more, or less."""
         self.bytes += size
         if not taker.buffered_bytes:
@@ -47,7 +49,7 @@ class ReadAhead:
                     return
                 slowest.drop_pages()
 
-    def open(self, lane: Lane) -> None:
+    def open(self, lane: PartitionCursor) -> None:
         """A read of it is about to begin."""
         self._open.pop(lane, None)
         self._open[lane] = None
@@ -57,7 +59,7 @@ class ReadAhead:
                     self.close(idle)
                     return
 
-    def close(self, lane: Lane) -> None:
+    def close(self, lane: PartitionCursor) -> None:
         """Its file is not needed for now. A read that is under way keeps it till it is over."""
         if not lane.is_reading:
             lane.cursor.close()

@@ -32,26 +32,31 @@ from mqtt_broker.streams.format.errors import (
     WrongEpoch,
 )
 from mqtt_broker.streams.format.offsets import EARLIEST, Offsets, check
-from mqtt_broker.streams.replay.consumer_group import Group, Member
+from mqtt_broker.streams.replay.consumer_group import ConsumerGroup, Member
 from mqtt_broker.streams.replay.dead_letters import letter_of
 from mqtt_broker.streams.replay.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.replay.notices import tell
-from mqtt_broker.streams.replay.pages import Cursor, Sources
-from mqtt_broker.streams.replay.read_ahead import ReadAhead
+from mqtt_broker.streams.replay.pages import PageReader, Sources
+from mqtt_broker.streams.replay.read_ahead import ReadAheadBudget
 from mqtt_broker.streams.replay.start_positions import (
-    Refused,
     Start,
+    StartRefused,
     Wanted,
     ends_of,
     parse_filter,
     parse_start,
     starts_of,
 )
-from mqtt_broker.streams.replay.subscription import UNREAD_BYTES_MAX, Lane, OwnReader, Taker
+from mqtt_broker.streams.replay.subscription import (
+    UNREAD_BYTES_MAX,
+    ClientSubscription,
+    PartitionCursor,
+    StreamSubscription,
+)
 from sessions.journal.rows import CursorRow
-from sessions.messages.message import Grant, Message
+from sessions.messages.message import DeliveryOptions, Message
 from sessions.session import Session, Subscription
-from sessions.sources import Fed
+from sessions.sources import SourcedMessage
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
@@ -80,7 +85,7 @@ class Dead(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReplayLimits:
     redeliveries_max: int = 0  # of one record to a group, until it is given up; 0: no end
     readers_max: int = READERS_MAX
     groups_max: int = GROUPS_MAX
@@ -88,7 +93,7 @@ class Limits:
     files_max: int = FILES_MAX
 
 
-class Replay:
+class ReplayService:
     """Every reader and every group of one broker."""
 
     def __init__(
@@ -99,7 +104,7 @@ class Replay:
         clock: Callable[[], float],
         *,
         cursors: Iterable[CursorRow] = (),
-        limits: Limits = Limits(),
+        limits: ReplayLimits = ReplayLimits(),
         skips_damage: Callable[[str], bool] = lambda stream: False,
         dead: Dead | None = None,
     ) -> None:
@@ -111,12 +116,14 @@ class Replay:
         self._skips_damage = skips_damage
         self._dead = dead
         self._sources = Sources()
-        self._takers: dict[tuple[str, str], Taker] = {}  # by client id and filter
-        self._of_stream: dict[str, dict[Taker, None]] = {}
-        self._groups: dict[tuple[str, str], Group] = {}  # by group and stream
-        self._moved: dict[OwnReader | Group, None] = {}  # whose positions are to be recorded
+        self._takers: dict[tuple[str, str], StreamSubscription] = {}  # by client id and filter
+        self._of_stream: dict[str, dict[StreamSubscription, None]] = {}
+        self._groups: dict[tuple[str, str], ConsumerGroup] = {}  # by group and stream
+        self._moved: dict[
+            ClientSubscription | ConsumerGroup, None
+        ] = {}  # whose positions are to be recorded
         self._timer: Timer | None = None
-        self.ahead = ReadAhead(limits.buffered_bytes_max, limits.files_max)
+        self.ahead = ReadAheadBudget(limits.buffered_bytes_max, limits.files_max)
         self.messages = 0
         self.gaps = 0
         self.redelivered = 0
@@ -151,9 +158,9 @@ class Replay:
     def log(self, line: str) -> None:
         self.broker.log(f"replay: {line}")
 
-    def cursor(self, stream: Stream, partition: int) -> Cursor:
+    def cursor(self, stream: Stream, partition: int) -> PageReader:
         name = stream.name
-        return Cursor(self._sources, stream, partition, lambda: self._skips_damage(name))
+        return PageReader(self._sources, stream, partition, lambda: self._skips_damage(name))
 
     # The door.
 
@@ -187,7 +194,7 @@ class Replay:
         if said is not None:
             try:
                 parse_start(stream, said)
-            except Refused as refused:
+            except StartRefused as refused:
                 # Where it is already is not served anew; what is no place is a mistake.
                 if not is_known or refused.refusal.reason == reasons.TOPIC_FILTER_INVALID:
                     return refused.refusal
@@ -209,7 +216,9 @@ class Replay:
             self._remove(taker, now)
         stream = self._log.streams.get(wanted.stream)
         if stream is None:
-            self._tell(session, wanted.stream, Grant(0), UnknownStream(wanted.stream), now)
+            self._tell(
+                session, wanted.stream, DeliveryOptions(0), UnknownStream(wanted.stream), now
+            )
             return
         if wanted.group:
             self._join_group(stream, wanted, subscription, said, now)
@@ -228,21 +237,21 @@ class Replay:
 
     def on_attached(self, session: Session, now: float) -> None:
         for feed in list(session.feeds or ()):
-            if isinstance(feed, OwnReader):
+            if isinstance(feed, ClientSubscription):
                 feed.on_attached()
-            elif isinstance(feed, Taker):
+            elif isinstance(feed, StreamSubscription):
                 feed.adapt(feed.subscription)
 
     def on_online(self, session: Session, now: float) -> None:
         for feed in list(session.feeds or ()):
-            if isinstance(feed, Taker):
+            if isinstance(feed, StreamSubscription):
                 self._begin(feed, now)
 
     def on_away(self, session: Session, now: float) -> None:
         for feed in list(session.feeds or ()):
             if isinstance(feed, Member):
                 feed.group.on_lost(feed, now)
-            elif isinstance(feed, OwnReader):
+            elif isinstance(feed, ClientSubscription):
                 feed.drop_pages()
                 self.record(feed)
 
@@ -259,7 +268,7 @@ class Replay:
         error = StreamGone(name)
         for taker in list(self._of_stream.get(name, ())):
             self._sources.forget(taker.stream)
-            if isinstance(taker, OwnReader):
+            if isinstance(taker, ClientSubscription):
                 self.on_reader_ended(taker, error, now)
         for group in list(self._groups.values()):
             if group.stream.name == name:
@@ -288,9 +297,9 @@ class Replay:
         if kept is not None and kept[0] != stream.epoch:
             error = WrongEpoch(stream.name, kept[0], stream.epoch)
             self._forget_cursors(owner, stream.name)
-            self._tell(session, stream.name, Grant(0), error, now)
+            self._tell(session, stream.name, DeliveryOptions(0), error, now)
             return
-        reader = OwnReader(self, stream, subscription, owner)
+        reader = ClientSubscription(self, stream, subscription, owner)
         self._add(reader)
         if kept is not None:
             self._place(reader, self._still_there(stream, kept[1]))
@@ -298,7 +307,7 @@ class Replay:
         start = parse_start(stream, said or EARLIEST)
         self._find(stream, start, partial(self._on_found, reader))
 
-    def _on_found(self, reader: OwnReader, found: tuple[int, ...] | Exception) -> None:
+    def _on_found(self, reader: ClientSubscription, found: tuple[int, ...] | Exception) -> None:
         if reader.is_over:
             return
         if isinstance(found, tuple):
@@ -306,16 +315,16 @@ class Replay:
         else:
             self.on_reader_ended(reader, found, self.now)
 
-    def _place(self, reader: OwnReader, offsets: tuple[int, ...]) -> None:
+    def _place(self, reader: ClientSubscription, offsets: tuple[int, ...]) -> None:
         """It is known where the reader begins."""
         reader.lanes = [
-            Lane(partition, self.cursor(reader.stream, partition), offset)
+            PartitionCursor(partition, self.cursor(reader.stream, partition), offset)
             for partition, offset in enumerate(offsets)
         ]
         self.record(reader)
         reader.pump(self.now)
 
-    def on_reader_ended(self, reader: OwnReader, error: Exception, now: float) -> None:
+    def on_reader_ended(self, reader: ClientSubscription, error: Exception, now: float) -> None:
         self._remove(reader, now)
         self._tell(reader.session, reader.stream.name, reader.grant, error, now)
 
@@ -332,14 +341,14 @@ class Replay:
         key = wanted.group, stream.name
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(self, stream, wanted.group)
+            group = self._groups[key] = ConsumerGroup(self, stream, wanted.group)
             start = parse_start(stream, said or EARLIEST)
             self._find(stream, start, partial(self._on_group_found, group))
         member = Member(self, stream, subscription, group)
         self._add(member)
         group.join(member)
 
-    def _on_group_found(self, group: Group, found: tuple[int, ...] | Exception) -> None:
+    def _on_group_found(self, group: ConsumerGroup, found: tuple[int, ...] | Exception) -> None:
         if self._groups.get((group.name, group.stream.name)) is not group or group.lanes:
             return  # it is no more, or an operator has said meanwhile where it is
         if isinstance(found, tuple):
@@ -357,12 +366,12 @@ class Replay:
             self.log(f"group {name!r}: the stream {stream_name!r} it has read is no more")
             self._forget_cursors(owner, stream_name)
             return
-        group = self._groups[name, stream_name] = Group(self, stream, name)
+        group = self._groups[name, stream_name] = ConsumerGroup(self, stream, name)
         group.open(self._still_there(stream, offsets))
         for lane in group.lanes:
             lane.recorded = offsets.get(lane.partition, -1)
 
-    def on_group_ended(self, group: Group, error: Exception, now: float) -> None:
+    def on_group_ended(self, group: ConsumerGroup, error: Exception, now: float) -> None:
         self._groups.pop((group.name, group.stream.name), None)
         takers = group.takers
         group.close()
@@ -374,11 +383,11 @@ class Replay:
 
     # Both.
 
-    def _add(self, taker: Taker) -> None:
+    def _add(self, taker: StreamSubscription) -> None:
         self._takers[taker.session.client_id, taker.subscription.filter] = taker
         self._of_stream.setdefault(taker.stream.name, {})[taker] = None
 
-    def _drop(self, taker: Taker) -> None:
+    def _drop(self, taker: StreamSubscription) -> None:
         key = taker.session.client_id, taker.subscription.filter
         if self._takers.get(key) is taker:
             del self._takers[key]
@@ -388,17 +397,17 @@ class Replay:
             if not takers:
                 del self._of_stream[taker.stream.name]
 
-    def _begin(self, taker: Taker, now: float) -> None:
+    def _begin(self, taker: StreamSubscription, now: float) -> None:
         taker.is_begun = True
         if isinstance(taker, Member):
             taker.group.rebalance(now)
         taker.pump(now)
 
-    def _remove(self, taker: Taker, now: float) -> None:
+    def _remove(self, taker: StreamSubscription, now: float) -> None:
         self._drop(taker)
         if isinstance(taker, Member):
             taker.group.leave(taker, now)
-        elif isinstance(taker, OwnReader):
+        elif isinstance(taker, ClientSubscription):
             taker.close()
             for lane in taker.lanes:
                 self.ahead.close(lane)
@@ -439,11 +448,11 @@ class Replay:
 
     # Positions.
 
-    def note(self, who: OwnReader | Group) -> None:
+    def note(self, who: ClientSubscription | ConsumerGroup) -> None:
         """Its positions may be others; they are recorded soon."""
         if self.broker.journal is None or who in self._moved:
             return
-        if isinstance(who, OwnReader) and not who.session.sid:
+        if isinstance(who, ClientSubscription) and not who.session.sid:
             return
         self._moved[who] = None
         if self._timer is None:
@@ -454,11 +463,11 @@ class Replay:
         for who in list(self._moved):
             self.record(who)
 
-    def record(self, who: OwnReader | Group) -> None:
+    def record(self, who: ClientSubscription | ConsumerGroup) -> None:
         """Now, as far as they are others than the store knows."""
         self._moved.pop(who, None)
         journal = self.broker.journal
-        if journal is None or (isinstance(who, OwnReader) and not who.session.sid):
+        if journal is None or (isinstance(who, ClientSubscription) and not who.session.sid):
             return
         offsets: list[tuple[int, int]] = []
         for lane in who.lanes:
@@ -475,31 +484,35 @@ class Replay:
 
     # What went wrong.
 
-    def on_gap(self, taker: Taker, lane: Lane, error: OffsetGone, now: float) -> None:
+    def on_gap(
+        self, taker: StreamSubscription, lane: PartitionCursor, error: OffsetGone, now: float
+    ) -> None:
         """Retention was faster; reading goes on at what is left."""
         self.gaps += max(0, error.earliest - max(lane.next, error.offset))
         self.tell(taker, error, now)
 
-    def on_damage(self, taker: Taker, error: Damaged, now: float) -> None:
+    def on_damage(self, taker: StreamSubscription, error: Damaged, now: float) -> None:
         """It was passed over, because somebody said so."""
         if error.until > error.offset:
             self.gaps += error.until - error.offset
         self.tell(taker, error, now)
 
-    def tell(self, taker: Taker, error: Exception, now: float) -> None:
-        takers: list[Taker] = [taker]
+    def tell(self, taker: StreamSubscription, error: Exception, now: float) -> None:
+        takers: list[StreamSubscription] = [taker]
         if isinstance(taker, Member):
             takers = [member for member in taker.group.takers if member.session.is_online]
         for one in takers:
             self._tell(one.session, one.stream.name, one.grant, error, now)
 
     def _tell(
-        self, session: Session, stream: str, grant: Grant, error: Exception, now: float
+        self, session: Session, stream: str, grant: DeliveryOptions, error: Exception, now: float
     ) -> None:
         self.log(f"{session.client_id}: {error}")
         tell(session, stream, grant, error, now)
 
-    def bury(self, group: Group, message: Fed, failures: int, now: float) -> None:
+    def bury(
+        self, group: ConsumerGroup, message: SourcedMessage, failures: int, now: float
+    ) -> None:
         """A record that no consumer could do."""
         self.dead += 1
         place = f"{group.stream.name} p{message.partition} offset {message.offset}"
@@ -563,7 +576,7 @@ class Replay:
         self._moved.pop(group, None)
         self._forget_cursors(group.owner, stream)
 
-    def _idle_group(self, name: str, stream: str) -> Group:
+    def _idle_group(self, name: str, stream: str) -> ConsumerGroup:
         self._log.stream(stream)
         group = self._groups.get((name, stream))
         if group is None:

@@ -38,7 +38,7 @@ class Start(NamedTuple):
     at_us: int | None = None
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """It cannot be read like that."""
 
     def __init__(self, reason: int, text: str) -> None:
@@ -79,11 +79,11 @@ def parse_start(stream: Stream, text: str) -> Start:
             found = offsets.parse(text, stream.name, stream.epoch, len(stream.partitions))
             offsets.check(stream.name, found, starts_of(stream), ends_of(stream))
         except StreamError as error:
-            raise Refused(reasons.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from None
+            raise StartRefused(reasons.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from None
         return Start(found.ends)
     at_us = offsets.parse_time(text)
     if at_us is None:
-        raise Refused(
+        raise StartRefused(
             reasons.TOPIC_FILTER_INVALID,
             f"{text[:80]!r} is none of earliest, latest, an ISO 8601 time and offsets as JSON",
         )

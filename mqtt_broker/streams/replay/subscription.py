@@ -19,13 +19,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.streams.format.errors import Damaged, OffsetGone, StreamError
-from mqtt_broker.streams.replay.pages import OBJECT_BYTES, PAGE_BYTES, Cursor, Page, Style
-from sessions.messages.message import Grant
+from mqtt_broker.streams.replay.pages import (
+    OBJECT_BYTES,
+    PAGE_BYTES,
+    DeliveryFormat,
+    Page,
+    PageReader,
+)
+from sessions.messages.message import DeliveryOptions
 from sessions.session import Session, Subscription
-from sessions.sources import Fed, add_feed, remove_feed, send_fed, take_back
+from sessions.sources import SourcedMessage, add_feed, remove_feed, send_fed, take_back
 
 if TYPE_CHECKING:
-    from mqtt_broker.streams.replay.service import Replay
+    from mqtt_broker.streams.replay.service import ReplayService
     from mqtt_broker.streams.write.stream import Stream
 
 UNREAD_BYTES_MAX: Final = 256 << 10  # that a client has been sent and has not taken
@@ -35,7 +41,7 @@ RETRY_S: Final = 1.0  # until files that could not be opened are tried again
 _WRITE_BYTES: Final = 64 << 10  # until it is seen whether the peer takes more
 
 
-class Lane:
+class PartitionCursor:
     """One partition. `life` counts how often it was set back: what was read before is void."""
 
     __slots__ = (
@@ -43,13 +49,13 @@ class Lane:
         "recorded", "retry_at", "under_way",
     )  # fmt: skip
 
-    def __init__(self, partition: int, cursor: Cursor, offset: int) -> None:
+    def __init__(self, partition: int, cursor: PageReader, offset: int) -> None:
         self.partition = partition
         self.cursor = cursor
         self.next = offset  # the first offset that was not sent
         self.read = offset  # the first offset that was not read
         self.page: Page | None = None  # read and not all sent
-        self.under_way: dict[int, Fed] = {}  # by offset: sent and not acknowledged
+        self.under_way: dict[int, SourcedMessage] = {}  # by offset: sent and not acknowledged
         self.recorded = -1  # the position that the store has
         self.life = 0
         self.is_reading = False
@@ -69,20 +75,20 @@ class Lane:
         self.next = self.read = offset
 
 
-class Taker(ABC):
+class StreamSubscription(ABC):
     """One subscription that reads."""
 
-    def __init__(self, replay: Replay, stream: Stream, subscription: Subscription) -> None:
+    def __init__(self, replay: ReplayService, stream: Stream, subscription: Subscription) -> None:
         self.replay = replay
         self.stream = stream
         self.session: Session = subscription.session
-        self.lanes: list[Lane] = []
+        self.lanes: list[PartitionCursor] = []
         self.is_begun = False  # its SUBACK has left
         self.is_over = False
         self.buffered_bytes = 0  # of pages
         self.sent = 0  # messages at QoS 1 that are in the session's window
         self.sent_bytes = 0  # of them
-        self._ready: deque[Lane] = deque()  # lanes with a page
+        self._ready: deque[PartitionCursor] = deque()  # lanes with a page
         self._turn = 0  # of its lanes, whose is the next to be read
         self._reads = 0  # under way: one, and those that are void
         self._is_pumping = False
@@ -94,8 +100,8 @@ class Taker(ABC):
         self.subscription = subscription
         session, box = self.session, self.session.outbox
         self.qos = min(subscription.qos, 1)
-        self.grant = Grant(self.qos, False, subscription.identifiers)
-        self.style = Style(
+        self.grant = DeliveryOptions(self.qos, False, subscription.identifiers)
+        self.style = DeliveryFormat(
             box.v5,
             self.qos,
             subscription.identifiers,
@@ -116,26 +122,28 @@ class Taker(ABC):
     # What its kind decides.
 
     @abstractmethod
-    def is_open(self, lane: Lane) -> bool:
+    def is_open(self, lane: PartitionCursor) -> bool:
         """Whether anything new of this lane may be read and sent now."""
 
     @abstractmethod
-    def select(self, lane: Lane, page: Page, room: int, now: float) -> list[Fed]:
+    def select(
+        self, lane: PartitionCursor, page: Page, room: int, now: float
+    ) -> list[SourcedMessage]:
         """The next messages of a page to be sent now; `page.taken` goes on behind them."""
 
     @abstractmethod
-    def on_over(self, messages: list[Fed], reason: int, now: float) -> None:
+    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         """They left the window."""
 
     @abstractmethod
-    def on_moved(self, lane: Lane, now: float) -> None:
+    def on_moved(self, lane: PartitionCursor, now: float) -> None:
         """Its position may be another."""
 
     @abstractmethod
     def on_ended(self, error: Exception, now: float) -> None:
         """There is nothing more to be read, for this reason."""
 
-    def on_free(self, lane: Lane, now: float) -> None:
+    def on_free(self, lane: PartitionCursor, now: float) -> None:
         """A read is over that nobody waited for any longer."""
         if self.is_over:
             self.replay.ahead.close(lane)
@@ -191,7 +199,7 @@ class Taker(ABC):
             self._settle_page(lane, page, now)
             self._ready.rotate(-1)
 
-    def _first(self) -> tuple[Lane, Page]:
+    def _first(self) -> tuple[PartitionCursor, Page]:
         lane = self._ready[0]
         assert lane.page is not None
         return lane, lane.page
@@ -206,7 +214,7 @@ class Taker(ABC):
             at += 1
         return at - page.taken
 
-    def send(self, lane: Lane, messages: list[Fed], now: float) -> None:
+    def send(self, lane: PartitionCursor, messages: list[SourcedMessage], now: float) -> None:
         for message in messages:
             lane.under_way[message.offset] = message
             self.sent_bytes += len(message.payload)
@@ -215,7 +223,7 @@ class Taker(ABC):
         self.replay.messages += len(messages)
         send_fed(self.session, messages, self.grant, now)
 
-    def forget(self, messages: list[Fed]) -> None:
+    def forget(self, messages: list[SourcedMessage]) -> None:
         """They are in the window no longer."""
         self.sent -= len(messages)
         self.sent_bytes -= sum([len(message.payload) for message in messages])
@@ -243,7 +251,7 @@ class Taker(ABC):
             if written:
                 self.replay.broker.write_out(box, now)
 
-    def _send_piece(self, lane: Lane, page: Page, now: float) -> int:
+    def _send_piece(self, lane: PartitionCursor, page: Page, now: float) -> int:
         """The next bytes of a page; how many."""
         session = self.session
         if page.taken < len(page.pieces):
@@ -264,7 +272,7 @@ class Taker(ABC):
             size += len(message.payload) + OBJECT_BYTES // 4
         return size
 
-    def _settle_page(self, lane: Lane, page: Page, now: float) -> None:
+    def _settle_page(self, lane: PartitionCursor, page: Page, now: float) -> None:
         """When all of a page is sent, so is what it looked at and found nothing in."""
         if page.taken >= len(page.pieces) + len(page.messages) and lane.page is page:
             self._let_go(lane, page)
@@ -277,7 +285,7 @@ class Taker(ABC):
         self.buffered_bytes += size
         self.replay.ahead.add(self, size)
 
-    def _let_go(self, lane: Lane, page: Page) -> None:
+    def _let_go(self, lane: PartitionCursor, page: Page) -> None:
         lane.page = None
         self._ready.remove(lane)
         self._buffer(-page.cost_bytes)
@@ -293,11 +301,11 @@ class Taker(ABC):
         for lane in self.lanes:
             self.replay.ahead.close(lane)
 
-    def set_back(self, lane: Lane) -> None:
+    def set_back(self, lane: PartitionCursor) -> None:
         """Read it again from the first record that was not sent."""
         self.seek(lane, lane.next)
 
-    def seek(self, lane: Lane, offset: int) -> None:
+    def seek(self, lane: PartitionCursor, offset: int) -> None:
         if lane.page is not None:
             self._let_go(lane, lane.page)
         lane.seek(offset)
@@ -332,14 +340,14 @@ class Taker(ABC):
             return min(self.session.feed_room, UNDER_WAY_MAX - self.sent) > 0
         return self.session.outbox.waiting_bytes < self._unread_max()
 
-    def _read(self, lane: Lane) -> None:
+    def _read(self, lane: PartitionCursor) -> None:
         self._reads += 1
         lane.is_reading = True
         self.replay.ahead.open(lane)
         work = partial(lane.cursor.page, lane.read, self.style, self)
         self.replay.read(work, partial(self._on_page, lane, lane.life, self.style))
 
-    def _on_page(self, lane: Lane, life: int, style: Style, page: Page) -> None:
+    def _on_page(self, lane: PartitionCursor, life: int, style: DeliveryFormat, page: Page) -> None:
         now = self.replay.now
         self._reads -= 1
         lane.is_reading = False
@@ -351,7 +359,7 @@ class Taker(ABC):
             self._take_page(lane, page, now)
         self.pump(now)
 
-    def _take_page(self, lane: Lane, page: Page, now: float) -> None:
+    def _take_page(self, lane: PartitionCursor, page: Page, now: float) -> None:
         for damage in page.damage:
             self.replay.on_damage(self, damage, now)
         lane.read = max(lane.read, page.end)
@@ -365,7 +373,7 @@ class Taker(ABC):
         if page.failure is not None:
             self._on_failure(lane, page.failure, now)
 
-    def _on_failure(self, lane: Lane, failure: Exception, now: float) -> None:
+    def _on_failure(self, lane: PartitionCursor, failure: Exception, now: float) -> None:
         replay = self.replay
         if isinstance(failure, OffsetGone):
             replay.on_gap(self, lane, failure, now)
@@ -385,7 +393,7 @@ class Taker(ABC):
             replay.broker.on_bug(None, b"", failure)
 
 
-class OwnReader(Taker):
+class ClientSubscription(StreamSubscription):
     """A subscription that reads every partition, for its own client alone.
 
     What the client has under way stays in its window when the connection is lost, and is
@@ -393,7 +401,7 @@ class OwnReader(Taker):
     """
 
     def __init__(
-        self, replay: Replay, stream: Stream, subscription: Subscription, owner: str
+        self, replay: ReplayService, stream: Stream, subscription: Subscription, owner: str
     ) -> None:
         super().__init__(replay, stream, subscription)
         self.owner = owner
@@ -404,16 +412,18 @@ class OwnReader(Taker):
         for lane in self.lanes:
             lane.under_way.clear()  # these know us, and would keep us: see `remove_feed`
 
-    def is_open(self, lane: Lane) -> bool:
+    def is_open(self, lane: PartitionCursor) -> bool:
         return not lane.is_stuck
 
-    def select(self, lane: Lane, page: Page, room: int, now: float) -> list[Fed]:
+    def select(
+        self, lane: PartitionCursor, page: Page, room: int, now: float
+    ) -> list[SourcedMessage]:
         taken = page.taken
         messages = page.messages[taken : taken + room]
         page.taken = taken + len(messages)
         return messages
 
-    def on_over(self, messages: list[Fed], reason: int, now: float) -> None:
+    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         """Whatever the reason, the exchange is over. [MQTT-4.3.2-1]"""
         if self.is_over:  # its place in the store belongs to the next one of its name
             return
@@ -423,7 +433,7 @@ class OwnReader(Taker):
                 self.forget([message])
         self.replay.note(self)
 
-    def on_moved(self, lane: Lane, now: float) -> None:
+    def on_moved(self, lane: PartitionCursor, now: float) -> None:
         self.replay.note(self)
 
     def on_ended(self, error: Exception, now: float) -> None:

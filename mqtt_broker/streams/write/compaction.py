@@ -27,7 +27,7 @@ from typing import Final
 
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.batch import NEVER, NULL, SPAN_MAX, Batch, times_of
-from mqtt_broker.streams.format.batch_builder import ROW_BYTES, Builder, Run
+from mqtt_broker.streams.format.batch_builder import ROW_BYTES, BatchBuilder, Run
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import MissingSegment
 from mqtt_broker.streams.format.segment import Place, Segment, Where, damage_of
@@ -45,7 +45,7 @@ class _Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CompactionRules:
     """What goes: what is superseded, and tombstones that were there long enough."""
 
     latest: Latest
@@ -93,7 +93,7 @@ class _Compaction:
         dropped = 0
         try:
             latest, until = self._latest(segments)
-            rules = Rules(latest, now_us - settings.tombstone_s * 1_000_000)
+            rules = CompactionRules(latest, now_us - settings.tombstone_s * 1_000_000)
             segments = [segment for segment in segments if segment.end <= until]
             for group in _groups(segments, settings.segment_bytes):
                 dropped += self._compact(group, rules)
@@ -130,7 +130,7 @@ class _Compaction:
                 latest.update(zip(batch.topics(), batch.offsets(), strict=True))
         return latest, until
 
-    def _compact(self, group: list[Sealed], rules: Rules) -> int:
+    def _compact(self, group: list[Sealed], rules: CompactionRules) -> int:
         if len(group) == 1 and group[0].generation:
             if all(len(rules.kept(batch)) == batch.count for batch in self._batches(group[0])):
                 return 0
@@ -204,7 +204,7 @@ class _Output:
         self._seed = seed
         self._base = base  # of the batch that is being filled
         self._end = base
-        self._builder = Builder()
+        self._builder = BatchBuilder()
         self._offsets: list[int] = []
         self._marks = Marks(seed)
         self.index = bytearray()
@@ -243,7 +243,7 @@ class _Output:
         self.min_us = min(self.min_us, min_us)
         self.max_us = max(self.max_us, max_us)
         self._base = self._end
-        self._builder = Builder()
+        self._builder = BatchBuilder()
         self._offsets = []
 
     def finish(self, end: int) -> None:

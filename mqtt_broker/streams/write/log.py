@@ -26,7 +26,7 @@ from mqtt_broker.streams.format.disk import Disk, Lock
 from mqtt_broker.streams.format.errors import Invalid, StreamError, UnknownStream, WrongEpoch
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.page_cache import CACHE_BYTES, Recent
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write import compaction, retention
 from mqtt_broker.streams.write.partition import Partition
 from mqtt_broker.streams.write.recovery import Report
@@ -114,7 +114,7 @@ class Log:
         except KeyError:
             raise UnknownStream(name) from None
 
-    def create(self, settings: Settings) -> Stream:
+    def create(self, settings: StreamSettings) -> Stream:
         """A new stream, empty, with an epoch of its own."""
         settings = replace(settings, epoch=str(uuid.uuid4())).checked()
         with self.lock:

@@ -19,17 +19,17 @@ from pathlib import Path
 
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.batch import times_of
-from mqtt_broker.streams.format.batch_builder import Builder
+from mqtt_broker.streams.format.batch_builder import BatchBuilder
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.segment import Where
 from mqtt_broker.streams.format.segment_catalog import Catalog
 from mqtt_broker.streams.format.segment_index import Marks
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.recovery import Opened, Scan
 
 
 class Partition:
-    def __init__(self, disk: Disk, where: Where, settings: Settings, opened: Opened) -> None:
+    def __init__(self, disk: Disk, where: Where, settings: StreamSettings, opened: Opened) -> None:
         self._disk = disk
         self.where = where
         self.settings = settings
@@ -65,7 +65,7 @@ class Partition:
 
     # A write.
 
-    def write(self, builders: Sequence[Builder], *, stands_alone: bool = False) -> None:
+    def write(self, builders: Sequence[BatchBuilder], *, stands_alone: bool = False) -> None:
         self.finish_roll()
         if self._is_due(builders[0].received_us):
             self.roll()

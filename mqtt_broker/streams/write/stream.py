@@ -16,14 +16,14 @@ from mqtt_broker.streams.format.event_times import Times
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.partitioning import Partitioner
 from mqtt_broker.streams.format.segment import Where
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.partition import Partition
 from mqtt_broker.streams.write.recovery import Recovery, Report
 
 
 class Stream:
     def __init__(
-        self, disk: Disk, directory: Path, settings: Settings, partitions: list[Partition]
+        self, disk: Disk, directory: Path, settings: StreamSettings, partitions: list[Partition]
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -52,7 +52,7 @@ class Stream:
     ) -> Stream:
         """`recorded`: the ends by the journal. One that knows nothing of this stream has never
         been told of a commit; then the `committed` file speaks for it."""
-        settings = Settings.read(directory)
+        settings = StreamSettings.read(directory)
         shown = committed.peek(directory / file_names.COMMITTED)
         if shown is not None and (
             shown.epoch != settings.epoch or len(shown.ends) != settings.partitions

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from mqtt_broker.codec.packets import Publish
-from mqtt_broker.core.interfaces.message_log import Tap
+from mqtt_broker.core.interfaces.message_log import TopicWriter
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.writer import LogWriter
 from mqtt_broker.topics.names import matches
@@ -118,7 +118,7 @@ class StreamTaps:
         self._streams = tuple(stream for stream in streams if stream.settings.filter)
         self._taps.clear()
 
-    def find(self, topic: str) -> Tap | None:
+    def find(self, topic: str) -> TopicWriter | None:
         found = tuple(s for s in self._streams if matches(s.settings.filter, topic))
         if not found:
             return None

@@ -25,7 +25,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mqtt_broker.streams.format.batch_builder import BYTES_MAX, ROW_BYTES, RUN_BYTES, Builder, Run
+from mqtt_broker.streams.format.batch_builder import (
+    BYTES_MAX,
+    ROW_BYTES,
+    RUN_BYTES,
+    BatchBuilder,
+    Run,
+)
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.partitioning import User
 from mqtt_broker.streams.write.log import Log
@@ -36,7 +42,7 @@ WAITING_BYTES_MAX: Final = 64 << 20
 _RETAIN: Final = 4
 _QOS2: Final = 2
 _NO_TIMES: Final[Sequence[int]] = ()
-Filling = dict[Partition, list[Builder]]
+Filling = dict[Partition, list[BatchBuilder]]
 
 
 class LogWriter:
@@ -200,13 +206,13 @@ class LogWriter:
         self._builder(partition, size).append_run(run, payloads, size, events, sents)
         self._added_bytes += size
 
-    def _builder(self, partition: Partition, size: int) -> Builder:
+    def _builder(self, partition: Partition, size: int) -> BatchBuilder:
         """The one that the next so many bytes go to."""
         builders = self._filling.get(partition)
         if builders is None:
-            builders = self._filling[partition] = [Builder()]
+            builders = self._filling[partition] = [BatchBuilder()]
         elif builders[-1].is_full or builders[-1].size + size > BYTES_MAX:
-            builders.append(Builder())
+            builders.append(BatchBuilder())
         return builders[-1]
 
     def take(self, number: int) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from sessions.journal.journal import Owner
+from sessions.journal.journal import StoredQueue
 from sessions.journal.snapshot import Snapshot
 from sessions.store.store import Store
 from tests.sessions.store.memory_store import MemoryStore, Page
@@ -28,7 +28,7 @@ class Disk(Protocol):
     def start(self, on_committed: Any, on_folded: Any) -> None: ...
     def commit(self, groups: list[tuple[int, bytes, float]]) -> None: ...
     def fold(self) -> None: ...
-    def page(self, owner: Owner, messages_max: int, on_page: Any) -> None: ...
+    def page(self, owner: StoredQueue, messages_max: int, on_page: Any) -> None: ...
     def crash(self, alive_at: float) -> Any: ...
     def close(self) -> None: ...
 
@@ -53,7 +53,7 @@ class MemoryDisk:
     def fold(self) -> None:
         self._store.fold()
 
-    def page(self, owner: Owner, messages_max: int, on_page: Callable[[Page], None]) -> None:
+    def page(self, owner: StoredQueue, messages_max: int, on_page: Callable[[Page], None]) -> None:
         self._store.page(owner.sid, owner.page_after, messages_max, PAGE_BYTES, on_page)
         self._store.answer()
 
@@ -113,7 +113,7 @@ class SqliteDisk:
             self._store.fold_soon()
             self._wait("fold", lambda number: number >= self._number)
 
-    def page(self, owner: Owner, messages_max: int, on_page: Callable[[Page], None]) -> None:
+    def page(self, owner: StoredQueue, messages_max: int, on_page: Callable[[Page], None]) -> None:
         found: list[Page] = []
 
         def answer(page: Page) -> None:

@@ -19,7 +19,7 @@ from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.topics.shared import STRATEGIES
-from sessions.journal.journal import Journal, Owner
+from sessions.journal.journal import Journal, StoredQueue
 from tests.fuzz.broker import mutation, values, wire
 from tests.fuzz.broker.actor import Actor
 from tests.fuzz.broker.decisions import Decisions, Script
@@ -433,7 +433,7 @@ class World:
             self.disk.page(owner, 3, lambda page, o=owner: self._on_page(o, page))
             self.rest()
 
-    def _on_page(self, owner: Owner, page: Any) -> None:
+    def _on_page(self, owner: StoredQueue, page: Any) -> None:
         owner.on_page(items_of(self.broker, page), self.now)
 
     def evict(self) -> None:

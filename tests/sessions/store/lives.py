@@ -14,7 +14,7 @@ from mqtt_broker.codec.properties import Properties, encode_properties
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
-from sessions.journal.journal import Journal, Owner
+from sessions.journal.journal import Journal, StoredQueue
 from sessions.journal.rows import StreamRow
 from sessions.store.store import Store
 from tests.core.peers import V5, V311, Peer, World, publish, subscribe
@@ -72,7 +72,7 @@ class Life(World):
             self._ask(self.journal.wanted.pop())
             self.commit()
 
-    def _ask(self, owner: Owner) -> None:
+    def _ask(self, owner: StoredQueue) -> None:
         pages: list[Page] = []
         self.store.page(owner.sid, owner.page_after, 100, 1 << 20, pages.append)
         while not pages:

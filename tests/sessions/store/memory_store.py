@@ -42,7 +42,7 @@ from sessions.journal.records import (
     unseal,
 )
 from sessions.journal.rows import (
-    Backlog,
+    BacklogRow,
     CursorRow,
     DeliveryRow,
     MessageRow,
@@ -427,11 +427,11 @@ def _close(table: dict[int, list[int]], sid: int, packet_ids: tuple[int, ...]) -
     table[sid] = [one for one in found if one not in packet_ids]
 
 
-def _backlogs(rows: list[DeliveryRow]) -> list[Backlog]:
-    found: dict[int, Backlog] = {}
+def _backlogs(rows: list[DeliveryRow]) -> list[BacklogRow]:
+    found: dict[int, BacklogRow] = {}
     for row in rows:
         if row.sid not in found:
-            found[row.sid] = Backlog(row.sid, 0, 0, row.n, row.n)
+            found[row.sid] = BacklogRow(row.sid, 0, 0, row.n, row.n)
         backlog = found[row.sid]
         backlog.messages += 1
         backlog.bytes += row.size

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.records import records
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.write.commit_participant import Beside
@@ -48,7 +48,9 @@ class Broker:
         self.log = Log.open(root, ends, report=lambda line: None)
         for name, partitions in STREAMS.items():
             if name not in self.log.streams:
-                self.log.create(Settings(name, partitions=partitions, segment_bytes=segment_bytes))
+                self.log.create(
+                    StreamSettings(name, partitions=partitions, segment_bytes=segment_bytes)
+                )
         self.partitions = [one for stream in self.log.streams.values() for one in stream.partitions]
         self.writer = LogWriter(self.log)
         # Times here are the numbers of groups.

@@ -14,7 +14,7 @@ import pytest
 from mqtt_broker.security.files.atomic_files import write_whole
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.disk import Disk
-from mqtt_broker.streams.format.stream_settings import Settings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
 from sessions.store import salvage, sqlite_files
 from sessions.store.store import Store
@@ -142,7 +142,7 @@ class TestLog:
         self, tmp_path: Path, calls: list[tuple[str, Path]]
     ) -> None:
         log = Log.open(tmp_path / "streams", {}, report=print)
-        stream = log.create(Settings("s", partitions=2))
+        stream = log.create(StreamSettings("s", partitions=2))
         assert is_after(calls, ("rename", stream.directory), tmp_path / "streams")
         log.close()
 
@@ -166,7 +166,7 @@ class TestLog:
         self, tmp_path: Path, calls: list[tuple[str, Path]]
     ) -> None:
         log = Log.open(tmp_path / "streams", {}, report=print)
-        directory = log.create(Settings("s", partitions=2)).directory
+        directory = log.create(StreamSettings("s", partitions=2)).directory
         log.close()
         shutil.rmtree(directory / file_names.partition(1))
         calls.clear()

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from sessions.store import schema
-from sessions.store.applier import Folder
+from sessions.store.applier import JournalApplier
 from sessions.store.database import Database
 from sessions.store.store import Store, StoreError
 from tests.sessions.store.histories import History
@@ -69,7 +69,7 @@ def live_on(store: Store, tables: Tables, history: History) -> None:
 
 
 def fold(database: Database) -> None:
-    folder = Folder(database, 0, lambda *_: None, lambda *_: None)
+    folder = JournalApplier(database, 0, lambda *_: None, lambda *_: None)
     while folder.fold_some():
         continue
     folder.drop()
