@@ -13,10 +13,48 @@ a client like any other: the sink `mqtt://`, and the bridge, which Spark has no 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from mqtt_broker.lazy import attributes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_ingest.contract.job import Context, Job, OptionError, Output, option
+    from spark_ingest.contract.sink import Batch, Sink, SinkError, open_sink
+    from spark_ingest.jobs import load
+    from spark_ingest.registry import Registry
+    from spark_ingest.rejects import split
+
+__all__ = [
+    "Batch",
+    "Context",
+    "Job",
+    "OptionError",
+    "Output",
+    "Registry",
+    "Sink",
+    "SinkError",
+    "load",
+    "open_sink",
+    "option",
+    "register",
+    "split",
+]
+
+# The modules that have these names, for `__getattr__`.
+_PLACES: Final = {
+    "spark_ingest.contract.job": "Context Job OptionError Output option",
+    "spark_ingest.contract.sink": "Batch Sink SinkError open_sink",
+    "spark_ingest.jobs": "load",
+    "spark_ingest.registry": "Registry",
+    "spark_ingest.rejects": "split",
+}
+__getattr__ = attributes(__name__, _PLACES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def register(spark: SparkSession) -> None:

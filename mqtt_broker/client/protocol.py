@@ -94,6 +94,7 @@ class Published:
     topic: str
     reason: int = 0
     why: str = ""  # what the broker says beside the code
+    tag: object = None  # given to `publish`
 
 
 @dataclass(slots=True)
@@ -126,6 +127,7 @@ class _Outgoing:
     qos: int
     retain: bool
     properties: Properties
+    tag: object
 
 
 class ClientProtocol:
@@ -175,9 +177,13 @@ class ClientProtocol:
         qos: int = 0,
         retain: bool = False,
         properties: Properties = NO_PROPERTIES,
+        tag: object = None,
     ) -> None:
-        """Send now, or when Receive Maximum lets it. Raises Unsendable."""
-        message = _Outgoing(topic, payload, qos, retain, properties)
+        """Send now, or when Receive Maximum lets it. Raises Unsendable.
+
+        `tag` comes back in the `Published` of this message.
+        """
+        message = _Outgoing(topic, payload, qos, retain, properties, tag)
         self._check_sendable(message)
         self._backlog.append(message)
         self._pump()
@@ -214,6 +220,11 @@ class ClientProtocol:
     def unfinished(self) -> int:
         """Messages the broker has not taken yet, QoS 2 up to its PUBCOMP."""
         return len(self._backlog) + len(self._sender)
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether messages wait here until Receive Maximum lets them go."""
+        return bool(self._backlog)
 
     @property
     def next_tick(self) -> float | None:
@@ -350,7 +361,7 @@ class ClientProtocol:
         except WrongAck as wrong:
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.3.2-2", str(wrong)) from None
         why = packet.properties.text(prop.REASON_STRING) or ""
-        events.extend(Published(message.topic, packet.reason, why) for message in done)
+        events.extend(Published(message.topic, packet.reason, why, message.tag) for message in done)
 
     def _finish(self, packet: Ack) -> list[_Outgoing]:
         """The messages whose fate PUBACK, PUBREC or PUBCOMP decides."""

@@ -57,6 +57,8 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Job:
+    """A job: its name, options and outputs, and the function that builds its frame."""
+
     name: str
     settings: type[Any]
     outputs: tuple[Output, ...]

@@ -82,6 +82,8 @@ class Batch:
 
 
 class Sink(Protocol):
+    """Takes the results of a job, batch by batch."""
+
     def write(self, batch: Batch) -> None:
         """Take a batch, once however often it comes; raise if it is not safe in the end."""
 

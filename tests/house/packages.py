@@ -47,7 +47,7 @@ RULE: Final[dict[str, str]] = {
     "codec": "",
     "topics": "",
     "version": "",
-    "mqtt_broker": "version",
+    "lazy": "",
     "security.files": "",
     "sessions.messages": "codec",
     "sessions.journal": "sessions.messages codec",
@@ -62,7 +62,6 @@ RULE: Final[dict[str, str]] = {
     "core.inbound": "core.limits core.interfaces core.runtime core.routing core.clients "
     f"{_SESSIONS} qos topics codec",
     "core": f"{_CORE} {_SESSIONS} qos topics codec version",
-    "streams": "",
     "streams.format": "topics codec",
     "streams.read": "streams.format",
     "streams.remote": "streams.format streams.read",
@@ -70,6 +69,7 @@ RULE: Final[dict[str, str]] = {
     "sessions.journal topics codec",
     "streams.replay": "streams.format streams.read streams.write core.interfaces core.runtime "
     f"{_SESSIONS} topics codec",
+    "streams": "lazy streams.format streams.read streams.remote streams.write",
     "security.rules": "security.files core.limits topics codec",
     "security.protection": "security.files security.rules core.limits",
     "security.authentication": "security.files security.rules core.interfaces codec",
@@ -91,8 +91,10 @@ RULE: Final[dict[str, str]] = {
     "http_api.pages": "http_api.request streams.format version",
     "http_api": f"{_HTTP} {_SERVER} {_CORE} codec streams.format streams.write streams.replay "
     "security.protection version",
-    "testing": f"{_SERVER} core.limits core.interfaces",
+    "in_process": "server client core.interfaces topics codec",
+    "testing": f"in_process {_SERVER} core.limits core.interfaces",
     "pytest_plugin": "testing",
+    "mqtt_broker": f"lazy version testing in_process {_SERVER} core.limits core.interfaces topics",
     "iot_sim.payloads": "",
     "iot_sim.devices": "iot_sim.payloads qos codec",
     "iot_sim.models": "iot_sim.payloads iot_sim.devices codec",
@@ -114,7 +116,7 @@ RULE: Final[dict[str, str]] = {
     "streams.remote client codec",
     "spark_ingest.run": "spark_ingest spark_ingest.contract spark_ingest.analysis "
     "spark_ingest.payloads spark_ingest.source spark_ingest.sinks",
-    "spark_ingest": f"{_SPARK} streams.format",
+    "spark_ingest": f"lazy {_SPARK} streams.format",
     "cli": f"{_BROKER} {_HTTP} client {_SIM} {_SPARK} version",
 }
 

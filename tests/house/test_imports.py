@@ -20,7 +20,7 @@ _ANY_BUT_PURE: Final = set(packages.RULE) - PURE
 
 # Which packages, or modules, may import what is not ours. A name stands for all that is below it.
 ONLY_IN: Final[dict[str, str]] = {
-    "asyncio": "server http_api iot_sim testing cli.broker",
+    "asyncio": "server http_api iot_sim in_process testing cli.broker",
     "uvloop": "server http_api iot_sim cli.broker",
     "socket": "server http_api client streams.remote iot_sim testing cli",
     "ssl": "server http_api client streams.remote iot_sim testing cli spark_ingest",

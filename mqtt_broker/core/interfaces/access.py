@@ -59,6 +59,8 @@ _NO_REPLY: Final = _NoReply()
 
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
+    """What is known of a client that asks to connect."""
+
     client_id: str
     username: str | None
     password: bytes | None = field(repr=False)
@@ -86,6 +88,8 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Allow:
+    """The verdict that lets a client in, and on which terms."""
+
     username: str | None = None
     auth_data: bytes | None = None  # the server's last word of an enhanced authentication
     guard: Guard | None = None  # None: the door itself is asked, by client id and user name
@@ -99,17 +103,23 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
+    """The verdict that refuses a client, with an MQTT 5 reason code."""
+
     reason: int = reasons.NOT_AUTHORIZED
     counted_as: str = ""  # a narrower reason than the code, for the counters
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
+    """The verdict that sends AUTH; `proceed` gets the client's reply."""
+
     data: bytes | None = field(repr=False)
     proceed: Callable[[bytes | None], Verdict]
 
 
 class Later(enum.Enum):
+    """The type of `PENDING`: the verdict comes later, through `request.reply`."""
+
     PENDING = enum.auto()
 
 
@@ -118,6 +128,8 @@ Verdict = Allow | Refuse | Challenge | Later
 
 
 class Access(Protocol):
+    """Decides who may connect and what they may do; implemented by you."""
+
     @property
     def guards_topics(self) -> bool:
         """False: every topic is open, and `may_publish` need not be asked for each PUBLISH."""

@@ -21,6 +21,8 @@ def _option(default: Any, help: str, low: Any = 0, high: Any = UNLIMITED) -> Any
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """The limits and choices of the broker; each field is a key of docs/CONFIGURATION.md."""
+
     # What a client may do.
     max_keepalive: int = _option(
         65_535, "longest keep alive in seconds; MQTT 5 clients that ask for more (or for none, "

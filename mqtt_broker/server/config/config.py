@@ -64,6 +64,8 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Config:
+    """The whole configuration of a server, read and checked."""
+
     settings: Settings = field(default_factory=Settings)
     endpoints: tuple[Endpoint, ...] = (Endpoint(),)
     durability: str = "commit"

@@ -22,10 +22,12 @@ from __future__ import annotations
 
 
 class StreamError(Exception):
-    pass
+    """Base class of everything that can be wrong with a stream."""
 
 
 class Invalid(StreamError):
+    """A setting, a name or an offset that cannot be right."""
+
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}")
         self.what = what
@@ -37,6 +39,8 @@ class UnreadableFile(Invalid):
 
 
 class Locked(StreamError):
+    """Another process writes to this log."""
+
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(f"another process writes here (pid {holder} holds {path})")
         self.path = path
@@ -44,18 +48,24 @@ class Locked(StreamError):
 
 
 class UnknownStream(StreamError):
+    """There is no stream of this name."""
+
     def __init__(self, stream: str) -> None:
         super().__init__(f"there is no stream {stream!r}")
         self.stream = stream
 
 
 class StreamGone(StreamError):
+    """The stream was deleted while it was read."""
+
     def __init__(self, stream: str) -> None:
         super().__init__(f"stream {stream!r} was deleted")
         self.stream = stream
 
 
 class UnknownPartition(StreamError):
+    """The stream has no such partition."""
+
     def __init__(self, stream: str, partition: str, partitions: int) -> None:
         super().__init__(
             f"stream {stream!r} has no partition {partition}: p0 to p{partitions - 1} exist"
@@ -66,6 +76,8 @@ class UnknownPartition(StreamError):
 
 
 class WrongEpoch(StreamError):
+    """The offsets belong to an earlier stream of the same name."""
+
     def __init__(self, stream: str, given: str, actual: str) -> None:
         super().__init__(
             f"these offsets are of another stream {stream!r}: epoch {given}, it has {actual} now"
@@ -76,6 +88,8 @@ class WrongEpoch(StreamError):
 
 
 class OffsetGone(StreamError):
+    """Retention has removed the records at this offset."""
+
     def __init__(self, stream: str, partition: int, offset: int, earliest: int) -> None:
         super().__init__(
             f"stream {stream!r} p{partition}: offset {offset} is no longer kept, "
@@ -88,6 +102,8 @@ class OffsetGone(StreamError):
 
 
 class OffsetAhead(StreamError):
+    """The offset has not been written yet."""
+
     def __init__(self, stream: str, partition: int, offset: int, end: int) -> None:
         super().__init__(
             f"stream {stream!r} p{partition}: offset {offset} is beyond the end, which is {end}"
@@ -99,6 +115,8 @@ class OffsetAhead(StreamError):
 
 
 class EndBeforeStart(StreamError):
+    """A range ends before it begins."""
+
     def __init__(self, stream: str, partition: int, start: int, end: int) -> None:
         super().__init__(
             f"stream {stream!r} p{partition}: the end {end} is before the start {start}"
@@ -123,6 +141,8 @@ class Damaged(StreamError):
 
 
 class CorruptBatch(Damaged):
+    """Bytes are no batch, or do not match their checksum."""
+
     def __init__(
         self,
         stream: str,
@@ -141,12 +161,16 @@ class CorruptBatch(Damaged):
 
 
 class MissingSegment(Damaged):
+    """A segment file is missing."""
+
     def __init__(self, stream: str, partition: int, offset: int, until: int, segment: str) -> None:
         super().__init__(stream, partition, offset, until, f"{segment} is missing")
         self.segment = segment
 
 
 class LostTail(Damaged):
+    """The log ends before the end that was promised."""
+
     def __init__(self, stream: str, partition: int, end: int, promised: int) -> None:
         super().__init__(
             stream, partition, end, promised, "the log ends here, but more was promised"
@@ -156,6 +180,8 @@ class LostTail(Damaged):
 
 
 class JournalBehind(Damaged):
+    """The log has more sealed records than the journal knows of."""
+
     def __init__(self, stream: str, partition: int, end: int, recorded: int) -> None:
         super().__init__(
             stream,

@@ -33,6 +33,8 @@ _PARTITION: Final = re.compile(r"p(0|[1-9]\d{0,8})")
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
+    """A position in each partition of a stream, with its epoch."""
+
     epoch: str
     ends: tuple[int, ...]  # a partition each
 

@@ -21,6 +21,8 @@ _RETAIN: Final = 4
 
 
 class Record(NamedTuple):
+    """One message of a stream, with its offset and times."""
+
     offset: int
     received_us: int
     event_us: int  # NULL: not known, and so below

@@ -28,6 +28,8 @@ _NO_TOPICS: Final = ("$share", "$stream", "$SYS")
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
+    """Name, filter, partitions and retention of a stream, checked."""
+
     name: str
     filter: str = ""  # the topics whose messages a broker puts here; empty: it puts none
     partitions: int = 1

@@ -41,6 +41,8 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 class Unreachable(StreamError):
+    """The server does not answer."""
+
     def __init__(self, url: str, why: str) -> None:
         super().__init__(f"{url}: {why}")
         self.url = url
@@ -48,6 +50,8 @@ class Unreachable(StreamError):
 
 
 class Rejected(StreamError):
+    """The server answered with an error."""
+
     def __init__(self, url: str, status: int, why: str) -> None:
         super().__init__(f"{url}: {why}")
         self.url = url
@@ -56,6 +60,8 @@ class Rejected(StreamError):
 
 
 class NotAllowed(StreamError):
+    """The server refused the token."""
+
     def __init__(self, url: str) -> None:
         super().__init__(f"{url}: the token is missing or wrong")
         self.url = url

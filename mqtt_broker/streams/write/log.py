@@ -36,6 +36,8 @@ _SYNCS_MAX: Final = 7  # and one in the thread that waits for all
 
 
 class Log:
+    """All streams under one directory, opened for writing."""
+
     def __init__(
         self, root: Path, disk: Disk, report: Report, lock: Lock, cache_bytes: int
     ) -> None:
