@@ -442,8 +442,8 @@ class Broker:
         journal = self.journal
         return (
             journal is not None
-            and journal.alongside is not None
-            and journal.alongside.waiting_bytes > self.settings.stream_bytes_max
+            and journal.participant is not None
+            and journal.participant.waiting_bytes > self.settings.stream_bytes_max
         )
 
     def on_committed(self, number: int, now: float) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from sessions.journal import packing, records
+from sessions.journal.participant import CommitParticipant
 from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
 from sessions.journal.transaction import Item as Item
 from sessions.journal.transaction import PendingCommit, PublishTransaction
@@ -52,21 +53,6 @@ class StoredQueue(Protocol):
         """Let the store alone have what it has, up to that group; True when that is enough."""
 
 
-class Alongside(Protocol):
-    """Files that are written with a group, before it: the telemetry log."""
-
-    @property
-    def has_new(self) -> bool:
-        """Whether anything came since the last `take`."""
-
-    @property
-    def waiting_bytes(self) -> int:
-        """What came and is not on disk."""
-
-    def take(self, number: int) -> bool:
-        """What came belongs to group `number`; False: nothing did."""
-
-
 def _raise(error: Exception) -> None:
     raise error
 
@@ -76,8 +62,8 @@ class Journal:
         "_entries",
         "_failed",
         "_gathered_bytes",
-        "_has_taken",
         "_interrupted",
+        "_is_assigned",
         "_is_continued",
         "_packed_bytes",
         "_placed",
@@ -86,7 +72,6 @@ class Journal:
         "_unfolded",
         "_unsent",
         "_waiting",
-        "alongside",
         "cancelled",
         "certain",
         "committed",
@@ -100,6 +85,7 @@ class Journal:
         "number",
         "on_bug",
         "part_bytes_max",
+        "participant",
         "records",
         "refused",
         "report",
@@ -125,7 +111,7 @@ class Journal:
         self.folded = number
         self.last_mid = last_mid
         self.last_sid = last_sid
-        self.alongside: Alongside | None = None
+        self.participant: CommitParticipant | None = None  # None: no stream
         self.current: PublishTransaction | None = None  # what deliveries belong to that happen now
         self.grown: dict[StoredQueue, None] = {}  # those with more in memory than they need
         self.wanted: list[StoredQueue] = []  # those that wait for a page of what is stored
@@ -143,7 +129,7 @@ class Journal:
             deque()
         )  # left out, and nobody was told
         self._is_continued = False  # what is packed next belongs to the group packed last
-        self._has_taken = False  # the files' part belongs to the next group
+        self._is_assigned = False  # the participant's part belongs to the next group
         self._stuck_since = 0.0
         self._interrupted: list[PublishTransaction] = []  # opened, and others inside of them
         self._placed: list[PublishTransaction] = []  # opened, and among the entries already
@@ -173,17 +159,21 @@ class Journal:
     @property
     def is_waiting(self) -> bool:
         """Whether there is anything to hand to the store, or to ask it for."""
-        return len(self) > 0 or len(self.wanted) > 0 or self.has_alongside
+        return len(self) > 0 or len(self.wanted) > 0 or self.participant_has_new
 
     @property
-    def has_alongside(self) -> bool:
-        """Whether files have something new that goes with the next group."""
-        return self._has_taken or (self.alongside is not None and self.alongside.has_new)
+    def participant_has_new(self) -> bool:
+        """Tell whether the participant has anything that goes with the next group."""
+        return self._is_assigned or (self.participant is not None and self.participant.has_new)
 
     @property
     def is_settled(self) -> bool:
         """Whether everything that was recorded is on disk."""
         return not self._entries and self.committed == self.number
+
+    def enlist(self, participant: CommitParticipant) -> None:
+        """Let the participant's part be written with the groups from now on."""
+        self.participant = participant
 
     # Messages.
 
@@ -353,7 +343,7 @@ class Journal:
         """
         try:
             self._hand_over()
-            if self._entries or self.has_alongside or self._is_continued:
+            if self._entries or self.participant_has_new or self._is_continued:
                 self._take_in(self._pack(now))
             self._hand_over()
         finally:
@@ -380,9 +370,9 @@ class Journal:
         is_whole = packed.count == len(self._entries)
         blobs = packed.blobs
         number = self.number + max(1, len(blobs))
-        if is_whole and self.alongside is not None and self.alongside.take(number):
-            self._has_taken = True
-        if not blobs and is_whole and (self._has_taken or self._is_continued):
+        if is_whole and self.participant is not None and self.participant.assign(number):
+            self._is_assigned = True
+        if not blobs and is_whole and (self._is_assigned or self._is_continued):
             blobs = [records.seal([])]
         sizes = [(self.number + place, len(blob)) for place, blob in enumerate(blobs, 1)]
         unsent = [(self.number + place, blob) for place, blob in enumerate(blobs, 1)]
@@ -416,7 +406,7 @@ class Journal:
         if blobs:
             self._is_continued = not is_whole
         if is_whole:
-            self._has_taken = False
+            self._is_assigned = False
             self.certain = self._gathered_bytes = 0
 
     def _hand_over(self) -> None:

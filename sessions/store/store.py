@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from sessions.journal.participant import CommitParticipant
 from sessions.journal.snapshot import Snapshot
 from sessions.journal.value_ranges import count
 from sessions.store import postgres_lock, salvage, schema, state_loader
@@ -38,7 +39,7 @@ from sessions.store.postgres_lock import take_lock
 from sessions.store.row_import import is_settled, mend_digests, settle
 from sessions.store.sqlite_files import CHECKED_BYTES_MAX, Damage, Files, Lock
 from sessions.store.worker import discard
-from sessions.store.writer import Beside, Writer
+from sessions.store.writer import Writer
 
 __all__ = ["Store", "StoreError"]
 
@@ -304,17 +305,12 @@ class Store:
         on_committed: Callable[[int], None],
         on_folded: Callable[[int], None],
         on_state: Callable[[str], None],
-        beside: Beside | None = None,
     ) -> None:
-        """All three are called from threads of the store. A state of "" means all is well.
-
-        `beside` has what belongs to groups and is not in them.
-        """
+        """All three are called from threads of the store. A state of "" means all is well."""
         self._on_committed = on_committed
         self._on_folded = on_folded
         self._on_state = on_state
         self._is_started = True
-        self._writer.beside = beside
         self._writer.folded(self._folded_to)
         for worker in (self._writer, self._folder, self._pager):
             worker.start()
@@ -328,6 +324,10 @@ class Store:
 
     def submit(self, number: int, blob: bytes, at: float) -> None:
         self._writer.submit(number, blob, at)
+
+    def enlist(self, participant: CommitParticipant) -> None:
+        """Write the participant's part with the groups that are submitted from now on."""
+        self._writer.enlist(participant)
 
     def forget_ends(self, name: str) -> None:
         """Nothing of that name is beside the journal any longer: with the next commit, or now."""

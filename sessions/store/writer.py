@@ -28,10 +28,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from errno import EDQUOT, ENOSPC
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine
 
+from sessions.journal.participant import CommitParticipant
 from sessions.journal.records import Corrupt, is_continued, seal
 from sessions.store.database import Database, execute, explain, insert, repeated
 from sessions.store.worker import ParticipantFailed, Worker
@@ -44,34 +45,14 @@ REMOVED_WITH_COMMIT: Final = 64
 REMOVED_IN_STEP: Final = 200
 IDLE_S: Final = 1.0
 # Groups that are safe without the database are told it after so long, or when they are so many.
-OWED_S: Final = 0.5
-OWED_MAX: Final = 1_000
+UNRECORDED_S: Final = 0.5
+UNRECORDED_MAX: Final = 1_000
 READ_GROUPS: Final = 16
 
-BESIDE: Final = "telemetry log"
+_PARTICIPANT: Final = "telemetry log"
 _EMPTY: Final = seal([])
 
 Group = tuple[int, float, bytes]  # number, at, data
-
-
-class Beside(Protocol):
-    """Files that belong to groups and are on disk before them: the telemetry log."""
-
-    def suffices(self, number: int) -> bool:
-        """Whether what belongs to groups up to this one is safe when it is written to stand alone.
-
-        After a crash it is then there, whatever the journal knows.
-        """
-
-    def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
-        """Put on disk what belongs to groups up to this one; the ends that the journal has not.
-
-        By name, as text. Repeated, it says the same ends, or later ones, until they are
-        committed. When it raises it may have written nothing, or anything beyond those ends.
-        """
-
-    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
-        """These ends are in the journal, or need not be yet."""
 
 
 class Writer(Worker):
@@ -89,7 +70,7 @@ class Writer(Worker):
         # Up to which number, and in the database; how many bytes.
         self._on_committed = on_committed
         self._prepare = prepare
-        self.beside: Beside | None = None
+        self._participant: CommitParticipant | None = None
         # An event is set when all before it is safe, a name is one whose ends are to be
         # forgotten, None only wakes the writer.
         self._queue: queue.SimpleQueue[Group | threading.Event | str | None] = queue.SimpleQueue()
@@ -99,8 +80,8 @@ class Writer(Worker):
         self._begun: list[Group] = []  # parts of a group that is not whole
         self._waiting: list[Group] = []  # not in the database; those that are safe come first
         self._waiting_bytes = 0  # of those that are not safe
-        self._owed = 0  # how many are safe, by what stands beside
-        self._owed_since = 0.0
+        self._unrecorded = 0  # how many are safe, by what stands beside
+        self._unrecorded_since = 0.0
         self._is_unsure = False
         self._is_stopping = False
         self._folded = removed_to
@@ -112,6 +93,10 @@ class Writer(Worker):
         self._recorded = last_number  # and in the database
 
     # From any thread.
+
+    def enlist(self, participant: CommitParticipant) -> None:
+        """Write the participant's part with the groups that are submitted from now on."""
+        self._participant = participant
 
     def submit(self, number: int, data: bytes, at: float) -> None:
         if number != self._submitted + 1:
@@ -166,7 +151,7 @@ class Writer(Worker):
     def _has_more(self) -> bool:
         """Whether anything is to be made safe, to be told, or to be forgotten."""
         return (
-            len(self._waiting) > self._owed
+            len(self._waiting) > self._unrecorded
             or len(self._forgotten) > 0
             or self._told != (self.last_number, self._recorded)
         )
@@ -174,7 +159,7 @@ class Writer(Worker):
     @property
     def _has_rest(self) -> bool:
         """Whether there is anything for which a commit is not in a hurry."""
-        return self._owed > 0 or self._removed_to < self._folded
+        return self._unrecorded > 0 or self._removed_to < self._folded
 
     def _gather(self) -> None:
         """Sleep until there is something to do, then take all that waits."""
@@ -216,13 +201,13 @@ class Writer(Worker):
     def _commit(self) -> None:
         self._gather_more()
         number = self._waiting[-1][0] if self._waiting else self.last_number
-        if self._is_enough_beside(number):
-            ends = self._write_beside(number, stands_alone=True)
-            self._owed_since = self._owed_since or time.monotonic()
-            self._settle(number, self._recorded, ends)
+        if self._is_durable_without_database(number):
+            ends = self._write_participant(number, stands_alone=True)
+            self._unrecorded_since = self._unrecorded_since or time.monotonic()
+            self._on_durable(number, self._recorded, ends)
             return
         connection = self.connect(self._database.journal)
-        ends = self._write_beside(number)
+        ends = self._write_participant(number)
         with connection.begin():
             groups = self._unsafe(connection) if self._is_unsure else self._waiting
             self._is_unsure = True
@@ -234,44 +219,44 @@ class Writer(Worker):
         self._removed_to = removed_to
         self._forgotten.clear()
         self._waiting.clear()
-        self._owed_since = 0.0
-        self._settle(number, number, ends)
+        self._unrecorded_since = 0.0
+        self._on_durable(number, number, ends)
 
-    def _is_enough_beside(self, number: int) -> bool:
+    def _is_durable_without_database(self, number: int) -> bool:
         """Whether all that is new is safe without the database."""
-        new = self._waiting[self._owed :]
+        new = self._waiting[self._unrecorded :]
         return (
-            self.beside is not None
+            self._participant is not None
             and len(new) > 0
             and all(group[2] == _EMPTY for group in new)
             and not (self._forgotten or self._flushed or self._is_unsure or self._is_stopping)
-            and self._owed < OWED_MAX
-            and not (self._owed and time.monotonic() - self._owed_since > OWED_S)
+            and self._unrecorded < UNRECORDED_MAX
+            and not (self._unrecorded and time.monotonic() - self._unrecorded_since > UNRECORDED_S)
             and self._folded - self._removed_to < REMOVED_WITH_COMMIT
-            and self._suffices(number)
+            and self._is_participant_durable(number)
         )
 
-    def _suffices(self, number: int) -> bool:
-        assert self.beside is not None
+    def _is_participant_durable(self, number: int) -> bool:
+        assert self._participant is not None
         try:
-            return self.beside.suffices(number)
+            return self._participant.is_durable_alone(number)
         except Exception as error:  # its reasons are its own, and it is tried again
-            raise ParticipantFailed(BESIDE, _explain(error)) from error
+            raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
 
-    def _settle(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
+    def _on_durable(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
         """What waited is safe, and in the database so far: tell those who wait for that."""
-        self._owed = len(self._waiting)
+        self._unrecorded = len(self._waiting)
         self._committed_bytes += self._waiting_bytes
         self._waiting_bytes = 0
         self.last_number = number
         self._recorded = recorded
         try:
-            if ends and self.beside is not None:
-                self.beside.commit(ends, stands_alone=recorded < number)
+            if ends and self._participant is not None:
+                self._participant.committed(ends, stands_alone=recorded < number)
         except Exception as error:
             # The groups are safe whoever was told of it; the ends are said again until they
             # are taken.
-            raise ParticipantFailed(BESIDE, _explain(error)) from error
+            raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
         finally:
             self._tell()
 
@@ -282,13 +267,13 @@ class Writer(Worker):
             self._told = self.last_number, self._recorded
             self._committed_bytes = 0
 
-    def _write_beside(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
-        if self.beside is None:
+    def _write_participant(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
+        if self._participant is None:
             return {}
         try:
-            return self.beside.write(number, stands_alone=stands_alone)
+            return self._participant.write(number, stands_alone=stands_alone)
         except Exception as error:  # its reasons are its own, and it is tried again
-            raise ParticipantFailed(BESIDE, _explain(error)) from error
+            raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
 
     def _unsafe(self, connection: Connection) -> list[Group]:
         """What waits, but for what an attempt has committed without our knowing."""

@@ -299,7 +299,7 @@ class Session:
         try:
             if not self._is_unwritten or self._writer.has_new:
                 self._number += 1
-                self._writer.take(self._number)
+                self._writer.assign(self._number)
             ends = self._writer.write(self._number)
         except (OSError, StreamError) as error:
             if not self._is_unwritten or is_last:
@@ -307,7 +307,7 @@ class Session:
             self._is_unwritten = True
             self._write_at = time.monotonic() + WRITE_AGAIN_S
             return False
-        self._writer.commit(ends)
+        self._writer.committed(ends)
         if self._is_unwritten:
             self._say("the log can be written again")
             self._is_unwritten = False

@@ -75,8 +75,8 @@ def fill(root: pathlib.Path, *, run: int) -> Log:
             writer.append(
                 stream, f"fleet/{device:04d}/telemetry", f"device{device:04d}", payloads, at_us
             )
-        writer.take(number)
-        writer.commit(writer.write(number))
+        writer.assign(number)
+        writer.committed(writer.write(number))
     return log
 
 

@@ -149,8 +149,8 @@ def fill(root: pathlib.Path, messages: int) -> None:
 
 
 def _write(writer: LogWriter, number: int) -> None:
-    writer.take(number)
-    writer.commit(writer.write(number, is_synced=False))
+    writer.assign(number)
+    writer.committed(writer.write(number))
 
 
 def bench_read(root: pathlib.Path, messages: int) -> None:

@@ -73,8 +73,8 @@ def write_log(root: Path, count: int) -> None:
             stream, f"plant/d{device}/telemetry", f"d{device}", [payload], at_ms * 1_000 + 20_000
         )
         if number % BATCH == BATCH - 1 or number == count - 1:
-            writer.take(number)
-            writer.commit(writer.write(number))
+            writer.assign(number)
+            writer.committed(writer.write(number))
     log.close()
 
 

@@ -78,8 +78,8 @@ class Fleet(threading.Thread):
                 self._stream, f"plant/d{device}/t", f"d{device}", [payload], int(now * 1e6)
             )
         self.count += count
-        self._writer.take(self.count)
-        self._writer.commit(self._writer.write(self.count))
+        self._writer.assign(self.count)
+        self._writer.committed(self._writer.write(self.count))
         self._marks.append((self.count, now))
 
     def ages(self, first: int, last: int, now: float) -> list[tuple[float, int]]:

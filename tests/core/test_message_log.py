@@ -12,6 +12,7 @@ from mqtt_broker.codec.packets import Ack, Disconnect, Publish, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.topics.names import matches
 from sessions.journal.journal import MEMORY, RELAXED
+from sessions.journal.participant import CommitParticipant
 from sessions.messages.message import Envelope
 from tests.core.peers import V5, V311, Peer, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -57,7 +58,7 @@ class Tape:
         return [row[-1] for row in self.rows]
 
 
-class Files:
+class Files(CommitParticipant):
     """The journal's side of a tape."""
 
     def __init__(self, tape: Tape) -> None:
@@ -71,13 +72,25 @@ class Files:
     def waiting_bytes(self) -> int:
         return self._tape.waiting_bytes
 
-    def take(self, number: int) -> bool:
+    def delay_s(self, now: float) -> float:
+        raise AssertionError("no store writes it")
+
+    def assign(self, number: int) -> bool:
         return self._tape.take_number(number)
+
+    def is_durable_alone(self, number: int) -> bool:
+        raise AssertionError("no store writes it")
+
+    def write(self, number: int, *, stands_alone: bool = False) -> dict[str, str]:
+        raise AssertionError("no store writes it")
+
+    def committed(self, ends: object, *, stands_alone: bool = False) -> None:
+        raise AssertionError("no store writes it")
 
 
 def taped(world: StoredWorld, text: str = "t/#") -> Tape:
     tape = Tape(world, text)
-    world.journal.alongside = Files(tape)
+    world.journal.enlist(Files(tape))
     return tape
 
 

@@ -117,7 +117,7 @@ def write_log(root: Path) -> tuple[Path, int]:
             stream, one.topic, one.client, [one.payload], received_us, properties=properties
         )
         assert taken == 1
-        writer.take(number)
-        writer.commit(writer.write(number))
+        writer.assign(number)
+        writer.committed(writer.write(number))
     log.close()
     return root, len(told)

@@ -118,8 +118,8 @@ class Writing:
 
     def commit(self) -> None:
         self._number += 1
-        self._writer.take(self._number)
-        self._writer.commit(self._writer.write(self._number))
+        self._writer.assign(self._number)
+        self._writer.committed(self._writer.write(self._number))
 
     def close(self) -> None:
         self._log.close()

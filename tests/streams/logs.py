@@ -33,6 +33,10 @@ def sent(record: Record) -> Sent:
     return Sent(record.topic, record.client_id, record.payload)
 
 
+def decoded(ends: Mapping[str, str]) -> dict[str, Offsets]:
+    return {name: Offsets.decode(text) for name, text in ends.items()}
+
+
 class Writing:
     """A log with its writer and its journal: the part of the broker that matters here."""
 
@@ -55,7 +59,7 @@ class Writing:
             disk=disk,
             cache_bytes=cache_bytes,
         )
-        self.writer = LogWriter(self.log)
+        self.writer = LogWriter(self.log, clock_us=lambda: self.now_us)
         self.journal: dict[str, Offsets] = dict(journal or {})
         self.number = 0
         self.now_us = START_US
@@ -77,27 +81,27 @@ class Writing:
             )
             assert taken == 1
 
-    def write(self) -> dict[str, Offsets]:
+    def write(self) -> dict[str, str]:
         """Into the log, and not into the journal."""
-        self.take()
+        self.assign()
         return self.writer.write(self.number)
 
-    def take(self) -> None:
+    def assign(self) -> None:
         self.number += 1
-        self.writer.take(self.number)
+        self.writer.assign(self.number)
 
     def write_alone(self) -> None:
         """All the way, and the journal does not hear of it."""
-        self.take()
-        assert self.writer.suffices(self.number, self.now_us)
+        self.assign()
+        assert self.writer.is_durable_alone(self.number)
         ends = self.writer.write(self.number, stands_alone=True)
-        self.writer.commit(ends, stands_alone=True)
+        self.writer.committed(ends, stands_alone=True)
 
     def commit(self) -> None:
         """All the way."""
         ends = self.write()
-        self.journal |= ends
-        self.writer.commit(ends)
+        self.journal |= decoded(ends)
+        self.writer.committed(ends)
 
     def put(self, *payloads: bytes, topic: str = "t", client_id: str = "c") -> None:
         """One batch."""

@@ -148,8 +148,8 @@ class Replays(StoredWorld):
 
     def flush_log(self) -> None:
         self.number += 1
-        self.writer.take(self.number)
-        self.writer.commit(self.writer.write(self.number))
+        self.writer.assign(self.number)
+        self.writer.committed(self.writer.write(self.number))
         self.replay.on_committed([NAME], self.now)
         self.settle()
 

@@ -19,7 +19,7 @@ from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.read.source import Source, stream_names
 from mqtt_broker.streams.read.verify import verify
 from tests.streams.disks import Mortal
-from tests.streams.logs import NAME, Sent, Writing, read
+from tests.streams.logs import NAME, Sent, Writing, decoded, read
 
 DAY_US: Final = 86_400_000_000
 Messages = list[tuple[int, Sent]]  # with their offsets
@@ -68,23 +68,21 @@ class Story:
         for place, message in enumerate(messages):
             self.pending[place % 2].append(message)
         writing.append(messages)
-        writing.take()
+        writing.assign()
         self.is_alone = (
-            self.stands_alone
-            and number % 5 > 0
-            and writing.writer.suffices(writing.number, writing.now_us)
+            self.stands_alone and number % 5 > 0 and writing.writer.is_durable_alone(writing.number)
         )
         self.alone += self.is_alone
         ends = writing.writer.write(writing.number, stands_alone=self.is_alone)
         self._moment()
         if not self.is_alone:
-            self.journal = {**self.journal, **ends}
+            self.journal = {**self.journal, **decoded(ends)}
         for partition in range(2):
             offset = self.logged[partition][-1][0] + 1 if self.logged[partition] else 0
             self.logged[partition] += enumerate(self.pending[partition], offset)
             self.pending[partition] = []
-            assert ends[NAME].ends[partition] == self.logged[partition][-1][0] + 1
-        writing.writer.commit(ends, stands_alone=self.is_alone)
+            assert decoded(ends)[NAME].ends[partition] == self.logged[partition][-1][0] + 1
+        writing.writer.committed(ends, stands_alone=self.is_alone)
 
 
 def check(root: Path, story: Story) -> None:
@@ -145,8 +143,8 @@ def test_what_is_sealed_is_on_disk_even_when_nobody_waited_for_it(tmp_path: Path
         writing.create(segment_bytes=4_096)
         for number in range(5):
             writing.append([Sent("t", "c", bytes([number]) * 5_000)])
-            writing.writer.take(number)
-            writing.writer.commit(writing.writer.write(number, is_synced=False))
+            writing.writer.assign(number)
+            writing.writer.committed(writing.writer.write(number))
         disk.image(tmp_path / "image", random.Random(1))
     with Writing(tmp_path / "image"):
         sealed = read(tmp_path / "image", until=4)

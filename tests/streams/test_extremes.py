@@ -25,6 +25,7 @@ from mqtt_broker.streams.format.event_times import TIME_US_MAX
 from mqtt_broker.streams.format.offsets import OFFSET_MAX, Offsets
 from mqtt_broker.streams.format.records import Record, as_dict, records
 from tests.streams.logs import NAME, Writing, read
+from tests.streams.logs import decoded as decoded_ends
 
 SEED: Final = seed_of("epoch", 255)
 LARGE_BYTES: Final = 5 << 20  # more than a batch is meant for
@@ -128,10 +129,10 @@ def test_what_a_crash_leaves(tmp_path: Path, stands_alone: bool) -> None:
             qos=record.qos, retain=record.retain, properties=record.section, is_promised=True,
         )  # fmt: skip
         assert taken == 1
-    assert writing.writer.take(1)
+    assert writing.writer.assign(1)
     ends = writing.writer.write(1, stands_alone=stands_alone)
     writing.log.close()  # and nobody was told of the ends but the journal, or not even that
-    journal = {} if stands_alone else ends
+    journal = {} if stands_alone else decoded_ends(ends)
     with Writing(tmp_path, journal):
         found = read(tmp_path)
     assert found == [row._replace(offset=at) for at, row in enumerate(wanted)]

@@ -15,7 +15,7 @@ from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.read.verify import verify
 from tests.streams.disks import Failing, Stuttering
-from tests.streams.logs import NAME, Sent, Writing, payloads, read, segments
+from tests.streams.logs import NAME, Sent, Writing, decoded, payloads, read, segments
 
 TRIES_MAX = 20
 
@@ -42,10 +42,10 @@ def story(writing: Writing) -> None:
             topic, payload = f"t{(number + device) % 5}", b"%06d" % (number * 3 + device)
             writing.append([Sent(topic, f"dev{device}", payload + bytes(250))])
         writing.number += 1
-        writing.writer.take(writing.number)
+        writing.writer.assign(writing.number)
         ends = until_done(lambda: writing.writer.write(writing.number))
-        writing.journal |= ends
-        writing.writer.commit(ends)
+        writing.journal |= decoded(ends)
+        writing.writer.committed(ends)
         writing.now_us += 1_000_000
         if number % 5 == 4:
             writing.log.maintain(writing.now_us)
@@ -139,7 +139,7 @@ def test_readers_are_told_later_when_the_end_cannot_be_written(tmp_path: Path) -
         writing.append([Sent("t", "c", b"one")])
         ends = writing.write()
         disk._failing = range(disk.calls + 1, disk.calls + 2)
-        writing.writer.commit(ends)
+        writing.writer.committed(ends)
         assert "readers are told later" in writing.lines[0]
         assert read(tmp_path) == []
         writing.log.maintain(writing.now_us)

@@ -125,8 +125,8 @@ def test_a_run_that_is_too_much_is_cut_and_what_there_is_no_room_for_is_dropped(
         for _ in range(2):
             tap.take_run(envelope, run_of("t/1", payloads), 1.0)
         assert dropped == [9]
-        writer.take(1)
-        writer.commit(writer.write(1))
+        writer.assign(1)
+        writer.committed(writer.write(1))
         assert [record.payload for record in read(tmp_path)] == payloads
 
 

@@ -17,7 +17,6 @@ from mqtt_broker.core import sys_topics
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.server.config.config import StartError
 from mqtt_broker.server.process.heartbeat import Heartbeat
-from mqtt_broker.server.services.log_linger import LogLinger
 from mqtt_broker.server.services.streams import StreamService
 from sessions.journal.journal import MODES, Journal, StoredQueue
 from sessions.journal.rows import DeliveryRow, MessageRow
@@ -77,7 +76,7 @@ class StorageService:
             last_sid=snapshot.last_sid,
         )
         self._timer: asyncio.TimerHandle | None = None
-        self._log_linger = LogLinger(config.settings.stream_bytes_max)
+        self._log_bytes_enough = config.settings.stream_bytes_max * 3 // 4
         self._logged_before = 0  # messages that the log had at the last flush,
         self._logged = 0  # and how many of them were new
         self._logged_enough = _LOGGED_MIN
@@ -94,13 +93,11 @@ class StorageService:
         restore(broker, self._snapshot, self._server.now())
         self.telemetry.replay.on_restored()
         self._snapshot = None
-        self.journal.alongside = self.telemetry.writer
         broker.store_figures = self._figures
         self._store.start(
             self._from_thread(self._on_committed),
             self._from_thread(self._on_folded),
             self._from_thread(self._on_state),
-            self.telemetry.beside,
         )
         self._heartbeat.start()
         self.after_turn()
@@ -137,8 +134,8 @@ class StorageService:
             self._flush()
         elif waiting:
             self._linger(LINGER_S)
-        elif self._timer is None and journal.has_alongside:
-            self._linger(max(LINGER_S, self._log_linger.left_s(self._server.now())))
+        elif self._timer is None and journal.participant_has_new:
+            self._linger(max(LINGER_S, self._participant_delay_s(self._server.now())))
         while journal.wanted:
             self._request(journal.wanted[-1])
             journal.wanted.pop()  # at last: what could not be asked for is asked again
@@ -162,12 +159,14 @@ class StorageService:
 
     def _end_linger(self) -> None:
         now = self._server.now()
-        is_log_due = self.journal.has_alongside and self._log_linger.is_over(
-            now, self.telemetry.writer.waiting_bytes
-        )
+        is_log_due = self.journal.participant_has_new and not self._participant_delay_s(now)
         if is_log_due or self._trouble or not self.journal.may_wait(now - LINGER_S):
             self._flush()
         self._server.end_turn()  # which sets the timer again for what is left
+
+    def _participant_delay_s(self, now: float) -> float:
+        participant = self.journal.participant
+        return 0.0 if participant is None else participant.delay_s(now)
 
     def _is_worth_it(self) -> bool:
         """Whether so much waits for the disk, and the disk for us, that company is not missed.
@@ -179,7 +178,8 @@ class StorageService:
         if journal.committed != journal.number:
             return False
         if not journal.certain:
-            return self.telemetry.writer.waiting_bytes > self._log_linger.bytes_enough
+            participant = journal.participant
+            return participant is not None and participant.waiting_bytes > self._log_bytes_enough
         if logged := self._logged_messages():
             return logged >= self._logged_enough
         return journal.certain >= _CERTAIN_MAX
@@ -203,7 +203,6 @@ class StorageService:
             self._on_trouble(f"journal: {_explain(error)}")
             return
         self._on_trouble("")
-        self._log_linger.end()
         self._logged = self._logged_messages()
         self._logged_before += self._logged
 
@@ -226,7 +225,8 @@ class StorageService:
     def _on_committed(self, number: int) -> None:
         guard = self._server.guard
         guard(lambda: self._server.broker.on_committed(number, self._server.now()))
-        guard(self.telemetry.on_committed)
+        if self.journal.participant is not None:
+            guard(self.telemetry.on_committed)
         under_way = self._logged + self._logged_messages()
         self._logged_enough = max(_LOGGED_MIN, under_way * 7 // 8)
         if self._timer is None or self._is_worth_it():  # its moment passed while the store was busy

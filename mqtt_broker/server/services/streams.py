@@ -1,7 +1,7 @@
 """The telemetry log wired to the broker: streams that are configured, written to and looked after.
 
 What a tap took is written by the store's thread, before the group of the journal it belongs to
-(`streams.beside`). What may wait for the disk for long has threads of its own: making and
+(`streams.write.writer`). What may wait for the disk for long has threads of its own: making and
 deleting streams, sealing, retention, compaction, and the reading of those who replay.
 """
 
@@ -23,7 +23,6 @@ from mqtt_broker.streams.format.errors import Invalid, JournalBehind, LostTail, 
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.replay.service import ReplayLimits, ReplayService
-from mqtt_broker.streams.write.commit_participant import Beside
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.topic_writer import StreamTaps
@@ -79,10 +78,11 @@ class StreamService:
             ) from None
         except (StreamError, OSError) as error:
             raise StartError(f"telemetry log: {error}") from None
-        self.writer = LogWriter(self.log, 2 * config.settings.stream_bytes_max)
-        self._replay: ReplayService | None = None
         self._changed: deque[str] = deque()  # streams with more committed than readers were told
-        self.beside = Beside(self.writer, self._changed.extend)
+        self.writer = LogWriter(
+            self.log, 2 * config.settings.stream_bytes_max, on_committed=self._changed.extend
+        )
+        self._replay: ReplayService | None = None
         self._changing = ThreadPoolExecutor(1, "fleetmq-streams")
         self._reading = ThreadPoolExecutor(READERS, "fleetmq-replay")
         self._is_over = threading.Event()
@@ -201,6 +201,9 @@ class StreamService:
         self._retap(stream.settings.filter, "" if before is None else before.filter)
 
     def _retap(self, *filters: str) -> None:
+        if self._journal.participant is None and self.log.streams:
+            self._store.enlist(self.writer)
+            self._journal.enlist(self.writer)
         self._taps.set(self.log.streams.values())
         for text in filters:
             if text:

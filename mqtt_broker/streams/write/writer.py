@@ -1,28 +1,33 @@
-"""The way of messages from the event loop into the log, and of its ends back to readers.
+"""Carry messages from the event loop into the log, and tell readers when they may read them.
 
-    on the loop             append(...)       columns grow in memory; nothing waits
-                            take(number)      what came so far belongs to journal group `number`
-    in the store's thread   write(number)     all that was taken up to it is on disk; its ends
-                                              go into the journal with the group
-    after the group is safe commit(ends)      readers may have it
+    on the loop             append(...)        columns grow in memory; nothing waits
+                            assign(number)     what came so far belongs to journal group `number`
+    in the store's thread   write(number)      everything assigned up to it is on disk; its ends
+                                               go into the journal with the group
+    after the group is safe committed(ends)    readers may have it
 
-What has no QoS 2 in it needs no word of the journal (`suffices`): it may be written to stand
-alone, which recovery believes, and the journal is told later. QoS 2 stands in the log once
+Records of QoS 0 and 1 need no word of the journal (`is_durable_alone`): they may be written to
+stand alone, which recovery believes, and the journal is told later. QoS 2 stands in the log once
 because the journal says which of it was answered.
 
-`write` that fails has written nothing: what it was to write is kept, and goes with the next call.
-`write` that is repeated returns the same ends: nothing is written twice. So the order of the
+A `write` that fails has written nothing: its records are kept, and go with the next call. A
+`write` that is repeated returns the same ends and writes nothing twice. So the order of the
 design holds whatever dies when: log, journal, acknowledgement.
 
-What waits is bounded: `append` takes as many messages of a run as there is room for, and says
-how many. When nothing waits it takes one, however large.
+The memory of records that wait is bounded: `append` takes as many messages of a run as there is
+room for, and returns how many. When nothing waits it takes one, however large.
+
+Nobody waits for QoS 0 to be on disk, so its records share a commit (`delay_s`): those of
+`DELAY_S` go together. While a burst pours in, writing it would take its time from those who
+deliver it, so it goes when the burst is over.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from mqtt_broker.streams.format.batch_builder import (
@@ -39,30 +44,55 @@ from mqtt_broker.streams.write.partition import Partition
 from mqtt_broker.streams.write.stream import Stream
 
 WAITING_BYTES_MAX: Final = 64 << 20
+DELAY_S: Final = 0.1  # that records of QoS 0 wait for others
 _RETAIN: Final = 4
 _QOS2: Final = 2
 _NO_TIMES: Final[Sequence[int]] = ()
 Filling = dict[Partition, list[BatchBuilder]]
 
 
-class LogWriter:
-    """One writer a log. `append` and `take` are one thread's, `write` and `commit` another's."""
+def _now_us() -> int:
+    return time.time_ns() // 1_000
 
-    def __init__(self, log: Log, waiting_bytes_max: int = WAITING_BYTES_MAX) -> None:
+
+def _nobody(names: Iterable[str]) -> None:
+    pass
+
+
+class LogWriter:
+    """The one writer of a log: a `CommitParticipant` of the journal.
+
+    `append` and `assign` belong to one thread, `write` and `committed` to another.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        *,
+        on_committed: Callable[[Iterable[str]], None] = _nobody,
+        clock_us: Callable[[], int] = _now_us,
+    ) -> None:
+        """`on_committed` is told, in the writing thread, which streams have more to be read."""
         self._log = log
+        self._on_committed = on_committed
+        self._clock_us = clock_us
         self.waiting_bytes_max = waiting_bytes_max
+        self._burst_bytes = waiting_bytes_max // 16  # more than that in one delay is a burst
         # Of the loop.
         self._filling: Filling = {}
         self._added_bytes = 0
         self._has_qos2 = False
-        self.messages = 0  # taken by append, ever
+        self._due_at = 0.0  # when the delay is over; 0: nothing is delayed
+        self._due_bytes = 0  # that waited when the last delay was over
+        self.messages = 0  # that `append` ever took
         self.messages_refused = 0
-        # Between both.
-        self._taken: deque[tuple[int, Filling, bool]] = deque()
+        # Shared by both threads.
+        self._assigned: deque[tuple[int, Filling, bool]] = deque()
         # Of the writing thread.
         self._writing: Filling = {}
         self._written_bytes = 0
-        self._unsaid = {  # with more in it than the journal knows
+        self._unrecorded = {  # streams with more in them than the journal knows
             name: stream for name, stream in log.streams.items() if not stream.is_recorded
         }
         self._needs_journal = False  # what was written, or is being written, and not committed
@@ -70,12 +100,12 @@ class LogWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        """What was appended and is not on disk."""
+        """Bytes that were appended and are not on disk."""
         return self._added_bytes - self._written_bytes
 
     @property
     def has_new(self) -> bool:
-        """Whether `take` would find anything."""
+        """Tell whether anything came that no group was assigned to."""
         return bool(self._filling)
 
     # On the loop.
@@ -215,55 +245,64 @@ class LogWriter:
             builders.append(BatchBuilder())
         return builders[-1]
 
-    def take(self, number: int) -> bool:
-        """What came so far belongs to this group of the journal; False: nothing did."""
+    def delay_s(self, now: float) -> float:
+        """Return how long what came may wait for more to share its commit; 0: no longer."""
+        if not self._due_at:
+            self._due_at = now + DELAY_S
+        elif now >= self._due_at:
+            waiting = self.waiting_bytes
+            if waiting - self._due_bytes < self._burst_bytes:
+                return 0.0
+            self._due_bytes = waiting
+            self._due_at = now + DELAY_S
+        return self._due_at - now
+
+    def assign(self, number: int) -> bool:
+        """Let everything that came so far belong to group `number`; False: nothing did."""
+        self._due_at = 0.0
+        self._due_bytes = 0
         if not self._filling:
             return False
-        self._taken.append((number, self._filling, self._has_qos2))
+        self._assigned.append((number, self._filling, self._has_qos2))
         self._filling = {}
         self._has_qos2 = False
         return True
 
     # In the store's thread.
 
-    def suffices(self, number: int, now_us: int) -> bool:
-        """Whether what was taken for groups up to this one may stand alone.
+    def is_durable_alone(self, number: int) -> bool:
+        """Tell whether the records of groups up to this one may stand alone.
 
-        Not when a segment is to be sealed: the journal has to know all in it.
+        They may not when a segment is to be sealed: the journal has to know everything in it.
         """
+        now_us = self._clock_us()
         with self._lock, self._log.lock:
             self._gather(number)
             if self._needs_journal:
                 return False
             return not any(partition.wants_record(now_us) for partition in self._writing)
 
-    def write(
-        self, number: int, *, is_synced: bool = True, stands_alone: bool = False
-    ) -> dict[str, Offsets]:
-        """Put on disk what was taken for groups up to this one; the ends the journal has not.
-
-        Without `is_synced` a crash of the machine, not of the process, may lose it.
-        """
+    def write(self, number: int, *, stands_alone: bool = False) -> dict[str, str]:
+        """Write the records of groups up to this one to disk; return the ends the journal lacks."""
         with self._lock, self._log.lock:
             self._gather(number)
             if self._writing:
                 self._needs_journal = self._needs_journal or not stands_alone
                 for partition, builders in self._writing.items():
                     partition.write(builders, stands_alone=stands_alone)
-                if is_synced:
-                    self._log.sync(list(self._writing))
+                self._log.sync(list(self._writing))
                 self._settle()
             streams = self._log.streams
             return {
-                name: stream.ends()
-                for name, stream in self._unsaid.items()
+                name: stream.ends().text()
+                for name, stream in self._unrecorded.items()
                 if streams.get(name) is stream  # else it was deleted
             }
 
     def _gather(self, number: int) -> None:
         """Join what was taken in several groups: larger batches, and one write a partition."""
-        while self._taken and self._taken[0][0] <= number:
-            _, filling, has_qos2 = self._taken.popleft()
+        while self._assigned and self._assigned[0][0] <= number:
+            _, filling, has_qos2 = self._assigned.popleft()
             self._needs_journal = self._needs_journal or has_qos2
             for partition, builders in filling.items():
                 waiting = self._writing.setdefault(partition, [])
@@ -285,20 +324,22 @@ class LogWriter:
             self._log.recent.add(partition.path, begin, partition.active.size)
             self._written_bytes += sum(builder.held_bytes for builder in builders)
             stream = self._log.streams[partition.where.stream]
-            self._unsaid[stream.name] = stream
+            self._unrecorded[stream.name] = stream
         self._writing = {}
 
-    def commit(self, ends: Mapping[str, Offsets], *, stands_alone: bool = False) -> None:
-        """These ends, which `write` returned, are safe, and in the journal unless they stand alone.
+    def committed(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
+        """Let readers go up to these ends, which `write` returned.
 
-        When a file cannot be written, readers are told later; the commit stands.
+        They are in the journal, unless the records stand alone. When a file cannot be written,
+        readers are told later; the commit stands.
         """
         with self._lock, self._log.lock:
             self._needs_journal = False
-            for name, offsets in ends.items():
+            for name, text in ends.items():
+                offsets = Offsets.decode(text)
                 stream = self._log.streams.get(name)
                 if stream is None or stream.epoch != offsets.epoch:
-                    self._unsaid.pop(name, None)
+                    self._unrecorded.pop(name, None)
                     continue
                 try:
                     stream.commit(offsets)
@@ -308,7 +349,8 @@ class LogWriter:
                     continue
                 stream.record(offsets)
                 if stream.is_recorded:
-                    self._unsaid.pop(name, None)
+                    self._unrecorded.pop(name, None)
+        self._on_committed(ends)
 
 
 def _size(each: int, payloads: Sequence[bytes], payload_bytes: int) -> int:

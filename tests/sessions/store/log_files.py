@@ -1,7 +1,7 @@
 """What stands beside a journal in tests: a telemetry log that is nothing but its ends.
 
-It keeps the promises of `sessions.store.writer.Beside`, fails where it is told to, and knows what
-the journal has to say of it after any group.
+It keeps the promises of `sessions.journal.participant` towards the store, fails where it is told
+to, and knows what the journal has to say of it after any group.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from errno import ENOSPC
 
 from sessions.journal import records
-from tests.sessions.store.places import Watch, rows_of
+from tests.sessions.store.places import StorePart, Watch, rows_of
 
 EMPTY = records.seal([])
 
 
-class LogFiles:
+class LogFiles(StorePart):
     def __init__(self) -> None:
         self.appended: list[tuple[int, str, int]] = []  # group, stream, how many messages
         self.written = 0  # up to which group
-        self.committed: dict[str, str] = {}
+        self.known: dict[str, str] = {}  # ends that are in the journal
         self.calls = 0  # stages that were reached: each may fail
         self.fails: Callable[[str, int], bool] = lambda stage, call: False
         self.error: Exception = OSError(ENOSPC, "No space left on device")
@@ -43,7 +43,7 @@ class LogFiles:
                     found[name] = found.get(name, 0) + messages
         return {name: str(end) for name, end in found.items()}
 
-    def suffices(self, number: int) -> bool:
+    def is_durable_alone(self, number: int) -> bool:
         return self.may_stand_alone
 
     def write(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
@@ -53,14 +53,14 @@ class LogFiles:
         self.written = number
         self._reach("written")
         ends = self.ends(number)
-        return {name: end for name, end in ends.items() if end != self.committed.get(name)}
+        return {name: end for name, end in ends.items() if end != self.known.get(name)}
 
-    def commit(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
+    def committed(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
         self._reach("commit")
         if not stands_alone:
             recorded = self.recorded()
             assert {name: recorded.get(name) for name in ends} == ends, "not in the journal"
-            self.committed.update(ends)
+            self.known.update(ends)
         self._reach("committed")
 
     def recorded(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ It has the calls of `sessions.store.store.Store` and does nothing by itself: `co
     store.commit()                     # safe: on_committed(1)
     store = store.crash()              # what was only submitted is gone
 
-Files beside it (`start(..., beside)`) are asked and told as the real store does it: when they
+A participant (`enlist`) is asked and told as the real store does it: when they
 fail, nothing is committed and `state` says so.
 
 What records mean is written here a second time, one by one and without runs, so that the two
@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sessions.journal.participant import CommitParticipant
 from sessions.journal.records import (
     Completed,
     Cursor,
@@ -52,7 +53,6 @@ from sessions.journal.rows import (
     SubscriptionRow,
 )
 from sessions.journal.snapshot import Snapshot
-from sessions.store.writer import Beside
 
 Page = list[tuple[DeliveryRow, MessageRow]]
 
@@ -276,7 +276,7 @@ class MemoryStore:
         self._on_committed: Callable[[int], None] = _nobody
         self._on_folded: Callable[[int], None] = _nobody
         self._on_state: Callable[[str], None] = _nobody
-        self._beside: Beside | None = None
+        self._participant: CommitParticipant | None = None
         self._forgotten: list[str] = []
         self._last = self._tables.last_number
         self.state = ""
@@ -305,12 +305,13 @@ class MemoryStore:
         on_committed: Callable[[int], None],
         on_folded: Callable[[int], None],
         on_state: Callable[[str], None],
-        beside: Beside | None = None,
     ) -> None:
         self._on_committed = on_committed
         self._on_folded = on_folded
         self._on_state = on_state
-        self._beside = beside
+
+    def enlist(self, participant: CommitParticipant) -> None:
+        self._participant = participant
 
     def submit(self, number: int, blob: bytes, at: float) -> None:
         if number != self._last + 1:
@@ -357,9 +358,9 @@ class MemoryStore:
         if self.state or not count:
             return
         ends: Mapping[str, str] = {}
-        if self._beside is not None:
+        if self._participant is not None:
             try:
-                ends = self._beside.write(self._submitted[count - 1][0])
+                ends = self._participant.write(self._submitted[count - 1][0])
             except Exception as error:
                 self._on_state(f"telemetry log: {error}")
                 return
@@ -371,8 +372,8 @@ class MemoryStore:
         self._forgotten.clear()
         self._tables.stream_ends.update(ends)
         self.commits += 1
-        if ends and self._beside is not None:
-            self._beside.commit(ends)
+        if ends and self._participant is not None:
+            self._participant.committed(ends)
         self._on_committed(self._journal[-1][0])
 
     def _whole(self) -> int:

@@ -11,11 +11,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from sessions.journal import records
+from sessions.journal.participant import CommitParticipant
 from sessions.journal.rows import SessionRow
 from sessions.journal.snapshot import Snapshot
 from sessions.store.state_loader import read_page
 from sessions.store.store import Store
-from sessions.store.writer import Beside
 from tests.sessions.store.histories import History
 from tests.sessions.store.memory_store import Page, Tables
 
@@ -46,21 +46,40 @@ class Place:
             store.abandon()
 
 
+class StorePart(CommitParticipant):
+    """A participant of which only the store's part is called: there is no journal."""
+
+    @property
+    def has_new(self) -> bool:
+        raise AssertionError("no journal asks it")
+
+    @property
+    def waiting_bytes(self) -> int:
+        raise AssertionError("no journal asks it")
+
+    def delay_s(self, now: float) -> float:
+        raise AssertionError("no journal asks it")
+
+    def assign(self, number: int) -> bool:
+        raise AssertionError("no journal asks it")
+
+
 class Watch:
     """Starts a store, hands it groups and knows what it said."""
 
-    def __init__(self, store: Store, beside: Beside | None = None) -> None:
+    def __init__(self, store: Store, participant: CommitParticipant | None = None) -> None:
         self.store = store
         self.number = store.snapshot().last_number
         self.committed = [self.number]
         self.folded = [self.number]
         self.states = [""]
         self._news = threading.Condition()
+        if participant is not None:
+            store.enlist(participant)
         store.start(
             self._teller(self.committed),
             self._teller(self.folded),
             self._teller(self.states),
-            beside,
         )
 
     def _teller(self, said: list[Any]) -> Callable[[Any], None]:

@@ -16,7 +16,7 @@ from sessions.journal import records
 from sessions.store import worker, writer
 from sessions.store.store import Store
 from tests.sessions.store.log_files import EMPTY, LogFiles
-from tests.sessions.store.places import Place, Watch, rows_of, session_row
+from tests.sessions.store.places import Place, StorePart, Watch, rows_of, session_row
 from tests.sessions.store.sabotage import sabotaged
 
 CALLS_MAX = 400
@@ -34,7 +34,7 @@ def begin(place: Place, files: LogFiles) -> Watch:
     # journal does not know is gone.
     number = store.snapshot().last_number
     files.appended = [one for one in files.appended if one[0] <= number]
-    files.committed = dict(store.snapshot().stream_ends)
+    files.known = dict(store.snapshot().stream_ends)
     files.written = number
     files.watch = watch = Watch(store, files)
     return watch
@@ -66,15 +66,15 @@ def test_log_then_journal_then_readers_then_acknowledgements(place: Place) -> No
             connection.execution_options(sqlite_reads=True)
             return [row[0] for row in rows_of(connection, "number", "journal")]
 
-    class Seen:
-        def suffices(self, number: int) -> bool:
+    class Seen(StorePart):
+        def is_durable_alone(self, number: int) -> bool:
             return False
 
         def write(self, number: int, *, stands_alone: bool = False) -> dict[str, str]:
             said.append(("write", (number, numbers())))
             return {"telemetry": "7"}
 
-        def commit(self, ends: object, *, stands_alone: bool = False) -> None:
+        def committed(self, ends: object, *, stands_alone: bool = False) -> None:
             said.append(("commit", (ends, numbers())))
 
     def on_committed(number: int) -> None:
@@ -82,7 +82,8 @@ def test_log_then_journal_then_readers_then_acknowledgements(place: Place) -> No
         done.set()
 
     store._writer._gather_more = lambda: None  # type: ignore[method-assign]
-    store.start(on_committed, lambda _: None, lambda _: None, Seen())
+    store.enlist(Seen())
+    store.start(on_committed, lambda _: None, lambda _: None)
     store.submit(1, EMPTY, 1.0)
     assert done.wait(10)
     store.abandon()
@@ -100,7 +101,7 @@ def test_ends_are_there_after_a_stop_and_after_a_crash(place: Place) -> None:
     submit(watch, files, "telemetry")
     submit(watch, files)
     watch.until_committed()
-    assert files.committed == {"telemetry": "6", "other": "3"} == files.recorded()
+    assert files.known == {"telemetry": "6", "other": "3"} == files.recorded()
     check(place, files)
     watch = begin(place, files)
     submit(watch, files, "telemetry")
@@ -171,10 +172,10 @@ def test_readers_who_cannot_be_told_hold_up_nobody(place: Place) -> None:
         submit(watch, files, "telemetry")
         watch.until_committed()
         watch.until_state("telemetry log: disk full")
-    assert files.committed == {}
+    assert files.known == {}
     assert files.recorded() == {"telemetry": "15"}
     files.fails = lambda stage, call: False
-    watch.until(lambda: files.committed == {"telemetry": "15"} and not watch.states[-1])
+    watch.until(lambda: files.known == {"telemetry": "15"} and not watch.states[-1])
     assert watch.committed == sorted(set(watch.committed))
     check(place, files)
 
@@ -218,7 +219,7 @@ def test_a_commit_that_nobody_heard_of_and_more_behind_it(place: Place) -> None:
     assert sabotage.calls > 1
     assert lost.is_set()
     watch.until_state("")
-    assert files.committed == {"telemetry": "9", "other": "3"} == files.recorded()
+    assert files.known == {"telemetry": "9", "other": "3"} == files.recorded()
     check(place, files)
 
 
@@ -236,7 +237,7 @@ def live(watch: Watch, files: LogFiles) -> None:
     assert watch.store.stop(20)
     assert watch.committed == sorted(set(watch.committed))
     assert watch.states[-1] == ""
-    assert files.committed == files.ends(watch.number)
+    assert files.known == files.ends(watch.number)
 
 
 @pytest.mark.parametrize("stands_alone", [False, True], ids=["", "alone"])
@@ -281,7 +282,7 @@ def test_the_nth_stage_of_the_log_fails(place: Place, stands_alone: bool) -> Non
 def test_groups_without_records_are_safe_before_the_database_hears_of_them(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "OWED_S", 3600.0)
+    monkeypatch.setattr(writer, "UNRECORDED_S", 3600.0)
     monkeypatch.setattr(writer, "IDLE_S", 3600.0)
     files = LogFiles()
     files.may_stand_alone = True
@@ -311,7 +312,7 @@ def test_the_database_hears_of_them_after_a_while(
     watch.until_folded()
     assert files.alone == 1 and files.recorded() == {"telemetry": "3"}
     monkeypatch.setattr(writer, "IDLE_S", 3600.0)
-    monkeypatch.setattr(writer, "OWED_MAX", 2)
+    monkeypatch.setattr(writer, "UNRECORDED_MAX", 2)
     for _ in range(5):
         submit(watch, files, "telemetry")
         watch.until_committed()
@@ -387,7 +388,7 @@ def test_what_comes_again_under_a_forgotten_name_stays(place: Place) -> None:
     watch.store.forget_ends("telemetry")
     watch.until_state("telemetry log: disk full")
     files.appended.clear()
-    files.committed.clear()
+    files.known.clear()
     files.append(watch.number + 1, "telemetry", 1)
     watch.submit(EMPTY)
     files.fails = lambda stage, call: False

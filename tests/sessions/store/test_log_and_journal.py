@@ -17,7 +17,6 @@ from mqtt_broker.streams.format.records import records
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
-from mqtt_broker.streams.write.commit_participant import Beside
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 from sessions.store import worker, writer
@@ -52,9 +51,9 @@ class Broker:
                     StreamSettings(name, partitions=partitions, segment_bytes=segment_bytes)
                 )
         self.partitions = [one for stream in self.log.streams.values() for one in stream.partitions]
-        self.writer = LogWriter(self.log)
         # Times here are the numbers of groups.
-        self.watch = Watch(self.store, Beside(self.writer, clock_us=lambda: self.watch.number))
+        self.writer = LogWriter(self.log, clock_us=lambda: self.watch.number)
+        self.watch = Watch(self.store, self.writer)
 
     def publish(self, published: dict[int, list[tuple[str, str, bytes]]], qos: int) -> None:
         """One group's."""
@@ -67,7 +66,7 @@ class Broker:
             taken = self.writer.append(stream, "t", client, payloads, number, qos=qos)
             assert taken == 3
             group += [(name, client, payload) for payload in payloads]
-        self.writer.take(number)
+        self.writer.assign(number)
         self.watch.submit(EMPTY)
 
     def die(self) -> None:
@@ -103,7 +102,7 @@ def test_what_is_in_the_log_is_what_the_journal_has(place: Place, tmp_path: Path
 @pytest.fixture
 def owing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal hears of what stands alone only when it has to."""
-    monkeypatch.setattr(writer, "OWED_S", 3600.0)
+    monkeypatch.setattr(writer, "UNRECORDED_S", 3600.0)
     monkeypatch.setattr(writer, "IDLE_S", 3600.0)
 
 
@@ -128,7 +127,7 @@ def test_what_stands_alone_is_there_whatever_the_journal_knows(
                 for qos in (1, 2, 1):
                     broker.publish({}, qos)
                 broker.writer.append(broker.log.stream("other"), "t", "a", [b""], 1, qos=2)
-                broker.writer.take(broker.watch.number + 1)
+                broker.writer.assign(broker.watch.number + 1)
                 broker.watch.submit(EMPTY)
                 broker.watch.until_state("journal: ")
                 broker.die()

@@ -86,7 +86,7 @@ def logged(state: tuple[Place, Ledger]) -> Place:
         log.append(watch.number + 1, name, 3)
         watch.submit(EMPTY)
     watch.until_committed()
-    assert log.committed == ENDS
+    assert log.known == ENDS
     files.close()
     return files
 
