@@ -22,14 +22,14 @@ from hmac import compare_digest
 from types import TracebackType
 from typing import Final, Self
 
+from mqtt_broker.client.errors import Unsendable
 from mqtt_broker.client.protocol import (
-    Answered,
     ClientProtocol,
     Closed,
     Connected,
     Event,
     Published,
-    Unsendable,
+    RequestAcknowledged,
 )
 from mqtt_broker.client.protocol import Message as ReceivedMessage
 from mqtt_broker.codec import properties as prop
@@ -334,7 +334,7 @@ class Publisher(_Client):
         if done.done():  # its caller was cancelled
             return
         if event.reason >= reasons.UNSPECIFIED_ERROR:
-            done.set_exception(PublishRefused(event.topic, event.reason, event.why))
+            done.set_exception(PublishRefused(event.topic, event.reason, event.reason_string))
         else:
             done.set_result(None)
 
@@ -370,7 +370,7 @@ class _Subscriber(_Client):
 
     def accept(self, message: ReceivedMessage) -> None:
         """Acknowledge the message."""
-        self._protocol.accept(message)
+        self._protocol.acknowledge(message)
         self.schedule()
 
     @property
@@ -385,10 +385,10 @@ class _Subscriber(_Client):
         if isinstance(event, ReceivedMessage):
             self.messages.append(event)
             self.arrived.set()
-        elif isinstance(event, Answered) and not self._suback.done():
+        elif isinstance(event, RequestAcknowledged) and not self._suback.done():
             for text, reason in zip(self._filters, event.reasons, strict=True):
                 if reason >= reasons.UNSPECIFIED_ERROR:
-                    self._suback.set_exception(SubscribeRefused(text, reason, event.why))
+                    self._suback.set_exception(SubscribeRefused(text, reason, event.reason_string))
                     return
             self._suback.set_result(None)
 

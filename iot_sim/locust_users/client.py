@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as paho
 from locust.env import Environment
@@ -23,10 +22,10 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from iot_sim.devices.device import Publication
 from iot_sim.judge import stamps
+from mqtt_broker.client.url import BrokerUrl, InvalidUrl, parse_url
 
 REQUEST_TYPE: Final = "MQTT"
 TIMEOUT_S: Final = 10.0
-PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
 class Refused(Exception):
@@ -50,7 +49,11 @@ class Connection:
         self.on_message: Callable[[Publication], None] = lambda message: None
         self.on_stamped: Callable[[str, str, int, bool, int], None] | None = None
         self._fire = environment.events.request.fire
-        self._target = urlsplit(url)
+        self._broker: BrokerUrl | InvalidUrl
+        try:
+            self._broker = parse_url(url, ("mqtt", "mqtts"))
+        except InvalidUrl as error:  # reported by `connect`, where Locust sees it
+            self._broker = error
         self._session_expiry_s = session_expiry_s
         self._keep_alive_s = keep_alive_s
         self._is_clean = is_clean
@@ -72,13 +75,11 @@ class Connection:
         client.on_message = self._on_message
         if will is not None:
             client.will_set(will.topic, will.payload, will.qos, will.retain)
-        if self._target.username is not None:
-            password = self._target.password
-            client.username_pw_set(
-                unquote(self._target.username), None if password is None else unquote(password)
-            )
-        if self._target.scheme == "mqtts":
-            client.tls_set()
+        if isinstance(self._broker, BrokerUrl):
+            if self._broker.username is not None:
+                client.username_pw_set(self._broker.username, self._broker.password)
+            if self._broker.is_tls:
+                client.tls_set()
 
     # What users do.
 
@@ -87,13 +88,12 @@ class Connection:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._session_expiry_s
         begin = time.perf_counter()
-        target = self._target
         try:
-            if target.scheme not in PORTS or not target.hostname:
-                raise ValueError("--host is mqtt://host[:port] or mqtts://host[:port]")
+            if isinstance(self._broker, InvalidUrl):
+                raise self._broker
             self._client.connect(
-                target.hostname,
-                target.port or PORTS[target.scheme],
+                self._broker.host,
+                self._broker.port,
                 self._keep_alive_s,
                 clean_start=self._is_clean,
                 properties=properties,

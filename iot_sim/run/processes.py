@@ -23,15 +23,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from iot_sim.fleet.engine import Clock, Target
 from iot_sim.judge.outcome import Outcome, Sample
 from iot_sim.run.process import NotReady, Part, Run
 from iot_sim.scenarios.scenario import Scenario, check_rate
 from iot_sim.scenarios.tables import ScenarioError
+from mqtt_broker.client.url import InvalidUrl, parse_url
 
-PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 CONNECT_S: Final = 5.0
 OWN_FILES: Final = 64  # descriptors a process needs besides its connections
 SILENCE_S: Final = 60.0  # a worker that says nothing for so long is given up
@@ -77,20 +76,18 @@ class Broker:
 
 def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> Broker:
     """`mqtt://[user[:password]@]host[:port]`, or `mqtts://...`. Raises SetupError."""
-    form = "it is mqtt://[user[:password]@]host[:port], or mqtts://..."
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise SetupError(f"--broker {url}: {form}") from None
-    if parts.scheme not in PORTS or not parts.hostname or parts.path not in ("", "/"):
-        raise SetupError(f"--broker {url}: {form}")
+        found = parse_url(url, ("mqtt", "mqtts"))
+    except InvalidUrl as error:
+        raise SetupError(f"--broker: {error}") from None
+    if found.rest not in ("", "/"):
+        raise SetupError(f"--broker: {found} must end there, without {found.rest!r}")
     return Broker(
-        parts.hostname,
-        port or PORTS[parts.scheme],
-        parts.scheme == "mqtts",
-        None if parts.username is None else unquote(parts.username),
-        None if parts.password is None else unquote(parts.password).encode(),
+        found.host,
+        found.port,
+        found.is_tls,
+        found.username,
+        None if found.password is None else found.password.encode(),
         ca_file,
         is_insecure,
     )

@@ -10,10 +10,10 @@ import os
 import secrets
 from collections.abc import Iterable
 from typing import Final, cast
-from urllib.parse import unquote, urlsplit
 
 from mqtt_broker.cli.errors import UsageError
-from mqtt_broker.client.blocking import Target
+from mqtt_broker.client.blocking import Address
+from mqtt_broker.client.url import PORTS, BrokerUrl, InvalidUrl, parse_url
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import (
     CONNECT,
@@ -33,13 +33,12 @@ from mqtt_broker.codec.properties import Kind, Properties, Property
 VERSIONS: Final = {
     "5": V5, "311": V311, "31": V31, "mqttv5": V5, "mqttv311": V311, "mqttv31": V31,
 }  # fmt: skip
-PORT_DEFAULT: Final = 1883
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("connection")
     group.add_argument("-h", "--host", help="host of the broker (localhost)")
-    group.add_argument("-p", "--port", type=_port, help=f"its port ({PORT_DEFAULT})")
+    group.add_argument("-p", "--port", type=_port, help=f"its port ({PORTS['mqtt']})")
     group.add_argument("--unix", metavar="PATH", help="connect to this Unix socket instead")
     group.add_argument(
         "-L", "--url", help="mqtt://[user[:password]@]host[:port]/topic, all of it at once"
@@ -95,35 +94,38 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def target(args: argparse.Namespace) -> Target:
-    url = _split_url(args.url)
-    if args.unix is not None and (args.host or args.url):
-        raise UsageError("--unix stands in place of --host and --url")
-    return Target(
-        args.host or url.host or "localhost", args.port or url.port or PORT_DEFAULT, args.unix
-    )
+def address(args: argparse.Namespace) -> Address:
+    """Where the broker is."""
+    url = _broker_url(args)
+    if args.unix is not None and (args.host or url):
+        raise UsageError("--unix replaces --host and --url: give one of them")
+    host = args.host or (url.host if url else "localhost")
+    port = args.port or (url.port if url else PORTS["mqtt"])
+    return Address(host, port, args.unix)
 
 
 def url_topic(args: argparse.Namespace) -> str | None:
     """The topic in -L, which counts as one more -t."""
-    return _split_url(args.url).topic
+    url = _broker_url(args)
+    return url.rest.removeprefix("/") or None if url else None
 
 
 def connect_packet(args: argparse.Namespace, properties: dict[int, Properties]) -> Connect:
-    url = _split_url(args.url)
+    url = _broker_url(args)
     version = VERSIONS[args.protocol_version]
-    username = args.username if args.username is not None else url.username
-    password = args.pw if args.pw is not None else url.password
+    username, password = (url.username, url.password) if url else (None, None)
+    username = args.username if args.username is not None else username
+    password = args.pw if args.pw is not None else password
     if password is not None and username is None and version < V5:
         raise UsageError("-P without -u needs MQTT 5")
-    asked = properties.get(CONNECT, Properties())
-    _put_session_expiry(args, version, asked)
+    requested = properties.get(CONNECT, Properties())
+    _put_session_expiry(args, version, requested)
     return Connect(
         version,
         _client_id(args, version),
         not args.disable_clean_session,
         args.keepalive,
-        asked,
+        requested,
         _will(args, properties),
         username,
         None if password is None else password.encode(),
@@ -263,38 +265,13 @@ def _integer(text: str, row: Property, where: str) -> int:
 # Values of single options.
 
 
-class _Url:
-    __slots__ = ("host", "password", "port", "topic", "username")
-
-    def __init__(self) -> None:
-        self.host: str | None = None
-        self.port: int | None = None
-        self.username: str | None = None
-        self.password: str | None = None
-        self.topic: str | None = None
-
-
-def _split_url(url: str | None) -> _Url:
-    found = _Url()
-    if url is None:
-        return found
-    scheme = url.partition("://")[0]
-    if scheme == "mqtts":
-        raise UsageError("--url mqtts://: this client does not speak TLS")
-    # Not urlsplit's path: a topic may contain ? and #, which mean nothing here.
-    place, _, topic = url.removeprefix("mqtt://").partition("/")
+def _broker_url(args: argparse.Namespace) -> BrokerUrl | None:
+    if args.url is None:
+        return None
     try:
-        parts = urlsplit(f"//{place}")
-        found.port = parts.port
-    except ValueError:
-        parts = None
-    if scheme != "mqtt" or parts is None or not parts.hostname:
-        raise UsageError(f"--url {url}: it is mqtt://[user[:password]@]host[:port]/topic")
-    found.host = parts.hostname
-    found.username = None if parts.username is None else unquote(parts.username)
-    found.password = None if parts.password is None else unquote(parts.password)
-    found.topic = topic or None
-    return found
+        return parse_url(args.url, ("mqtt",), "/topic")
+    except InvalidUrl as error:
+        raise UsageError(f"--url: {error}") from None
 
 
 def _port(text: str) -> int:

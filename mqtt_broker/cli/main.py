@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from mqtt_broker.cli.errors import INTERRUPTED, WRONG_USAGE, Failure, UsageError
+from mqtt_broker.cli.errors import FAILED, INTERRUPTED, TIMED_OUT, WRONG_USAGE, Failure, UsageError
+from mqtt_broker.client.errors import ClientError, TimedOut
 from mqtt_broker.version import __version__
 
 
@@ -61,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Failure as failure:
         print(f"{parser.prog}: {failure}", file=sys.stderr)
         return failure.code
+    except ClientError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return TIMED_OUT if isinstance(error, TimedOut) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # whoever reads has seen enough, as `| head` does

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from mqtt_broker.cli import client_options as options
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, refusal
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 from mqtt_broker.client.blocking import Client, Deadline
-from mqtt_broker.client.protocol import Closed, Event, Published, Unsendable
+from mqtt_broker.client.errors import Unsendable
+from mqtt_broker.client.protocol import Closed, Event, Published, describe_reason
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, PUBLISH, WILL
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
@@ -64,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
         (CONNECT, PUBLISH, DISCONNECT, WILL),
     )
     connect = options.connect_packet(args, properties)
-    target = options.target(args)
+    address = options.address(args)
     payload = b"" if args.stdin_line else _payload(args)
     deadline = Deadline(args.timeout_s)
-    with Client(target, connect, debug=args.debug) as client:
-        client.parting_properties = properties.get(DISCONNECT, NO_PROPERTIES)
+    with Client(address, connect, debug=args.debug) as client:
+        client.disconnect_properties = properties.get(DISCONNECT, NO_PROPERTIES)
         publication = _Publication(
             client, deadline, topic, args.qos, args.retain, properties.get(PUBLISH, NO_PROPERTIES)
         )
@@ -177,7 +178,7 @@ class _Publication:
         # A resumed session may bring messages, too. They stay unacknowledged, for whoever
         # subscribes under this client id: this command prints nothing.
         if isinstance(event, Published) and event.reason >= reasons.UNSPECIFIED_ERROR:
-            self._on_refused(refusal(event.reason, event.why))
+            self._on_refused(describe_reason(event.reason, event.reason_string))
 
     def _on_refused(self, why: str) -> None:
         self.refused += 1

@@ -15,16 +15,17 @@ from typing import BinaryIO
 
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli import sub_format
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, refusal
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 from mqtt_broker.client.blocking import Client, Deadline, Interrupt
+from mqtt_broker.client.errors import Unsendable
 from mqtt_broker.client.protocol import (
-    Answered,
     Closed,
     Connected,
     Event,
     Message,
     Published,
-    Unsendable,
+    RequestAcknowledged,
+    describe_reason,
 )
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, SUBSCRIBE, UNSUBSCRIBE, V5, WILL
@@ -109,11 +110,11 @@ def run(args: argparse.Namespace) -> int:
         args.properties, version, (CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, WILL)
     )
     connect = options.connect_packet(args, properties)
-    target = options.target(args)
+    address = options.address(args)
     work = plan(args, version, properties)
     deadline = Deadline(args.timeout_s)
-    with Interrupt() as interrupt, Client(target, connect, debug=args.debug) as client:
-        client.parting_properties = properties.get(DISCONNECT, NO_PROPERTIES)
+    with Interrupt() as interrupt, Client(address, connect, debug=args.debug) as client:
+        client.disconnect_properties = properties.get(DISCONNECT, NO_PROPERTIES)
         client.watch(interrupt.fileno())
         subscription = _Subscription(client, work, sys.stdout.buffer)
         try:
@@ -204,7 +205,7 @@ class _Subscription:
                     self._on_message(event)
             elif isinstance(event, Connected):
                 self._subscribe()
-            elif isinstance(event, Answered):
+            elif isinstance(event, RequestAcknowledged):
                 self._on_answered(event)
             elif isinstance(event, Published):
                 self._on_published(event)
@@ -221,7 +222,7 @@ class _Subscription:
         if work.unsubscribe:
             protocol.unsubscribe(work.unsubscribe, work.unsubscribe_properties)
 
-    def _on_answered(self, answer: Answered) -> None:
+    def _on_answered(self, answer: RequestAcknowledged) -> None:
         request = answer.request
         if isinstance(request, Subscribe):
             verb, filters = "subscribed to", [one.filter for one in request.requests]
@@ -231,9 +232,8 @@ class _Subscription:
         for text, code in zip(filters, answer.reasons, strict=False):
             if code >= reasons.UNSPECIFIED_ERROR:
                 refused += 1
-                print(
-                    f"fleetmq sub: not {verb} {text}: {refusal(code, answer.why)}", file=sys.stderr
-                )
+                why = describe_reason(code, answer.reason_string)
+                print(f"fleetmq sub: not {verb} {text}: {why}", file=sys.stderr)
         self.refused += refused
         self._unanswered -= 1
         if refused == len(filters):
@@ -251,7 +251,7 @@ class _Subscription:
                 self._remove(message.topic)
             if not (message.retain and work.no_retained):
                 self._print(message)
-        self._client.protocol.accept(message)
+        self._client.protocol.acknowledge(message)
 
     def _print(self, message: Message) -> None:
         self._output.write(self._plan.render(message, time.time_ns()) + self._plan.end)
@@ -268,6 +268,6 @@ class _Subscription:
     def _on_published(self, event: Published) -> None:
         if event.reason >= reasons.UNSPECIFIED_ERROR:
             self.refused += 1
-            why = f"{reasons.name(event.reason)} (0x{event.reason:02X})"
-            print(f"fleetmq sub: retained message on {event.topic} not removed: {why}",
-                  file=sys.stderr)  # fmt: skip
+            why = describe_reason(event.reason, event.reason_string)
+            text = f"fleetmq sub: retained message on {event.topic} not removed: {why}"
+            print(text, file=sys.stderr)

@@ -1,1 +1,7 @@
-"""The MQTT client of the command line tools."""
+"""The MQTT client of our own tools: `pub`, `sub`, the Spark bridge and the MQTT sink.
+
+protocol    one connection as a state machine: bytes and time in, events and bytes out
+blocking    the same with a socket (TCP, TLS, WebSocket, Unix) and a clock
+url         broker URLs
+errors      what can go wrong
+"""

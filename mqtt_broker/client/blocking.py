@@ -1,4 +1,4 @@
-"""A blocking MQTT client: a socket and a clock around `client_protocol`.
+"""A blocking MQTT client: a socket and a clock around `protocol`.
 
 Rules of this module: it decides nothing about MQTT. `step` writes what is due, waits once,
 and returns what happened; what the caller answers leaves with the next step.
@@ -10,34 +10,61 @@ import contextlib
 import selectors
 import signal
 import socket
+import ssl
 import sys
 import time
 from types import FrameType
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from mqtt_broker.cli.errors import TIMED_OUT, Failure
+from mqtt_broker.client.errors import ClientError, TimedOut
 from mqtt_broker.client.protocol import ClientProtocol, Closed, Event
 from mqtt_broker.codec.packets import Connect
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 
+if TYPE_CHECKING:
+    from mqtt_broker.client.websocket import WebSocket
+
 CONNECT_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 5.0
 READ_BYTES: Final = 262_144
+_NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class Target(NamedTuple):
-    """Where the broker is: a host and port, or the path of a Unix socket."""
+class Address(NamedTuple):
+    """Where the broker is, and how it is reached."""
 
     host: str
     port: int
-    unix: str | None = None
+    unix_path: str | None = None  # in place of host and port
+    tls: ssl.SSLContext | None = None
+    websocket_path: str | None = None  # None: MQTT without WebSocket
 
     def __str__(self) -> str:
-        return self.unix if self.unix is not None else f"{self.host}:{self.port}"
+        if self.unix_path is not None:
+            return self.unix_path
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def tls_context(
+    ca_file: str | None = None,
+    cert_file: str | None = None,
+    key_file: str | None = None,
+    *,
+    checks_host: bool = True,
+) -> ssl.SSLContext:
+    """Make a client's TLS context; without `ca_file` it trusts what the system trusts.
+
+    Raises OSError (ssl.SSLError is one) for a file that cannot be used.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    if cert_file is not None:
+        context.load_cert_chain(cert_file, key_file)
+    context.check_hostname = checks_host
+    return context
 
 
 class Deadline:
-    """When -W runs out; never when it was not given."""
+    """A time limit, or none."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._at = None if timeout_s is None else time.monotonic() + timeout_s
@@ -47,8 +74,9 @@ class Deadline:
         return None if self._at is None else max(0.0, self._at - time.monotonic())
 
     def check(self) -> None:
+        """Raise TimedOut when the time is over."""
         if self.left_s == 0.0:
-            raise Failure("timed out", TIMED_OUT)
+            raise TimedOut("timed out")
 
 
 class Interrupt:
@@ -82,17 +110,17 @@ class Interrupt:
 
 
 class Client:
-    """One connection. Leaving its `with` says DISCONNECT, unless the connection is over."""
+    """One connection. Leaving its `with` sends DISCONNECT, unless the connection is over."""
 
-    def __init__(self, target: Target, connect: Connect, *, debug: bool = False) -> None:
+    def __init__(self, address: Address, connect: Connect, *, debug: bool = False) -> None:
         self.protocol = ClientProtocol(connect, trace=_trace if debug else None)
-        self.parting_properties: Properties = NO_PROPERTIES
+        self.disconnect_properties: Properties = NO_PROPERTIES
         self._unsent = b""
         self._write_failed = False
-        self._socket = _open_socket(target)
         self._connack_due = time.monotonic() + CONNECT_TIMEOUT_S
-        # Not epoll: it refuses regular files, and standard input may be one.
-        self._selector = selectors.SelectSelector()
+        self._socket, self._websocket = _open(address)
+        # poll and not epoll: epoll refuses regular files, and standard input may be one.
+        self._selector = selectors.PollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def __enter__(self) -> Self:
@@ -113,15 +141,15 @@ class Client:
         self._selector.unregister(descriptor)
 
     def flush(self) -> None:
-        """Write what is due, as far as the socket takes it now."""
-        self._unsent += self.protocol.take_output(time.monotonic())
+        """Write what is due, as far as the socket accepts it now."""
+        self._take_output()
         if self._unsent and not self._write_failed:
             try:
                 sent = self._socket.send(self._unsent)
-            except BlockingIOError:
+            except _NOT_NOW:
                 sent = 0
             except OSError:
-                # The broker may have said why before it closed: reading finds out.
+                # The broker may have sent a reason before it closed: reading finds it.
                 self._write_failed = True
                 sent = 0
             self._unsent = self._unsent[sent:]
@@ -129,7 +157,10 @@ class Client:
         self._selector.modify(self._socket, selectors.EVENT_READ | write)
 
     def step(self, timeout_s: float | None = None) -> tuple[list[Event], bool]:
-        """Write, wait once, read: what happened, and whether a watched source is ready."""
+        """Write, wait once, read; return what happened, and whether a watched source is ready.
+
+        Raises ClientError when no CONNACK comes in time.
+        """
         self.flush()
         now = time.monotonic()
         waits = [] if timeout_s is None else [timeout_s]
@@ -138,7 +169,7 @@ class Client:
             waits.append(max(0.0, due - now))
         if not self.protocol.connected:
             if now >= self._connack_due:
-                raise Failure(f"no CONNACK within {CONNECT_TIMEOUT_S:.0f} s")
+                raise ClientError(f"no CONNACK within {CONNECT_TIMEOUT_S:.0f} s")
             waits.append(self._connack_due - now)
         ready = self._selector.select(min(waits, default=None))
         events: list[Event] = []
@@ -152,53 +183,87 @@ class Client:
         return events, others
 
     def close(self) -> None:
-        """DISCONNECT, and wait until the broker has it.
+        """Send DISCONNECT and wait until the broker has closed.
 
         A socket that is closed with unread bytes in it sends a reset, which may overtake the
         DISCONNECT and make the broker publish the Will: so the rest is read first.
         """
         if self.protocol.connected:
-            self.protocol.disconnect(properties=self.parting_properties)
+            self.protocol.disconnect(properties=self.disconnect_properties)
             with contextlib.suppress(OSError):
-                self._part()
+                self._finish()
         self._selector.close()
         self._socket.close()
 
-    def _part(self) -> None:
+    def _finish(self) -> None:
         stop = time.monotonic() + CLOSE_TIMEOUT_S
         self._socket.settimeout(CLOSE_TIMEOUT_S)
+        self._take_output()
+        if self._websocket is not None:
+            self._unsent += self._websocket.close()
         if not self._write_failed:
-            self._socket.sendall(self._unsent + self.protocol.take_output(time.monotonic()))
+            self._socket.sendall(self._unsent)
         self._socket.shutdown(socket.SHUT_WR)
         while self._socket.recv(READ_BYTES) and time.monotonic() < stop:
             pass
 
+    def _take_output(self) -> None:
+        output = self.protocol.take_output(time.monotonic())
+        if self._websocket is not None and output:
+            output = self._websocket.wrap(output)
+        self._unsent += output
+
     def _read(self) -> list[Event]:
         try:
             data = self._socket.recv(READ_BYTES)
-        except BlockingIOError:
+        except _NOT_NOW:
             return []
         except OSError as error:
             return [Closed(f"the connection broke: {error.strerror or error}")]
-        if data:
-            return self.protocol.receive(data)
-        return [Closed("the broker closed the connection without a word")]
+        if not data:
+            return [Closed("the broker closed the connection without a reason")]
+        if self._websocket is not None:
+            data = self._websocket.unwrap(data)
+            self._unsent += self._websocket.output()
+        return self.protocol.receive(data)
 
 
-def _open_socket(target: Target) -> socket.socket:
+def _open(address: Address) -> tuple[socket.socket, WebSocket | None]:
+    """Connect, with TLS and WebSocket where the address has them. Raises ClientError."""
     try:
-        if target.unix is None:
-            link = socket.create_connection((target.host, target.port), CONNECT_TIMEOUT_S)
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        else:
-            link = socket.socket(socket.AF_UNIX)
-            link.settimeout(CONNECT_TIMEOUT_S)
-            link.connect(target.unix)
+        link = _connected_socket(address)
+        try:
+            if address.tls is not None:
+                link = address.tls.wrap_socket(link, server_hostname=address.host)
+            websocket = None
+            if address.websocket_path is not None:
+                from mqtt_broker.client.websocket import WebSocket  # a library few need
+
+                scheme = "ws" if address.tls is None else "wss"
+                websocket = WebSocket(link, f"{scheme}://{address}{address.websocket_path}")
+            link.setblocking(False)
+        except BaseException:
+            link.close()
+            raise
     except socket.gaierror as error:
-        raise Failure(f"no address for host {target.host!r}: {error.strerror}") from None
+        raise ClientError(f"no address for host {address.host!r}: {error.strerror}") from None
     except OSError as error:
-        raise Failure(f"cannot connect to {target}: {error.strerror or error}") from None
-    link.setblocking(False)
+        raise ClientError(f"cannot connect to {address}: {error.strerror or error}") from None
+    return link, websocket
+
+
+def _connected_socket(address: Address) -> socket.socket:
+    if address.unix_path is None:
+        link = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return link
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.settimeout(CONNECT_TIMEOUT_S)
+        link.connect(address.unix_path)
+    except BaseException:
+        link.close()
+        raise
     return link
 
 

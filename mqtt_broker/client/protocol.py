@@ -2,12 +2,12 @@
 
     connecting --CONNACK--> connected --DISCONNECT, Violation, no PINGRESP--> closed
 
-Rules of this module: no socket and no clock; `client` brings both. `receive` and `tick`
-return events, `take_output` what has to be written. A message counts as taken only when
-the caller says `accept`: what it never accepts, at QoS 1 or 2, stays with the broker.
+Rules of this module: no socket and no clock; `blocking` brings both. `receive` and `tick`
+return events, `take_output` what has to be written. A message is acknowledged only when the
+caller calls `acknowledge`; until then a message of QoS 1 or 2 stays with the broker.
 The client's Session State lives as long as the object: when the broker resumes a session of
-an earlier run, its PUBREL for an id nobody knows here still gets a PUBCOMP, so that both
-sides come to an end.
+an earlier run, its PUBREL for an unknown packet id still gets a PUBCOMP, so that both sides
+come to an end.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from mqtt_broker.client.errors import Unsendable
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import (
@@ -67,7 +68,7 @@ _RETURN_CODES: Final = {
 
 @dataclass(slots=True)
 class Connected:
-    """CONNACK said yes."""
+    """The broker accepted the connection."""
 
     session_present: bool
     client_id: str
@@ -76,7 +77,7 @@ class Connected:
 
 @dataclass(slots=True)
 class Message:
-    """A PUBLISH that arrived. It is acknowledged by `ClientProtocol.accept`."""
+    """A PUBLISH that arrived; `ClientProtocol.acknowledge` acknowledges it."""
 
     topic: str
     payload: bytes
@@ -89,35 +90,33 @@ class Message:
 
 @dataclass(slots=True)
 class Published:
-    """The broker took a QoS 1 or 2 message, or refused it with `reason`."""
+    """The broker accepted a QoS 1 or 2 message, or refused it with `reason`."""
 
     topic: str
     reason: int = 0
-    why: str = ""  # what the broker says beside the code
-    tag: object = None  # given to `publish`
+    reason_string: str = ""
+    tag: object = None  # as given to `publish`
 
 
 @dataclass(slots=True)
-class Answered:
+class RequestAcknowledged:
     """SUBACK or UNSUBACK: a reason code for each Topic Filter (none in 3.1.1's UNSUBACK)."""
 
     request: Subscribe | Unsubscribe
     reasons: list[int]
-    why: str = ""  # what the broker says beside the codes
+    reason_string: str = ""
 
 
 @dataclass(slots=True)
 class Closed:
-    """The connection is over, and why."""
+    """The connection is over; `text` says why, `reason` is the broker's code if it sent one."""
 
     text: str
+    reason: int = 0
+    by_broker: bool = False  # it sent a CONNACK that refuses, or a DISCONNECT
 
 
-Event = Connected | Message | Published | Answered | Closed
-
-
-class Unsendable(Exception):
-    """The broker said in CONNACK that it would not take such a message."""
+Event = Connected | Message | Published | RequestAcknowledged | Closed
 
 
 @dataclass(slots=True)
@@ -168,7 +167,7 @@ class ClientProtocol:
 
         self._send(encode_from_client(self.version, connect))
 
-    # What the caller wants.
+    # Requests of the caller.
 
     def publish(
         self,
@@ -179,9 +178,9 @@ class ClientProtocol:
         properties: Properties = NO_PROPERTIES,
         tag: object = None,
     ) -> None:
-        """Send now, or when Receive Maximum lets it. Raises Unsendable.
+        """Send now, or as soon as Receive Maximum allows; `Published` gives the tag back.
 
-        `tag` comes back in the `Published` of this message.
+        Raises Unsendable.
         """
         message = _Outgoing(topic, payload, qos, retain, properties, tag)
         self._check_sendable(message)
@@ -198,8 +197,8 @@ class ClientProtocol:
         packet_id = self._request_id()
         self._request(packet_id, Unsubscribe(packet_id, filters, properties))
 
-    def accept(self, message: Message) -> None:
-        """Acknowledge: the message is the caller's from here on."""
+    def acknowledge(self, message: Message) -> None:
+        """Send PUBACK or PUBREC: the message is the caller's from here on."""
         if self.closed:
             return
         if message.qos == 1:
@@ -209,16 +208,16 @@ class ClientProtocol:
             self._send(encode_ack(PUBREC, message.packet_id))
 
     def disconnect(self, reason: int = 0, properties: Properties = NO_PROPERTIES) -> None:
-        """Queue DISCONNECT; what arrives afterwards is not looked at."""
+        """Queue DISCONNECT; what arrives afterwards is ignored."""
         if not self.closed:
             self._send(encode_from_client(self.version, Disconnect(reason, properties)))
             self.closed = True
 
-    # What the caller asks.
+    # State.
 
     @property
     def unfinished(self) -> int:
-        """Messages the broker has not taken yet, QoS 2 up to its PUBCOMP."""
+        """Count the messages that are not acknowledged yet, QoS 2 up to its PUBCOMP."""
         return len(self._backlog) + len(self._sender)
 
     @property
@@ -228,15 +227,15 @@ class ClientProtocol:
 
     @property
     def next_tick(self) -> float | None:
-        """When `tick` has something to do, if nothing happens before."""
+        """The time at which `tick` has to be called, if nothing happens before."""
         if not self.connected or self.closed or not self._keep_alive_s:
             return None
         return (self._sent_at if self._ping_at is None else self._ping_at) + self._keep_alive_s
 
-    # What happens.
+    # Bytes and time.
 
     def take_output(self, now: float) -> bytes:
-        """What has to be written, once."""
+        """Return what has to be written, once."""
         if not self._out:
             return b""
         self._sent_at = now
@@ -246,6 +245,7 @@ class ClientProtocol:
         return out
 
     def tick(self, now: float) -> list[Event]:
+        """Send PINGREQ when it is due; end the connection when its answer is."""
         due = self.next_tick
         if due is None or now < due:
             return []
@@ -254,9 +254,10 @@ class ClientProtocol:
             self._send(encode_from_client(self.version, Pingreq()))
             return []
         self.closed = True
-        return [Closed("the broker does not answer PINGREQ")]
+        return [Closed("the broker did not answer PINGREQ")]
 
     def receive(self, data: bytes) -> list[Event]:
+        """Take bytes from the broker; return what they mean to the caller."""
         events: list[Event] = []
         for packet in self._decoder.feed(data):
             if self.closed:
@@ -293,7 +294,8 @@ class ClientProtocol:
             self._ping_at = None
         elif isinstance(packet, Disconnect):
             self.closed = True
-            events.append(Closed(f"the broker disconnected: {_why(packet)}"))
+            text = f"the broker disconnected: {_disconnect_text(packet)}"
+            events.append(Closed(text, packet.reason, by_broker=True))
         else:
             # AUTH: we named no Authentication Method, so there is none. [MQTT-4.12.0-6]
             raise Violation(
@@ -306,10 +308,12 @@ class ClientProtocol:
         if packet.reason:
             self.closed = True
             if self.version == V5:
-                why = _named(packet.reason, packet.properties)
+                said = packet.properties.text(prop.REASON_STRING) or ""
+                why = describe_reason(packet.reason, said)
             else:
                 why = f"{_RETURN_CODES.get(packet.reason, 'unknown')} ({packet.reason})"
-            events.append(Closed(f"the broker refused the connection: {why}"))
+            text = f"the broker refused the connection: {why}"
+            events.append(Closed(text, packet.reason, by_broker=True))
             return
         self.connected = True
         self._allowed = told = packet.properties
@@ -353,15 +357,17 @@ class ClientProtocol:
         if packet.packet_type == PUBREL:
             for packet_id in packet.packet_ids:
                 known = self._receiver.on_pubrel(packet_id)
-                said = 0 if known or self.version < V5 else reasons.PACKET_IDENTIFIER_NOT_FOUND
-                self._send(encode_ack(PUBCOMP, packet_id, said))
+                reason = 0 if known or self.version < V5 else reasons.PACKET_IDENTIFIER_NOT_FOUND
+                self._send(encode_ack(PUBCOMP, packet_id, reason))
             return
         try:
             done = self._finish(packet)
         except WrongAck as wrong:
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.3.2-2", str(wrong)) from None
-        why = packet.properties.text(prop.REASON_STRING) or ""
-        events.extend(Published(message.topic, packet.reason, why, message.tag) for message in done)
+        said = packet.properties.text(prop.REASON_STRING) or ""
+        events.extend(
+            Published(message.topic, packet.reason, said, message.tag) for message in done
+        )
 
     def _finish(self, packet: Ack) -> list[_Outgoing]:
         """The messages whose fate PUBACK, PUBREC or PUBCOMP decides."""
@@ -386,17 +392,17 @@ class ClientProtocol:
         if not isinstance(request, right):
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.8.4-2", "an answer nobody asked for")
         del self._requests[packet.packet_id]
-        why = packet.properties.text(prop.REASON_STRING) or ""
-        events.append(Answered(request, packet.reasons, why))
+        said = packet.properties.text(prop.REASON_STRING) or ""
+        events.append(RequestAcknowledged(request, packet.reasons, said))
 
-    # What goes out.
+    # Sending.
 
     def _check_sendable(self, message: _Outgoing) -> None:
         allowed = self._allowed
         if message.qos > allowed.number(prop.MAXIMUM_QOS, 2):  # [MQTT-3.2.2-11]
-            raise Unsendable(f"the broker takes no QoS {message.qos}")
+            raise Unsendable(f"QoS {message.qos} is above the maximum of the broker")
         if message.retain and not allowed.number(prop.RETAIN_AVAILABLE, 1):  # [MQTT-3.2.2-14]
-            raise Unsendable("the broker retains no messages")
+            raise Unsendable("the broker does not keep retained messages")
         length = 2 + len(message.topic.encode()) + len(message.payload) + (2 if message.qos else 0)
         if self.version == V5:
             length += len(encode_properties(message.properties))
@@ -405,7 +411,7 @@ class ClientProtocol:
         size = 1 + len(encode_varint(length)) + length
         limit = allowed.number(prop.MAXIMUM_PACKET_SIZE, size)
         if size > limit:  # [MQTT-3.2.2-15]
-            raise Unsendable(f"a packet of {size} bytes, the broker takes {limit}")
+            raise Unsendable(f"a packet of {size} bytes is over the broker's maximum of {limit}")
 
     def _pump(self) -> None:
         """Send from the backlog what the window has room for. [MQTT-3.3.4-7]"""
@@ -452,13 +458,13 @@ class ClientProtocol:
             self._trace(f"{verb} {name.upper()}")
 
 
-def _named(code: int, properties: Properties) -> str:
-    """A reason code in the specification's words, and what the broker says beside it."""
-    said = properties.text(prop.REASON_STRING)
-    return f"{reasons.name(code)} (0x{code:02X})" + (f": {said}" if said else "")
+def describe_reason(code: int, reason_string: str = "") -> str:
+    """A reason code in the specification's words, and the broker's Reason String."""
+    text = f"{reasons.name(code)} (0x{code:02X})"
+    return f"{text}: {reason_string}" if reason_string else text
 
 
-def _why(packet: Disconnect) -> str:
+def _disconnect_text(packet: Disconnect) -> str:
     if packet.reason == reasons.NORMAL_DISCONNECTION:
         return "Normal disconnection (0x00)"
-    return _named(packet.reason, packet.properties)
+    return describe_reason(packet.reason, packet.properties.text(prop.REASON_STRING) or "")

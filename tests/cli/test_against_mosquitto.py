@@ -241,7 +241,7 @@ def test_refusals_are_named(port: int) -> None:
     )
     code, _, err = run(port, "pub", "-t", "open/x", "-s", given=b"x" * 100_001)
     assert code == 1
-    assert b"the broker takes 100000" in err
+    assert b"maximum of 100000" in err
 
 
 def test_nobody_listens() -> None:

@@ -10,7 +10,7 @@ from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli import main as entry
 from mqtt_broker.cli import pub, sub
 from mqtt_broker.cli.errors import UsageError
-from mqtt_broker.client.blocking import Target
+from mqtt_broker.client.blocking import Address
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import CONNECT, NEVER_EXPIRES, PUBLISH, SUBSCRIBE, V5, V31, WILL
 from mqtt_broker.codec.packets import Connect, Will
@@ -27,10 +27,10 @@ def connect(*argv: str) -> Connect:
     return options.connect_packet(args, options.parse_properties(args.properties, version, PACKETS))
 
 
-def target(*argv: str) -> Target:
+def address(*argv: str) -> Address:
     parser = entry.Parser(add_help=False)
     options.add_connection_arguments(parser)
-    return options.target(parser.parse_args(argv))
+    return options.address(parser.parse_args(argv))
 
 
 def properties(*words: str) -> dict[int, Properties]:
@@ -38,16 +38,16 @@ def properties(*words: str) -> dict[int, Properties]:
 
 
 def test_the_defaults() -> None:
-    assert target() == Target("localhost", 1883)
+    assert address() == Address("localhost", 1883)
     assert connect() == Connect(V5, "", True, 60, Properties())
 
 
 def test_where_the_broker_is() -> None:
-    assert target("-h", "b", "-p", "99") == Target("b", 99)
-    assert target("-L", "mqtt://u:p@host:77/a/b") == Target("host", 77)
-    assert target("-L", "mqtt://[::1]/t") == Target("::1", 1883)
-    assert target("-L", "mqtt://host/a", "-p", "5") == Target("host", 5)
-    assert target("--unix", "/run/mqtt").unix == "/run/mqtt"
+    assert address("-h", "b", "-p", "99") == Address("b", 99)
+    assert address("-L", "mqtt://u:p@host:77/a/b") == Address("host", 77)
+    assert address("-L", "mqtt://[::1]/t") == Address("::1", 1883)
+    assert address("-L", "mqtt://host/a", "-p", "5") == Address("host", 5)
+    assert address("--unix", "/run/mqtt").unix_path == "/run/mqtt"
 
 
 def test_a_url_carries_user_password_and_a_topic_with_any_sign() -> None:
@@ -62,7 +62,7 @@ def test_a_url_carries_user_password_and_a_topic_with_any_sign() -> None:
 @pytest.mark.parametrize("url", ["host/a", "http://host/a", "mqtt://", "mqtt://h:x/a", "mqtts://h"])
 def test_a_wrong_url_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="--url"):
-        target("-L", url)
+        address("-L", url)
 
 
 def test_a_lasting_session() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from mqtt_broker.client.errors import Unsendable
 from mqtt_broker.client.protocol import (
-    Answered,
     ClientProtocol,
     Closed,
     Connected,
     Event,
     Message,
     Published,
-    Unsendable,
+    RequestAcknowledged,
 )
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
@@ -106,14 +106,16 @@ def test_it_connects_in_every_version(version: int) -> None:
 def test_a_refusal_is_named(version: int, code: int, words: str) -> None:
     peer = Peer(version)
     [event] = peer.client.receive(encode_connack(version, False, code))
-    assert event == Closed(f"the broker refused the connection: {words}")
+    text = f"the broker refused the connection: {words}"
+    assert event == Closed(text, code, by_broker=True)
     assert peer.client.closed
 
 
 def test_the_reason_string_is_passed_on() -> None:
     told = Properties({prop.REASON_STRING: "come back later"})
     [event] = Peer().client.receive(encode_connack(V5, False, reasons.SERVER_BUSY, told))
-    assert event == Closed("the broker refused the connection: Server busy (0x89): come back later")
+    assert isinstance(event, Closed)
+    assert event.text == "the broker refused the connection: Server busy (0x89): come back later"
 
 
 def test_qos_0_leaves_at_once_and_is_never_unfinished() -> None:
@@ -191,9 +193,9 @@ def test_a_message_is_acknowledged_when_it_is_accepted() -> None:
     assert isinstance(one, Message)
     assert isinstance(two, Message)
     assert peer.sent() == []
-    peer.client.accept(one)
+    peer.client.acknowledge(one)
     assert peer.sent() == [Ack(PUBACK, [7])]
-    peer.client.accept(two)
+    peer.client.acknowledge(two)
     assert peer.sent() == [Ack(PUBREC, [7])]
     peer.client.receive(encode_ack(PUBREL, 7))
     assert peer.sent() == [Ack(PUBCOMP, [7])]
@@ -204,7 +206,7 @@ def test_a_repeated_qos_2_message_arrives_once() -> None:
     wire = encode_publish(V5, "a", b"1", qos=2, packet_id=7)
     [message] = peer.client.receive(wire)
     assert isinstance(message, Message)
-    peer.client.accept(message)
+    peer.client.acknowledge(message)
     peer.sent()
     assert peer.client.receive(encode_publish(V5, "a", b"1", qos=2, dup=True, packet_id=7)) == []
     assert peer.sent() == [Ack(PUBREC, [7])]
@@ -245,9 +247,9 @@ def test_subscribe_and_unsubscribe(version: int) -> None:
     assert subscribe.packet_id != unsubscribe.packet_id
     answer = encode_suback(version, subscribe.packet_id, [1, 0x80])
     [event] = peer.client.receive(answer)
-    assert event == Answered(subscribe, [1, 0x80])
+    assert event == RequestAcknowledged(subscribe, [1, 0x80])
     [event] = peer.client.receive(encode_unsuback(version, unsubscribe.packet_id, [0]))
-    assert event == Answered(unsubscribe, [0] if version == V5 else [])
+    assert event == RequestAcknowledged(unsubscribe, [0] if version == V5 else [])
 
 
 def test_requests_and_messages_never_share_a_packet_id() -> None:
@@ -286,7 +288,7 @@ def test_keep_alive_pings_and_gives_up_without_an_answer() -> None:
     client.tick(120.0)
     client.take_output(120.0)
     [event] = client.tick(130.0)
-    assert event == Closed("the broker does not answer PINGREQ")
+    assert event == Closed("the broker did not answer PINGREQ")
 
 
 def test_server_keep_alive_replaces_ours() -> None:
@@ -311,7 +313,7 @@ def test_what_the_broker_does_not_take_is_not_sent() -> None:
         client.publish("abc", b"x" * 13)
     with pytest.raises(Unsendable, match="QoS 2"):
         client.publish("a", b"", qos=2)
-    with pytest.raises(Unsendable, match="retains"):
+    with pytest.raises(Unsendable, match="retained"):
         client.publish("a", b"", retain=True)
     assert len(peer.sent()) == 1
 
@@ -350,7 +352,9 @@ def test_what_came_before_a_violation_still_counts() -> None:
 def test_a_disconnect_of_the_broker_is_named() -> None:
     peer = connected()
     [event] = peer.client.receive(encode_disconnect(V5, reasons.SESSION_TAKEN_OVER))
-    assert event == Closed("the broker disconnected: Session taken over (0x8E)")
+    assert event == Closed(
+        "the broker disconnected: Session taken over (0x8E)", 0x8E, by_broker=True
+    )
     assert peer.sent() == []
 
 

@@ -29,7 +29,7 @@ ONLY_IN: Final[dict[str, str]] = {
     "sqlalchemy": "sessions.store security.sql spark_ingest",
     "alembic": "sessions.store",
     "aiohttp": "http_api server.net.websocket server.net.websocket_library",
-    "websockets": "server.net.websocket server.net.websocket_library iot_sim",
+    "websockets": "client.websocket server.net.websocket server.net.websocket_library iot_sim",
     "prometheus_client": "http_api.pages",
     "pyspark": "spark_ingest",
     "pyarrow": "streams.read.arrow streams.remote.parquet_export spark_ingest",

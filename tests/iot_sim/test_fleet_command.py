@@ -121,8 +121,11 @@ def test_no_broker_is_2_and_one_line(scenario: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--broker", "http://x"], "--broker http://x: it is mqtt://"),
-        (["--broker", "mqtt://host:port"], "--broker mqtt://host:port: it is mqtt://"),
+        (["--broker", "http://x"], "--broker: 'http://x' is not a broker URL"),
+        (
+            ["--broker", "mqtt://host:port"],
+            "'mqtt://host:port' is not a broker URL: the port is not",
+        ),
         (["--devices", "0"], "--devices: '0' is not a whole number"),
         (["--duration", "soon"], "--duration: 'soon' is not a number of seconds"),
         (["--workers", "99"], "--workers: 1 to 64"),
