@@ -31,7 +31,6 @@ COMPILED = (
 )
 COMPILED_TOO = (
     *(f"mqtt_broker/core/interfaces/{name}.py" for name in "message_log payload_checks".split()),
-    "mqtt_broker/core/interfaces/stream_subscriptions.py",
     "mqtt_broker/server/server.py",
     *(
         f"mqtt_broker/server/net/{name}.py"

@@ -25,9 +25,8 @@ from mqtt_broker.core.clients.connection import Connection, Link
 from mqtt_broker.core.clients.unanswered import Unanswered
 from mqtt_broker.core.inbound import admission, connect, subscribe
 from mqtt_broker.core.interfaces.access import Access, AskingGuard, Guard, OpenAccess, Verdict
-from mqtt_broker.core.interfaces.message_log import Taps
+from mqtt_broker.core.interfaces.message_log import ATTACHED, AWAY, ONLINE, MessageLog
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
-from mqtt_broker.core.interfaces.stream_subscriptions import StreamSubscriptions
 from mqtt_broker.core.limits import client_limits
 from mqtt_broker.core.limits.preconnect_limits import PreconnectLimits
 from mqtt_broker.core.limits.settings import DEFAULTS, UNLIMITED, Settings
@@ -111,8 +110,7 @@ class Broker:
         self.retained: RetainedTree[Message] = RetainedTree()
         self.retained_bytes = 0
         self.retained_of: dict[str, int] = {}  # client id: how many it published
-        self.taps: Taps | None = None
-        self.replays: StreamSubscriptions | None = None
+        self.message_log: MessageLog | None = None
         self.checks: PayloadChecks | None = None
         self.dead_letters: DeadLetters | None = None
         if settings.dead_letters:
@@ -147,6 +145,17 @@ class Broker:
         letters = self.dead_letters
         wanted = letters is not None and "redelivery" in letters.reasons
         return self.settings.redeliveries_max if wanted else 0
+
+    def attach_log(self, log: MessageLog) -> None:
+        """Write what is published to this log from now on, and let clients read it.
+
+        The one part that a broker gets late: a log needs the broker it sends records through.
+        """
+        self.message_log = log
+
+    def _tell_log(self, session: Session, change: int, now: float) -> None:
+        if self.message_log is not None and session.feeds is not None:
+            self.message_log.subscriptions.on_session(session, change, now)
 
     # The turn.
 
@@ -231,8 +240,7 @@ class Broker:
         if username is not None:
             self.users[username] = self.users.get(username, 0) + 1
             connection.counted_as = username
-        if self.replays is not None and session.feeds is not None:
-            self.replays.on_attached(session, connection.connected_at)
+        self._tell_log(session, ATTACHED, connection.connected_at)
         self.stats.connections += 1
         self.stats.clients_maximum = max(self.stats.clients_maximum, len(self.connections))
 
@@ -291,14 +299,13 @@ class Broker:
             group = self.groups.get(text)
             if group is not None:
                 group.refresh(now)
-        if self.replays is not None and session.feeds is not None and session.is_online:
-            self.replays.on_online(session, now)
+        if session.is_online:
+            self._tell_log(session, ONLINE, now)
 
     def move_shared(self, session: Session, now: float) -> None:
         """What the session held for its groups goes to other members. [MQTT-4.8.2-3]"""
         self.refresh_groups(session, now)
-        if self.replays is not None and session.feeds is not None:
-            self.replays.on_away(session, now)
+        self._tell_log(session, AWAY, now)
         mine: list[object] = [self.groups[t] for t in session.subscriptions if t in self.groups]
         for item in take_back(session, mine) if mine or session.has_group_deliveries else ():
             group = item[1].group

@@ -39,6 +39,14 @@ def split_share(text: str) -> tuple[str, str] | None:
     return name, rest
 
 
+def is_stream_filter(text: str) -> bool:
+    """Tell whether a Topic Filter reads a stream of the message log, whether or not it exists."""
+    if text.startswith("$share/"):
+        shared = split_share(text)
+        text = text if shared is None else shared[1]
+    return text == "$stream" or text.startswith("$stream/")
+
+
 def literal_prefix(text: str) -> str:
     """The levels of a filter in front of its first wildcard, without the last slash."""
     levels: list[str] = []

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -24,6 +24,7 @@ from mqtt_broker.codec.encode import encode_connect, encode_subscribe
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.interfaces.message_log import StreamSubscriptions, TopicWriter
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.replay.service import ReplayService
@@ -35,6 +36,15 @@ MESSAGES = 200_000
 DEVICES = 1_000
 TURN = 200  # messages of a batch: what came in one turn
 STREAM = "$stream/bench"
+
+
+class ReadOnlyLog(NamedTuple):
+    """A message log that is read, and that nothing published goes to."""
+
+    subscriptions: StreamSubscriptions
+
+    def find(self, topic: str) -> TopicWriter | None:
+        return None
 
 
 class Link:
@@ -85,7 +95,7 @@ def cost(log: Log, version: int, qos: int, receive_maximum: int) -> tuple[float,
     broker = Broker(CoreSettings(sys_interval_s=0), now=NOW, rng=random.Random(1))
     reads: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
     replay = ReplayService(log, broker, lambda work, done: reads.append((work, done)), lambda: NOW)
-    broker.replays = replay
+    broker.attach_log(ReadOnlyLog(replay))
     link = Link()
     connection = broker.accept(link, NOW)
     found = NO_PROPERTIES

@@ -1,4 +1,4 @@
-"""The tap door: who gets what, once, and whose acknowledgement waits for it."""
+"""The message log: it gets each message once, and acknowledgements wait for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBREC
 from mqtt_broker.codec.packets import Ack, Disconnect, Publish, Will
 from mqtt_broker.codec.properties import Properties
+from mqtt_broker.core.interfaces.message_log import StreamSubscriptions
 from mqtt_broker.topics.names import matches
 from sessions.journal.journal import MEMORY, RELAXED
 from sessions.journal.participant import CommitParticipant
@@ -19,7 +20,7 @@ from tests.core.stored import StoredWorld
 
 
 class Tape:
-    """A tap of one filter, which writes its files with a group of the journal."""
+    """A log of one filter, which writes its files with a group of the journal."""
 
     def __init__(self, world: StoredWorld, text: str) -> None:
         self._text = text
@@ -29,7 +30,11 @@ class Tape:
         self.waiting_bytes = 0
         self.room = 1 << 30
         self.world = world
-        world.broker.taps = self
+        world.broker.attach_log(self)
+
+    @property
+    def subscriptions(self) -> StreamSubscriptions:
+        raise AssertionError("nobody reads it")
 
     def find(self, topic: str) -> Tape | None:
         return self if matches(self._text, topic) else None
@@ -37,15 +42,15 @@ class Tape:
     def admits(self, envelope: Envelope, payloads: list[bytes]) -> bool:
         return sum(map(len, payloads)) <= self.room
 
-    def take(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
+    def append(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
         assert now == self.world.now
         self.has_new = True
         for payload in payloads:
             about = envelope.topic, envelope.publisher, envelope.qos, envelope.retain
             self.rows.append((*about, payload))
 
-    def take_run(self, envelope: Envelope, run: Publish, now: float) -> None:
-        self.take(envelope, run.payloads(), now)
+    def append_run(self, envelope: Envelope, run: Publish, now: float) -> None:
+        self.append(envelope, run.payloads(), now)
 
     def take_number(self, number: int) -> bool:
         has_new, self.has_new = self.has_new, False

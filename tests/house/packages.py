@@ -141,7 +141,6 @@ mqtt_broker.core.inbound.connect mqtt_broker.core.sys_topics
 mqtt_broker.core.inbound.publish mqtt_broker.core.broker
 mqtt_broker.core.inbound.subscribe mqtt_broker.core.broker
 mqtt_broker.core.inbound.subscribe mqtt_broker.core.sys_topics
-mqtt_broker.core.interfaces.stream_subscriptions mqtt_broker.topics.names
 mqtt_broker.core.limits.preconnect_limits mqtt_broker.core.clients.connection
 mqtt_broker.core.limits.token_bucket mqtt_broker.core.clients.connection
 mqtt_broker.core.limits.token_bucket mqtt_broker.core.clients.states

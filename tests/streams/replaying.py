@@ -23,6 +23,7 @@ from mqtt_broker.codec.packets import Publish, Suback, Subscribe, SubscriptionRe
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.interfaces.message_log import StreamSubscriptions, TopicWriter
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
 from mqtt_broker.core.restore import restore
 from mqtt_broker.streams.format.stream_settings import StreamSettings
@@ -49,6 +50,15 @@ class Got(NamedTuple):
     offset: int
     payload: bytes
     dup: bool
+
+
+class ReadOnlyLog(NamedTuple):
+    """A message log that is read, and that nothing published goes to."""
+
+    subscriptions: StreamSubscriptions
+
+    def find(self, topic: str) -> TopicWriter | None:
+        return None
 
 
 class Replays(StoredWorld):
@@ -116,7 +126,7 @@ class Replays(StoredWorld):
             skips_damage=lambda name: self.skips_damage,
             dead=lambda *letter: self.buried.append(letter),
         )
-        self.broker.replays = self.replay
+        self.broker.attach_log(ReadOnlyLog(self.replay))
         restore(self.broker, found, self.now)
         self.replay.on_restored()
 

@@ -183,7 +183,7 @@ def test_a_reason_string_only_for_who_wants_and_can_take_it(world: Replays) -> N
 
 
 def test_a_broker_without_streams(world: Replays) -> None:
-    world.broker.replays = None
+    world.broker.message_log = None
     one = world.client("one")
     suback = ask(one, STREAM)
     assert suback.reasons == [0x8F]

@@ -1,4 +1,4 @@
-"""What a tap admits it takes, into every stream: it is acknowledged. Runs wait as they came."""
+"""The writer of a topic: it takes what it admits, into every stream. Runs wait as they came."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mqtt_broker.codec.packets import Publish
 from mqtt_broker.codec.properties import NO_PROPERTIES
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
-from mqtt_broker.streams.write.topic_writer import StreamTaps
+from mqtt_broker.streams.write.topic_writer import TopicWriters
 from mqtt_broker.streams.write.writer import LogWriter
 from sessions.messages.message import Envelope
 from tests.core.peers import publish
@@ -28,17 +28,17 @@ def test_what_is_admitted_is_taken_by_every_stream(
         log.create(StreamSettings(f"s{number}", "t/#"))
     writer = LogWriter(log, 100_000)
     dropped: list[tuple[str, int]] = []
-    taps = StreamTaps(writer, lambda reason, count: dropped.append((reason, count)))
-    taps.set(log.streams.values())
-    tap = taps.find("t/1")
-    assert tap is not None
+    writers = TopicWriters(writer, lambda reason, count: dropped.append((reason, count)))
+    writers.set_streams(log.streams.values())
+    topic_writer = writers.find("t/1")
+    assert topic_writer is not None
     run = [bytes(1_000)] * payloads
     envelope = Envelope("t/1", 1, False, NO_PROPERTIES, b"", 1_000, "c", 0.0)
-    assert tap.admits(envelope, run)  # nothing waits, so it has to go through some time
-    tap.take(envelope, run, 0.0)
+    assert topic_writer.admits(envelope, run)  # nothing waits, so it has to go through some time
+    topic_writer.append(envelope, run, 0.0)
     assert dropped == []
     assert [stream.appended for stream in log.streams.values()] == [payloads] * streams
-    assert not tap.admits(envelope, run)
+    assert not topic_writer.admits(envelope, run)
     log.close()
 
 
@@ -48,18 +48,18 @@ def test_publishers_are_held_back_before_their_qos_0_is_dropped(tmp_path: Path) 
     log.create(StreamSettings("all", "t/#"))
     writer = LogWriter(log, 100_000)
     dropped: list[tuple[str, int]] = []
-    taps = StreamTaps(writer, lambda reason, count: dropped.append((reason, count)))
-    taps.set(log.streams.values())
-    tap = taps.find("t/1")
-    assert tap is not None
+    writers = TopicWriters(writer, lambda reason, count: dropped.append((reason, count)))
+    writers.set_streams(log.streams.values())
+    topic_writer = writers.find("t/1")
+    assert topic_writer is not None
     envelope = Envelope("t/1", 0, False, NO_PROPERTIES, b"", 1_000, "c", 0.0)
     while not dropped:
         before = writer.waiting_bytes
-        tap.take(envelope, [bytes(1_000)], 0.0)
+        topic_writer.append(envelope, [bytes(1_000)], 0.0)
     assert dropped == [("stream_full", 1)]
     assert 75_000 < before < 80_000
     promised = Envelope("t/1", 1, False, NO_PROPERTIES, b"", 1_000, "c", 0.0)
-    assert tap.admits(promised, [bytes(1_000)])
+    assert topic_writer.admits(promised, [bytes(1_000)])
     log.close()
 
 
@@ -77,21 +77,21 @@ def test_a_run_of_qos_0_is_kept_like_its_payloads(tmp_path: Path, v5: bool) -> N
     with Writing(tmp_path) as writing:
         for settings in STREAMS.values():
             writing.log.create(settings)
-        taps = StreamTaps(writing.writer, lambda reason, count: pytest.fail(reason))
-        taps.set(writing.log.streams.values())
+        writers = TopicWriters(writing.writer, lambda reason, count: pytest.fail(reason))
+        writers.set_streams(writing.log.streams.values())
         wanted: list[tuple[str, str, int, bytes]] = []
         for number in range(30):
             topic, client = f"t/{number % 4}", f"c{number % 5}"
-            tap = taps.find(topic)
-            assert tap is not None
+            topic_writer = writers.find(topic)
+            assert topic_writer is not None
             payloads = [b'{"ts": 1%05d}' % (100 * number + row) for row in range(1 + number % 7)]
             envelope = Envelope(
                 topic, number % 3 == 1, False, NO_PROPERTIES, b"", len(payloads[0]), client, 0.0
             )
             if envelope.qos:
-                tap.take(envelope, payloads, 1.0)
+                topic_writer.append(envelope, payloads, 1.0)
             else:
-                tap.take_run(envelope, run_of(topic, payloads, V5 if v5 else V311), 1.0)
+                topic_writer.append_run(envelope, run_of(topic, payloads, V5 if v5 else V311), 1.0)
             wanted += [(topic, client, envelope.qos, payload) for payload in payloads]
             if number == 20:
                 writing.commit()
@@ -116,14 +116,14 @@ def test_a_run_that_is_too_much_is_cut_and_what_there_is_no_room_for_is_dropped(
     with Writing(tmp_path) as writing:
         writing.create(filter="t/#")
         writer = LogWriter(writing.log, 6 << 20)
-        taps = StreamTaps(writer, lambda reason, count: dropped.append(count))
-        taps.set(writing.log.streams.values())
-        tap = taps.find("t/1")
-        assert tap is not None
+        writers = TopicWriters(writer, lambda reason, count: dropped.append(count))
+        writers.set_streams(writing.log.streams.values())
+        topic_writer = writers.find("t/1")
+        assert topic_writer is not None
         payloads = [bytes(1 << 19)] * 9
         envelope = Envelope("t/1", 0, False, NO_PROPERTIES, b"", 1 << 19, "c", 0.0)
         for _ in range(2):
-            tap.take_run(envelope, run_of("t/1", payloads), 1.0)
+            topic_writer.append_run(envelope, run_of("t/1", payloads), 1.0)
         assert dropped == [9]
         writer.assign(1)
         writer.committed(writer.write(1))

@@ -91,7 +91,7 @@ def _accept(
         _forward_qos0(broker, packet, topic, route, session, now)
         if broker.waiting_bytes > broker.waiting_bytes_max:
             broker.hold_back(connection, now)
-        elif route.tap is not None and broker.is_log_behind:
+        elif route.writer is not None and broker.is_log_behind:
             connection.awaits_log = True
             broker.hold_back(connection, now)
         return
@@ -134,7 +134,7 @@ def _take(
     envelope = _envelope(packet, topic, session.client_id, session.version == V5, now)
     payloads = packet.payloads()
     messages = [Message(envelope, payload) for payload in payloads]
-    if route.tap is not None and not refusal and not _has_room(route.tap, envelope, payloads):
+    if route.writer is not None and not refusal and not _has_room(route.writer, envelope, payloads):
         refusal = _log_is_full(connection)
     ticket: PublishTransaction | None = None
     if route.durability and not refusal:
@@ -146,15 +146,15 @@ def _take(
         if refusal:
             _count_refused(broker, refusal, packet.count)
         else:
-            if route.tap is not None:
-                route.tap.take(envelope, payloads, now)
+            if route.writer is not None:
+                route.writer.append(envelope, payloads, now)
             route_messages(broker, messages, route, session, now)
     finally:
         if ticket is not None:
             ticket.journal.close()
     if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
         data = _pubacks(connection, packet, refusal, why, route)
-        if route.tap is not None and not refusal and route.durability == COMMIT:
+        if route.writer is not None and not refusal and route.durability == COMMIT:
             _hold_for_tap(connection, data, ticket)
         elif ticket is not None and ticket.holds and ticket.is_wanted:
             ticket.answer = connection.hold(data)
@@ -169,9 +169,9 @@ def _retain(connection: Connection, message: Message, now: float) -> bool:
     return connection.broker.retain(message, now, connection.limits.retained_messages_max)
 
 
-def _has_room(tap: TopicWriter, envelope: Envelope, payloads: list[bytes]) -> bool:
-    """What a tap has no room for cannot be promised. Nothing is promised at QoS 0."""
-    return not envelope.qos or tap.admits(envelope, payloads)
+def _has_room(writer: TopicWriter, envelope: Envelope, payloads: list[bytes]) -> bool:
+    """Tell whether the log has room for what is promised. Nothing is promised at QoS 0."""
+    return not envelope.qos or writer.admits(envelope, payloads)
 
 
 def _log_is_full(connection: Connection) -> int:
@@ -209,9 +209,10 @@ def find_route(broker: Broker, topic: str) -> Route:
     if topic[0] == "$" and is_ours(topic):
         refusal = reasons.NOT_AUTHORIZED
     durability = broker.durability_of(topic)
-    tap = None if broker.taps is None else broker.taps.find(topic)
+    log = broker.message_log
+    writer = None if log is None else log.find(topic)
     check = None if broker.checks is None else broker.checks.find(topic)
-    return broker.routes.find(topic, refusal, durability, tap, check)
+    return broker.routes.find(topic, refusal, durability, writer, check)
 
 
 def is_ours(topic: str) -> bool:
@@ -259,10 +260,10 @@ def _forward_qos0(
     same, other = (route.plain_v5, route.plain_v3) if v5 else (route.plain_v3, route.plain_v5)
     if same:
         _fan_out(broker, same, packet.raw, packet.count)
-    if other or route.tap is not None:
+    if other or route.writer is not None:
         envelope = _envelope(packet, topic, session.client_id, v5, now)
-        if route.tap is not None:
-            route.tap.take_run(envelope, packet, now)
+        if route.writer is not None:
+            route.writer.append_run(envelope, packet, now)
     if other:
         data = envelope.whole(not v5, _QOS0, packet.payloads(), now)
         _fan_out(broker, other, data, packet.count)
@@ -313,8 +314,8 @@ def _route_qos0(
     v5 = session.version == V5
     envelope = _envelope(packet, topic, session.client_id, v5, now)
     payloads = packet.payloads()
-    if route.tap is not None:
-        route.tap.take(envelope, payloads, now)
+    if route.writer is not None:
+        route.writer.append(envelope, payloads, now)
     messages = [Message(envelope, payload) for payload in payloads]
     route_messages(broker, messages, route, session, now)
 
@@ -404,7 +405,7 @@ def _take_qos2(
     if fresh and not refusal:
         envelope = _envelope(packet, topic, session.client_id, connection.version == V5, now)
         messages = [Message(envelope, payload) for payload in fresh]
-        if route.tap is not None and not _has_room(route.tap, envelope, fresh):
+        if route.writer is not None and not _has_room(route.writer, envelope, fresh):
             for packet_id in opened:  # the session outlives the connection
                 receiver.refuse(packet_id)
             refused, refusal = opened, _log_is_full(connection)
@@ -416,8 +417,8 @@ def _take_qos2(
                     receiver.refuse(packet_id)
                 refused, refusal = opened, reasons.QUOTA_EXCEEDED
             if not refusal:
-                if route.tap is not None:
-                    route.tap.take(envelope, fresh, now)
+                if route.writer is not None:
+                    route.writer.append(envelope, fresh, now)
                 if ticket is not None and session.sid:
                     ticket.receive(session.sid, opened)
                 route_messages(broker, messages, route, session, now)
@@ -430,7 +431,7 @@ def _take_qos2(
         broker.journal.on_freed(session.sid, freed)
     broker.stats.packets_sent[PUBREC] += len(answered)
     data = _pubrecs(connection, answered, refused, refusal, why)
-    if route.tap is not None and fresh and not refusal and route.durability == COMMIT:
+    if route.writer is not None and fresh and not refusal and route.durability == COMMIT:
         _hold_for_tap(connection, data, ticket)
     elif ticket is not None and ticket.holds and ticket.is_wanted:
         ticket.answer = connection.hold(data)
@@ -515,10 +516,10 @@ def publish(broker: Broker, message: Message, publisher: Session | None, now: fl
     try:
         if message.envelope.retain and not broker.retain(message, now):
             broker.budget.drop("quota_exceeded")  # it is still delivered to who is subscribed
-        if route.tap is None:
+        if route.writer is None:
             pass
-        elif _has_room(route.tap, message.envelope, [message.payload]):
-            route.tap.take(message.envelope, [message.payload], now)
+        elif _has_room(route.writer, message.envelope, [message.payload]):
+            route.writer.append(message.envelope, [message.payload], now)
         else:
             broker.budget.drop("stream_full")
         route_messages(broker, messages, route, publisher, now)

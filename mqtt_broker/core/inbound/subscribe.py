@@ -13,12 +13,13 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core import sys_topics
-from mqtt_broker.core.interfaces.stream_subscriptions import (
-    OFFSET_PROPERTY,
-    Refusal,
+from mqtt_broker.core.interfaces.message_log import OFFSET_PROPERTY, Refusal
+from mqtt_broker.topics.names import (
+    filter_problem,
     is_stream_filter,
+    level_count,
+    split_share,
 )
-from mqtt_broker.topics.names import filter_problem, level_count, split_share
 from sessions.holds import send_numbered
 from sessions.journal.rows import SubscriptionRow
 from sessions.messages.message import DeliveryOptions
@@ -92,8 +93,8 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
         for subscription, is_new in fresh:
             if not is_stream_filter(subscription.filter):
                 _send_retained(broker, subscription, is_new, then, 0, 0 if keeps else 2)
-            elif broker.replays is not None:
-                broker.replays.begin(subscription, then)
+            elif broker.message_log is not None:
+                broker.message_log.subscriptions.begin(subscription, then)
 
     connection.answer(data, now, begin, safely=session.sid > 0)
     _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
@@ -110,10 +111,10 @@ def _stream_start(packet: Subscribe) -> str | None:
 def _stream_refusal(
     connection: Connection, request: SubscriptionRequest, start: str | None
 ) -> Refusal | None:
-    replays = connection.broker.replays
-    if replays is None:
+    log = connection.broker.message_log
+    if log is None:
         return Refusal(reasons.TOPIC_FILTER_INVALID, "this broker keeps no streams")
-    return replays.refusal(
+    return log.subscriptions.refusal(
         connection.session, request.filter, start, goes_on=request.retain_handling == 1
     )
 
@@ -226,9 +227,9 @@ def put_in_force(
     is_new = text not in session.subscriptions
     session.subscriptions[text] = subscription  # in place of one before it. [MQTT-3.8.4-3]
     if is_stream_filter(text):
-        if broker.replays is not None:
+        if broker.message_log is not None:
             goes_on = subscription.retain_handling == 1
-            broker.replays.join(subscription, start, now, goes_on=goes_on)
+            broker.message_log.subscriptions.join(subscription, start, now, goes_on=goes_on)
         return is_new
     shared = split_share(text)
     if shared is None:
@@ -250,8 +251,8 @@ def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
     if session.sid and broker.journal is not None:
         broker.journal.on_unsubscribed(session.sid, text)
     if is_stream_filter(text):
-        if broker.replays is not None:
-            broker.replays.leave(subscription, now)
+        if broker.message_log is not None:
+            broker.message_log.subscriptions.leave(subscription, now)
         return
     if split_share(text) is None:
         broker.routes.remove(subscription)

@@ -52,8 +52,8 @@ class Route:
         "plain_v5",
         "refusal",
         "rest",
-        "tap",
         "targets",
+        "writer",
     )
 
     def __init__(
@@ -62,7 +62,7 @@ class Route:
         groups: list[SharedGroup],
         refusal: int,
         durability: int,
-        tap: TopicWriter | None,
+        writer: TopicWriter | None,
         check: PayloadCheck | None,
     ) -> None:
         self.targets = targets
@@ -70,7 +70,7 @@ class Route:
         self.refusal = refusal  # a reason code when nobody may publish here
         self.durability = durability  # what an acknowledgement promises here
         self.check = check  # what is asked of payloads
-        self.tap = tap  # who wants all of it beside the receivers
+        self.writer = writer  # of the log, if it keeps the topic
         self.plain_v3: list[Session] = []
         self.plain_v5: list[Session] = []
         self.rest: list[Target] = []
@@ -126,7 +126,7 @@ class Routes:
         topic: str,
         refusal: int,
         durability: int,
-        tap: TopicWriter | None,
+        writer: TopicWriter | None,
         check: PayloadCheck | None,
     ) -> Route:
         """The route of a topic that is not in the cache; it is afterwards."""
@@ -134,7 +134,7 @@ class Routes:
         for subscription in self._trie.match(topic):
             by_session.setdefault(id(subscription.session), []).append(subscription)
         targets = [Target(found[0].session, found) for found in by_session.values()]
-        route = Route(targets, self._groups.match(topic), refusal, durability, tap, check)
+        route = Route(targets, self._groups.match(topic), refusal, durability, writer, check)
         if len(topic) <= _TOPIC_CHARS_CACHED_MAX:
             self.cache.put(topic, route)
         return route

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mqtt_broker.core.interfaces.message_log import TopicWriter
 from mqtt_broker.server.config.config import StartError
 from mqtt_broker.streams.format.errors import Invalid, JournalBehind, LostTail, StreamError
 from mqtt_broker.streams.format.offsets import Offsets
@@ -25,7 +26,7 @@ from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.replay.service import ReplayLimits, ReplayService
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.stream import Stream
-from mqtt_broker.streams.write.topic_writer import StreamTaps
+from mqtt_broker.streams.write.topic_writer import TopicWriters
 from mqtt_broker.streams.write.writer import LogWriter
 from sessions.holds import PendingCall
 from sessions.journal.journal import Journal
@@ -119,7 +120,7 @@ class StreamService:
     def start(self, cursors: Iterable[CursorRow]) -> None:
         """Take what is published from now on, and know where its readers were."""
         broker = self._server.broker
-        self._taps = broker.taps = StreamTaps(self.writer, broker.budget.drop)
+        self._topic_writers = TopicWriters(self.writer, broker.budget.drop)
         for stream in self.log.streams.values():
             self._adopt(stream)
         for name in self._recorded.keys() - self.log.streams.keys():
@@ -127,7 +128,7 @@ class StreamService:
             self._journal.on_stream_gone(name)
             self._store.forget_ends(name)
             del self._recorded[name]
-        self._replay = broker.replays = ReplayService(
+        self._replay = ReplayService(
             self.log,
             broker,
             self.read,
@@ -137,6 +138,7 @@ class StreamService:
             skips_damage=lambda stream: broker.settings.replay_skips_damage,
             dead=None if broker.dead_letters is None else broker.dead_letters.add,
         )
+        broker.attach_log(self)
         broker.log_figures = self._figures
         self._maintenance.start()
 
@@ -162,7 +164,14 @@ class StreamService:
         assert journal is not None
         return journal
 
-    # On the loop.
+    # On the loop: the broker's message log.
+
+    @property
+    def subscriptions(self) -> ReplayService:
+        return self.replay
+
+    def find(self, topic: str) -> TopicWriter | None:
+        return self._topic_writers.find(topic)
 
     def on_committed(self) -> None:
         """There may be more for those who wait at the end of a stream."""
@@ -198,13 +207,13 @@ class StreamService:
         if row != before:
             self._recorded[stream.name] = row
             self._journal.on_stream(row)
-        self._retap(stream.settings.filter, "" if before is None else before.filter)
+        self._set_streams(stream.settings.filter, "" if before is None else before.filter)
 
-    def _retap(self, *filters: str) -> None:
+    def _set_streams(self, *filters: str) -> None:
         if self._journal.participant is None and self.log.streams:
             self._store.enlist(self.writer)
             self._journal.enlist(self.writer)
-        self._taps.set(self.log.streams.values())
+        self._topic_writers.set_streams(self.log.streams.values())
         for text in filters:
             if text:
                 self._server.broker.routes.cache.drop(text)
@@ -228,7 +237,7 @@ class StreamService:
             self._recorded.pop(name, None)
             self._journal.on_stream_gone(name)
             self._store.forget_ends(name)
-            self._retap(settings.filter)
+            self._set_streams(settings.filter)
             self.replay.on_deleted(name, self._server.now())
 
         def act() -> StreamSettings:

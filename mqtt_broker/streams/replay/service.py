@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.core.interfaces.stream_subscriptions import Refusal
+from mqtt_broker.core.interfaces.message_log import ATTACHED, AWAY, ONLINE, Refusal
 from mqtt_broker.streams.format.errors import (
     Damaged,
     Invalid,
@@ -235,19 +235,27 @@ class ReplayService:
         if taker is not None:
             self._remove(taker, now)
 
-    def on_attached(self, session: Session, now: float) -> None:
+    def on_session(self, session: Session, change: int, now: float) -> None:
+        if change == ATTACHED:
+            self._on_attached(session)
+        elif change == ONLINE:
+            self._on_online(session, now)
+        elif change == AWAY:
+            self._on_away(session, now)
+
+    def _on_attached(self, session: Session) -> None:
         for feed in list(session.feeds or ()):
             if isinstance(feed, ClientSubscription):
                 feed.on_attached()
             elif isinstance(feed, StreamSubscription):
                 feed.adapt(feed.subscription)
 
-    def on_online(self, session: Session, now: float) -> None:
+    def _on_online(self, session: Session, now: float) -> None:
         for feed in list(session.feeds or ()):
             if isinstance(feed, StreamSubscription):
                 self._begin(feed, now)
 
-    def on_away(self, session: Session, now: float) -> None:
+    def _on_away(self, session: Session, now: float) -> None:
         for feed in list(session.feeds or ()):
             if isinstance(feed, Member):
                 feed.group.on_lost(feed, now)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.core.interfaces.stream_subscriptions import Refusal
+from mqtt_broker.core.interfaces.message_log import Refusal
 from mqtt_broker.streams.format import file_names, offsets
 from mqtt_broker.streams.format.errors import Invalid, StreamError
 from mqtt_broker.streams.format.offsets import EARLIEST, LATEST

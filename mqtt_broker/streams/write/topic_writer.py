@@ -1,9 +1,10 @@
-"""Which messages go to which streams: the log's end of the broker's tap door.
+"""Write the messages of a topic to its streams: the log's part of `core.interfaces.message_log`.
 
-A topic may belong to several streams, and goes to each once. Topics of the same streams share
-one `StreamTap`, so a fleet of a million topics costs one object.
+A topic may belong to several streams, and its messages go to each once. Topics of the same
+streams share one `StreamTopicWriter`, so a fleet of a million topics costs one object.
 
-Room is kept for what is promised: QoS 0 is turned away, and counted, when half of it is taken.
+Room is kept for messages that are promised: QoS 0 is dropped, and counted, when three quarters
+are taken.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from mqtt_broker.topics.names import matches
 from sessions.messages.message import Envelope
 
 NO_ROOM: Final = "stream_full"
-OWN_BYTES: Final = 64  # of a row, beside its strings
+_ROW_BYTES: Final = 64  # that a record takes beside its strings
 
 
-class StreamTap:
-    """Takes the messages of topics that belong to these streams."""
+class StreamTopicWriter:
+    """Writes the messages of topics that belong to these streams."""
 
     __slots__ = ("_drop", "_streams", "_writer")
 
@@ -36,18 +37,18 @@ class StreamTap:
 
     def admits(self, envelope: Envelope, payloads: list[bytes]) -> bool:
         writer = self._writer
-        size = len(payloads) * (envelope.size + len(envelope.publisher) + OWN_BYTES)
+        size = len(payloads) * (envelope.size + len(envelope.publisher) + _ROW_BYTES)
         waiting = writer.waiting_bytes
         return not waiting or waiting + size * len(self._streams) <= writer.waiting_bytes_max
 
-    def take(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
+    def append(self, envelope: Envelope, payloads: list[bytes], now: float) -> None:
         if envelope.qos or not self._is_dropped(len(payloads)):
             self._append(self._streams, envelope, payloads, now)
 
-    def take_run(self, envelope: Envelope, run: Publish, now: float) -> None:
+    def append_run(self, envelope: Envelope, run: Publish, now: float) -> None:
         if self._is_dropped(run.count):
             return
-        cut: list[Stream] = []  # streams that want payloads
+        cut: list[Stream] = []  # streams that look at payloads
         for stream in self._streams:
             if not stream.takes_frames or not self._writer.append_frames(
                 stream,
@@ -66,10 +67,10 @@ class StreamTap:
             self._append(tuple(cut), envelope, run.payloads(), now)
 
     def _is_dropped(self, count: int) -> bool:
-        """Whether so many of QoS 0 are turned away: what room is left is for what is promised.
+        """Drop so many of QoS 0 if the room that is left is for messages that are promised.
 
-        Publishers are held back at half of it. The quarter between is for what each of them has
-        in hand then.
+        Publishers are paused when half is taken. The quarter between is for what each of them
+        has under way then.
         """
         writer = self._writer
         if writer.waiting_bytes <= writer.waiting_bytes_max * 3 // 4:
@@ -104,25 +105,25 @@ class StreamTap:
             self._drop(NO_ROOM, missing)
 
 
-class StreamTaps:
-    """All streams, by what their filters match."""
+class TopicWriters:
+    """Finds the writer of a topic by the streams whose filters match it."""
 
     def __init__(self, writer: LogWriter, drop: Callable[[str, int], None]) -> None:
         self._writer = writer
         self._drop = drop
         self._streams: tuple[Stream, ...] = ()
-        self._taps: dict[tuple[Stream, ...], StreamTap] = {}
+        self._writers: dict[tuple[Stream, ...], StreamTopicWriter] = {}
 
-    def set(self, streams: Iterable[Stream]) -> None:
-        """These are the streams from now on; routes that were worked out before know others."""
+    def set_streams(self, streams: Iterable[Stream]) -> None:
+        """Use these streams from now on; routes that were worked out before know others."""
         self._streams = tuple(stream for stream in streams if stream.settings.filter)
-        self._taps.clear()
+        self._writers.clear()
 
     def find(self, topic: str) -> TopicWriter | None:
         found = tuple(s for s in self._streams if matches(s.settings.filter, topic))
         if not found:
             return None
-        tap = self._taps.get(found)
-        if tap is None:
-            tap = self._taps[found] = StreamTap(self._writer, found, self._drop)
-        return tap
+        writer = self._writers.get(found)
+        if writer is None:
+            writer = self._writers[found] = StreamTopicWriter(self._writer, found, self._drop)
+        return writer
