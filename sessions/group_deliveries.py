@@ -25,7 +25,7 @@ def finish(journal: Journal, items: list[Item], now: float) -> None:
         if group.sid:
             by_sid.setdefault(group.sid, []).append(item)
         elif item[3] is not None:
-            item[3].on_taken(now)  # the group is gone, and with it what it stored
+            item[3].on_delivered(now)  # the group is gone, and with it what it stored
     for sid, found in by_sid.items():
         journal.on_done(sid, found, now)
 

@@ -126,7 +126,7 @@ def deliver_behind(
     messages: list[Message],
     grant: DeliveryOptions,
     n: int,
-    ticket: PublishTransaction | None,
+    txn: PublishTransaction | None,
     now: float,
 ) -> None:
     """Keep messages that may not leave now: in the queue, or in the window if only SUBACK keeps
@@ -140,19 +140,19 @@ def deliver_behind(
     ):
         room = max(0, min(session.window.room, len(messages)))
     if room < len(messages):
-        session.enqueue(messages[room:], grant, n + room if n else 0, ticket, now)
+        session.enqueue(messages[room:], grant, n + room if n else 0, txn, now)
     if not room:
         return
     messages = messages[:room]
     items: list[Item] = []
     for place, message in enumerate(messages):
-        items.append((message, grant, n + place if n else 0, ticket))
+        items.append((message, grant, n + place if n else 0, txn))
     ids = session.window.admit(items, grant.qos)
-    if ticket is not None:
-        ticket.deliver(session.sid, n, messages, grant, ids)
+    if txn is not None:
+        txn.deliver(session.sid, n, messages, grant, ids)
         # What SUBSCRIBE brings has no message of its own, and SUBACK waits for it anyway.
-        if grant.qos == 2 and ticket.holds and ticket.messages:
-            ticket.park(PendingPublish(session, list(zip(ids, items, strict=True))))
+        if grant.qos == 2 and txn.awaits_commit and txn.messages:
+            txn.hold(PendingPublish(session, list(zip(ids, items, strict=True))))
             return
     put_behind(session, ids)
 

@@ -112,10 +112,10 @@ class MessageQueue:
 
     def _may_go(self, item: Item, folded: int) -> bool:
         """Whether the tables hold this delivery, so that it can be read again from there."""
-        _, grant, n, ticket = item
+        _, grant, n, txn = item
         if not n or (grant.group is not None and not self._is_shared):
             return False
-        return ticket is None or ticket.number <= folded
+        return txn is None or txn.number <= folded
 
     def load(self, items: list[Item]) -> tuple[int, int]:
         """A page of the store: what stands behind the head now.

@@ -4,10 +4,10 @@
     pump      the window has room, or the peer has caught up: send from the queue
     resume    a new connection: repeat what was under way, then pump
 
-A message waits in the queue as (message, grant, n, ticket) and in the window as the same
-item: the grant says at which QoS and with which flags it goes to this client, `n` and ticket
-what it is to the store. A session that outlives its connections has a number there, `sid`, and
-records what becomes of its deliveries in the journal.
+A message waits in the queue as (message, grant, n, transaction) and in the window as the same
+item: the grant says at which QoS and with which flags it goes to this client, `n` and the
+transaction what it is to the store. A session that outlives its connections has a number there,
+`sid`, and records what becomes of its deliveries in the journal.
 
 why long: both directions of a session and its queue are one class.
 """
@@ -165,36 +165,39 @@ class Session:
 
     # Messages to the client.
 
-    def deliver(self, messages: list[Message], grant: DeliveryOptions, now: float) -> None:
-        """Messages of one envelope at QoS 1 or 2: sent as far as the window goes, else queued.
+    def deliver(
+        self,
+        messages: list[Message],
+        grant: DeliveryOptions,
+        txn: PublishTransaction | None,
+        now: float,
+    ) -> None:
+        """Send messages of one envelope at QoS 1 or 2 as far as the window goes; queue the rest.
 
         Nothing overtakes what waits, on any topic. [MQTT-4.6.0-6]
         """
         box = self.outbox
         window = self.window
-        ticket: PublishTransaction | None = None
         n = 0
-        if self.sid and self.journal is not None:
-            ticket = self.journal.current
-            if ticket is not None:
-                if ticket.covers(messages[0]):
-                    n = self.order + 1
-                    self.order += len(messages)
-                else:
-                    ticket = None
+        if txn is not None:
+            if self.sid and txn.is_recorded(messages[0]):
+                n = self.order + 1
+                self.order += len(messages)
+            else:
+                txn = None
         if box.state >= CONGESTED or self.queue is not None or self.repeats or self.gates:
-            deliver_behind(self, messages, grant, n, ticket, now)
+            deliver_behind(self, messages, grant, n, txn, now)
             return
         room = window.limit - len(window.unacked) - len(window.releasing)
         if room < len(messages):  # the send quota is used up. [MQTT-4.9.0-2]
             room = max(room, 0)
             behind = n + room if n else 0
-            self.enqueue(messages[room:], grant, behind, ticket, now)
+            self.enqueue(messages[room:], grant, behind, txn, now)
             if not room:
                 return
             messages = messages[:room]
-        if ticket is not None:
-            self._send_stored(messages, grant, n, ticket, now)
+        if txn is not None:
+            self._send_stored(messages, grant, n, txn, now)
             return
         if box.plain and len(messages) == 1:
             message = messages[0]
@@ -230,17 +233,17 @@ class Session:
         messages: list[Message],
         grant: DeliveryOptions,
         n: int,
-        ticket: PublishTransaction,
+        txn: PublishTransaction,
         now: float,
     ) -> None:
         """Number and record them; QoS 2 waits until that is on disk, QoS 1 leaves at once."""
         items: list[Item] = []
         for place, message in enumerate(messages, n):
-            items.append((message, grant, place, ticket))
+            items.append((message, grant, place, txn))
         ids = self.window.admit(items, grant.qos)
-        ticket.deliver(self.sid, n, messages, grant, ids)
-        if grant.qos == 2 and ticket.holds:
-            ticket.park(PendingPublish(self, list(zip(ids, items, strict=True))))
+        txn.deliver(self.sid, n, messages, grant, ids)
+        if grant.qos == 2 and txn.awaits_commit:
+            txn.hold(PendingPublish(self, list(zip(ids, items, strict=True))))
         else:
             self.send_run(ids, messages, grant, now)
 
@@ -299,7 +302,7 @@ class Session:
         parked: list[tuple[int, Item]] = []
         expired: list[Item] = []
         begun: list[Item] = []
-        may_park = self.journal is not None and self.journal.holds
+        may_park = self.journal is not None and self.journal.awaits_commit
         while queue.head and window.room > 0 and self.outbox.state < CONGESTED:  # [MQTT-4.9.0-2]
             item = self._dequeue(queue)
             message, grant, n, _ = item
@@ -375,7 +378,12 @@ class Session:
         self.repeats = NOTHING
         if self.unsent is not None:
             self.unsent &= self.window.unacked.keys()
-        if journal is not None and journal.holds and len(self.window) and not journal.is_settled:
+        if (
+            journal is not None
+            and journal.awaits_commit
+            and len(self.window)
+            and not journal.is_settled
+        ):
             self.gates += 1
             self.is_resuming = True
             journal.wait(PendingResume(self))
@@ -439,13 +447,13 @@ class Session:
         messages: list[Message],
         grant: DeliveryOptions,
         n: int,
-        ticket: PublishTransaction | None,
+        txn: PublishTransaction | None,
         now: float,
     ) -> None:
         """Keep messages for later, and record that they wait."""
-        if ticket is not None:
-            ticket.deliver(self.sid, n, messages, grant, [])
-        items = [(m, grant, n + index if n else 0, ticket) for index, m in enumerate(messages)]
+        if txn is not None:
+            txn.deliver(self.sid, n, messages, grant, [])
+        items = [(m, grant, n + index if n else 0, txn) for index, m in enumerate(messages)]
         self._enqueue_items(items, now)
 
     def _enqueue_items(self, items: list[Item], now: float) -> None:

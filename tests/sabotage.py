@@ -93,10 +93,10 @@ def outbound_id_unrecorded() -> None:
     """An outbound QoS 2 PUBLISH leaves before its packet id is on disk."""
     from sessions.journal.transaction import PublishTransaction
 
-    def release(self: PublishTransaction, parked: Any) -> None:
-        parked.release(self.born_at)
+    def release(self: PublishTransaction, pending: Any) -> None:
+        pending.release(self.born_at)
 
-    _set(PublishTransaction, "park", release)
+    _set(PublishTransaction, "hold", release)
 
 
 @sabotage("crash")
@@ -105,9 +105,9 @@ def session_end_unrecorded() -> None:
     from sessions.journal.journal import Journal
 
     def forget(self: Journal, sid: int, items: list[Any], now: float) -> None:
-        for _, _, n, ticket in items:
-            if n and ticket is not None:
-                ticket.on_taken(now)
+        for _, _, n, txn in items:
+            if n and txn is not None:
+                txn.on_delivered(now)
 
     _set(Journal, "on_end", forget)
 
@@ -175,7 +175,7 @@ def lent_unstored() -> None:
     """What a group gives to a member without a stored session is not stored."""
     from mqtt_broker.core.routing.shared_groups import SharedGroup
 
-    _set(SharedGroup, "_lend", lambda self, session, message, grant, now: False)
+    _set(SharedGroup, "_lend", lambda self, session, message, grant, txn, now: False)
 
 
 @sabotage("crash", "fuzz")

@@ -39,6 +39,7 @@ from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.group_deliveries import take_back
 from sessions.journal.journal import MEMORY, Journal
+from sessions.journal.transaction import PublishTransaction
 from sessions.messages.backlog import Backlog, QueueFull
 from sessions.messages.counters import Counters
 from sessions.messages.message import Message
@@ -315,11 +316,17 @@ class Broker:
 
     # Retained messages.
 
-    def retain(self, message: Message, now: float, own_max: int = UNLIMITED) -> bool:
+    def retain(
+        self,
+        message: Message,
+        txn: PublishTransaction | None,
+        now: float,
+        own_max: int = UNLIMITED,
+    ) -> bool:
         """Keep, replace or (empty payload) remove; False when a limit forbids it."""
         topic = message.envelope.topic
         if not message.payload:  # [MQTT-3.3.1-6], [MQTT-3.3.1-7]
-            self.forget_retained(topic)
+            self.forget_retained(topic, txn)
             return True
         size = message.envelope.size
         before = self.retained.get(topic)
@@ -338,15 +345,15 @@ class Broker:
             self.count_retained(publisher, 1)
             if before is not None:
                 self.count_retained(before.envelope.publisher, -1)
-        self._record_retained(message, before)
+        self._record_retained(message, before, txn)
         return True
 
-    def forget_retained(self, topic: str) -> None:
+    def forget_retained(self, topic: str, txn: PublishTransaction | None = None) -> None:
         before = self.retained.remove(topic)
         if before is not None:
             self.retained_bytes -= before.envelope.size
             self.count_retained(before.envelope.publisher, -1)
-            self._record_retained(None, before)
+            self._record_retained(None, before, txn)
 
     def count_retained(self, publisher: str, change: int) -> None:
         count = self.retained_of.get(publisher, 0) + change
@@ -355,13 +362,15 @@ class Broker:
         else:
             del self.retained_of[publisher]
 
-    def _record_retained(self, message: Message | None, before: Message | None) -> None:
+    def _record_retained(
+        self, message: Message | None, before: Message | None, txn: PublishTransaction | None
+    ) -> None:
         journal = self.journal
         if journal is None:
             return
         before_mid = 0 if before is None else before.mid
-        if journal.current is not None and (message is not None or before_mid):
-            journal.current.retain(message, before_mid)
+        if txn is not None and (message is not None or before_mid):
+            txn.retain(message, before_mid)
         elif before_mid:
             journal.on_retained_gone(before_mid)
 

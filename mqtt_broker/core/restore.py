@@ -138,7 +138,7 @@ def _restore_retained(broker: Broker, row: MessageRow) -> None:
         if journal is not None:
             journal.on_retained_gone(older.mid)
     if journal is not None:
-        journal.last_mid = max(journal.last_mid, row.mid)
+        journal.skip_numbers(message=row.mid)
     broker.retained.put(row.topic, message)
     broker.retained_bytes += message.envelope.size
     broker.count_retained(message.envelope.publisher, 1)
@@ -155,7 +155,7 @@ def _session(broker: Broker, row: SessionRow) -> Session:
     if row.will is not None:
         session.will = _will(broker, row.will)
     if broker.journal is not None:
-        broker.journal.last_sid = max(broker.journal.last_sid, row.sid)
+        broker.journal.skip_numbers(session=row.sid)
     return session
 
 
@@ -303,7 +303,7 @@ def _shares(
             shares[row.sid] = row.filter
             newest[row.filter] = row.sid
             if broker.journal is not None:
-                broker.journal.last_sid = max(broker.journal.last_sid, row.sid)
+                broker.journal.skip_numbers(session=row.sid)
     return shares, abandoned
 
 
@@ -314,7 +314,7 @@ def _pairs(
         if len(list(sound((delivery, message), broker.healed))) == 2:
             yield delivery, message
             if broker.journal is not None:
-                broker.journal.last_mid = max(broker.journal.last_mid, message.mid)
+                broker.journal.skip_numbers(message=message.mid)
 
 
 def _waiting_shared(
@@ -344,13 +344,13 @@ def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None
     assert journal is not None
     journal.on_done(session.sid, [item], now)
     copy = Message(message.envelope, message.payload)
-    journal.open([copy], holds=journal.holds)
+    txn = journal.begin([copy], awaits_commit=journal.awaits_commit)
     try:
         session.deliver(
-            [copy], DeliveryOptions(grant.qos, grant.retain, grant.subscription_ids), now
+            [copy], DeliveryOptions(grant.qos, grant.retain, grant.subscription_ids), txn, now
         )
     finally:
-        journal.close()
+        journal.add(txn)
 
 
 def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Item:

@@ -2,15 +2,16 @@
 
     Journal   the records of the group that is being gathered, and the groups under way
 
-Tickets and holds, which are gathered beside records, are in `sessions.journal.transaction`.
+Transactions and pending commits, gathered among the records, are in
+`sessions.journal.transaction`.
 
 Records are gathered until `flush` packs them into one group with the next number. The store
 commits groups in their order and tells the highest number that is safe (`on_committed`). So
-what is on disk is always a beginning of what happened here.
+what is on disk is always a prefix of what happened here.
 
-Packing changes nothing until it has succeeded, so no failure loses what was gathered. A ticket
-that cannot be packed is left out alone: what waits for it is refused, never said to be safe. A
-group larger than a row may be is several numbers, which the store commits at once.
+Packing changes nothing until it has succeeded, so no failure loses what was gathered. A
+transaction that cannot be packed is left out alone, and what waits for it is refused. A group
+that is larger than a row may be takes several numbers, which the store commits at once.
 
 A message that was taken by every stored session it was for, before its group was packed, is
 never written: with subscribers that keep up, the store sees almost nothing.
@@ -26,7 +27,7 @@ from sessions.journal import packing, records
 from sessions.journal.participant import CommitParticipant
 from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
 from sessions.journal.transaction import Item as Item
-from sessions.journal.transaction import PendingCommit, PublishTransaction
+from sessions.journal.transaction import JournalNumbers, PendingCommit, PublishTransaction
 from sessions.messages.message import Message
 
 MEMORY: Final = 0
@@ -62,27 +63,22 @@ class Journal:
         "_entries",
         "_failed",
         "_gathered_bytes",
-        "_interrupted",
         "_is_assigned",
         "_is_continued",
         "_packed_bytes",
-        "_placed",
         "_stuck_since",
         "_submit",
         "_unfolded",
         "_unsent",
         "_waiting",
+        "awaits_commit",
         "cancelled",
         "certain",
         "committed",
-        "current",
         "folded",
         "grown",
-        "holds",
-        "last_mid",
-        "last_sid",
         "mode",
-        "number",
+        "numbers",
         "on_bug",
         "part_bytes_max",
         "participant",
@@ -98,21 +94,18 @@ class Journal:
         submit: Callable[[int, bytes], None],
         *,
         mode: int = COMMIT,
-        holds: bool = True,
+        awaits_commit: bool = True,
         number: int = 0,
         last_mid: int = 0,
         last_sid: int = 0,
     ) -> None:
         self._submit = submit
         self.mode = mode  # what topics have that no rule speaks of
-        self.holds = holds  # something may have to wait for a commit
-        self.number = number  # of the group packed last
+        self.awaits_commit = awaits_commit  # something may have to wait for one
+        self.numbers = JournalNumbers(number, last_mid, last_sid)
         self.committed = number
         self.folded = number
-        self.last_mid = last_mid
-        self.last_sid = last_sid
         self.participant: CommitParticipant | None = None  # None: no stream
-        self.current: PublishTransaction | None = None  # what deliveries belong to that happen now
         self.grown: dict[StoredQueue, None] = {}  # those with more in memory than they need
         self.wanted: list[StoredQueue] = []  # those that wait for a page of what is stored
         self.certain = 0  # entries that wait for the disk whatever happens
@@ -125,14 +118,11 @@ class Journal:
         self.on_bug: Callable[[Exception], None] = _raise
         self._entries: list[packing.Entry] = []
         self._unsent: deque[tuple[int, bytes]] = deque()  # packed, and not with the store
-        self._failed: deque[tuple[PublishTransaction, Exception]] = (
-            deque()
-        )  # left out, and nobody was told
+        # Left out, and not yet refused.
+        self._failed: deque[tuple[PublishTransaction, Exception]] = deque()
         self._is_continued = False  # what is packed next belongs to the group packed last
         self._is_assigned = False  # the participant's part belongs to the next group
         self._stuck_since = 0.0
-        self._interrupted: list[PublishTransaction] = []  # opened, and others inside of them
-        self._placed: list[PublishTransaction] = []  # opened, and among the entries already
         self._gathered_bytes = 0  # about what will be packed
         self._packed_bytes = 0  # and is not committed
         self._waiting: deque[tuple[int, int, PendingCommit | None]] = deque()
@@ -141,6 +131,11 @@ class Journal:
     def __len__(self) -> int:
         """Entries that wait to be packed, and groups that wait to be handed over."""
         return len(self._entries) + len(self._unsent)
+
+    @property
+    def number(self) -> int:
+        """The number of the group packed last."""
+        return self.numbers.group
 
     @property
     def is_unfinished(self) -> bool:
@@ -169,7 +164,7 @@ class Journal:
     @property
     def is_settled(self) -> bool:
         """Whether everything that was recorded is on disk."""
-        return not self._entries and self.committed == self.number
+        return not self._entries and self.committed == self.numbers.group
 
     def enlist(self, participant: CommitParticipant) -> None:
         """Let the participant's part be written with the groups from now on."""
@@ -177,49 +172,41 @@ class Journal:
 
     # Messages.
 
-    def open(self, messages: list[Message], *, holds: bool = False) -> PublishTransaction:
-        """Begin a ticket: what is delivered belongs to it, until `close`.
+    def begin(self, messages: list[Message], *, awaits_commit: bool = False) -> PublishTransaction:
+        """Begin a transaction: deliveries of these messages are noted in it, until `add`.
 
-        One that is opened inside another interrupts it; `close` goes on with the outer one.
+        It stands from now on in front of everything recorded while it is open, such as the end
+        of a session that it delivers to, or a will published by an error in the middle of it.
         """
-        if self.current is not None:
-            self._place_current()
-            self._interrupted.append(self.current)
-        ticket = self.current = PublishTransaction(self, messages, holds=holds)
-        return ticket
+        txn = PublishTransaction(self.numbers, messages, awaits_commit=awaits_commit)
+        self._entries.append(txn)
+        return txn
 
-    def close(self) -> None:
-        """End the ticket that was opened last."""
-        ticket = self.current
-        self.current = self._interrupted.pop() if self._interrupted else None
-        if ticket is not None and ticket.is_wanted:
-            if not self._placed or ticket not in self._placed:
-                self._entries.append(ticket)
-            self.certain += ticket.is_pinned
-            if ticket.messages:
-                ticket.size = len(ticket.messages) * ticket.messages[0].envelope.size
-            self._gathered_bytes += ticket.size
-        if self._placed and self.current is None:
-            self._placed.clear()
-
-    def _place_current(self) -> None:
-        """Give the open ticket its place, in front of what is recorded while it is open."""
-        ticket = self.current
-        if ticket is not None and ticket not in self._placed:
-            self._placed.append(ticket)
-            self._entries.append(ticket)
+    def add(self, txn: PublishTransaction) -> None:
+        """Complete a transaction; one without anything to write is dropped."""
+        entries = self._entries
+        if not txn.is_wanted:
+            if entries[-1] is txn:
+                entries.pop()
+            else:
+                entries.remove(txn)
+            return
+        self.certain += txn.is_pinned
+        if txn.messages:
+            txn.size = len(txn.messages) * txn.messages[0].envelope.size
+        self._gathered_bytes += txn.size
 
     def on_done(self, sid: int, items: list[Item], now: float) -> None:
         """These deliveries are over: acknowledged, expired or dropped."""
         pairs: list[tuple[int, int]] = []
-        for message, _, n, ticket in items:
+        for message, _, n, txn in items:
             if n:
-                if ticket is not None:
-                    if ticket.is_gathered:
-                        ticket.on_done(sid, n, message.mid)
-                        ticket.on_taken(now)
+                if txn is not None:
+                    if txn.is_gathered:
+                        txn.on_done(sid, n, message.mid)
+                        txn.on_delivered(now)
                         continue
-                    ticket.on_taken(now)
+                    txn.on_delivered(now)
                 pairs.append((n, message.mid))
         if pairs:
             self._record(records.encode_done(sid, records.runs_of(pairs)))
@@ -227,10 +214,10 @@ class Journal:
     def on_sent(self, sid: int, sent: list[tuple[int, Item]]) -> None:
         """What waited goes out under these packet ids."""
         pairs: list[tuple[int, int]] = []
-        for packet_id, (_, _, n, ticket) in sent:
+        for packet_id, (_, _, n, txn) in sent:
             if n:
-                if ticket is not None and ticket.is_gathered:
-                    ticket.on_sent(sid, n, packet_id)
+                if txn is not None and txn.is_gathered:
+                    txn.on_sent(sid, n, packet_id)
                 else:
                     pairs.append((n, packet_id))
         if pairs:
@@ -243,33 +230,32 @@ class Journal:
             return False
         self._record(records.encode_released(sid, rows))
         for _, item in released:
-            ticket = item[3]
-            if ticket is not None and item[2]:
-                ticket.is_pinned = ticket.is_pinned or ticket.is_gathered
-                ticket.on_taken(now)
+            txn = item[3]
+            if txn is not None and item[2]:
+                if txn.is_gathered:
+                    txn.pin()
+                txn.on_delivered(now)
         return True
-
-    def pin(self, item: Item) -> None:
-        """It moves to another session: what was promised stands until that is on disk."""
-        ticket = item[3]
-        if ticket is not None:
-            ticket.is_pinned = True
 
     # Everything else is recorded as it happens.
 
     def new_sid(self) -> int:
-        self.last_sid += 1
-        return self.last_sid
+        self.numbers.session += 1
+        return self.numbers.session
+
+    def skip_numbers(self, *, message: int = 0, session: int = 0) -> None:
+        """Give out greater numbers than these, which a store turned out to have."""
+        self.numbers.message = max(self.numbers.message, message)
+        self.numbers.session = max(self.numbers.session, session)
 
     def on_session(self, row: SessionRow) -> None:
         self._record(records.encode_session(row))
 
     def on_end(self, sid: int, items: list[Item], now: float) -> None:
         """The session is over, and with it these deliveries."""
-        self._place_current()  # what was delivered to it before comes before its end
-        for _, _, n, ticket in items:
-            if n and ticket is not None:
-                ticket.on_taken(now)
+        for _, _, n, txn in items:
+            if n and txn is not None:
+                txn.on_delivered(now)
         self._record(records.encode_end(sid))
 
     def on_subscribed(self, row: SubscriptionRow) -> None:
@@ -369,20 +355,20 @@ class Journal:
         """Move what was packed out of what is gathered."""
         is_whole = packed.count == len(self._entries)
         blobs = packed.blobs
-        number = self.number + max(1, len(blobs))
+        number = self.numbers.group + max(1, len(blobs))
         if is_whole and self.participant is not None and self.participant.assign(number):
             self._is_assigned = True
         if not blobs and is_whole and (self._is_assigned or self._is_continued):
             blobs = [records.seal([])]
-        sizes = [(self.number + place, len(blob)) for place, blob in enumerate(blobs, 1)]
-        unsent = [(self.number + place, blob) for place, blob in enumerate(blobs, 1)]
-        number = self.number + len(blobs)
+        sizes = [(self.numbers.group + place, len(blob)) for place, blob in enumerate(blobs, 1)]
+        unsent = [(self.numbers.group + place, blob) for place, blob in enumerate(blobs, 1)]
+        number = self.numbers.group + len(blobs)
         holds: list[PendingCommit] = []
         for entry in packed.waits:
             if isinstance(entry, PendingCommit):
                 holds.append(entry)
             else:
-                holds += entry.holds_of()
+                holds += entry.pending()
         waiting: list[tuple[int, int, PendingCommit | None]] = [
             (at, size, None) for at, size in sizes
         ]
@@ -394,7 +380,7 @@ class Journal:
         self._waiting += waiting
         self._unfolded += sizes
         self._failed += packed.failed
-        self.number = number
+        self.numbers.group = number
         for entry in packed.waits:
             if isinstance(entry, PublishTransaction):
                 entry.on_packed(number)
@@ -418,13 +404,13 @@ class Journal:
     def _refuse_failed(self, now: float) -> None:
         """Nobody is told that it is safe; what it would have replaced is retained no longer."""
         while self._failed:
-            ticket, error = self._failed.popleft()
-            count = len(ticket.messages)
+            txn, error = self._failed.popleft()
+            count = len(txn.messages)
             self.refused += count
             self.report(f"{count} messages cannot be stored, and are refused: {error!r}")
-            if ticket.retained is not None and ticket.retained[1]:
-                self.on_retained_gone(ticket.retained[1])
-            for hold in ticket.give_up():
+            if txn.retained is not None and txn.retained[1]:
+                self.on_retained_gone(txn.retained[1])
+            for hold in txn.discard():
                 if not hold.is_safe:
                     hold.is_safe = True
                     try:

@@ -1,8 +1,8 @@
 """Pack what was gathered: the records of a group, in parts that a row of a database holds.
 
-Packing changes nothing: it may fail anywhere and be done again. A ticket that cannot be packed
-is left out alone. Where memory does not suffice for all, the first half is packed, and so on:
-the blobs then say that the rest belongs to them.
+Packing changes nothing: it may fail anywhere and be done again. A transaction that cannot be
+packed is left out alone. Where memory does not suffice for all, the first half is packed, and so
+on: the blobs then say that the rest belongs to them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ class Packed:
     def __init__(self, count: int) -> None:
         self.count = count
         self.blobs: list[bytes] = []
-        self.waits: list[
-            PublishTransaction | PendingCommit
-        ] = []  # tickets that are in the blobs, and holds, in order
+        # The transactions that are in the blobs, and what waits, in order.
+        self.waits: list[PublishTransaction | PendingCommit] = []
         self.failed: list[tuple[PublishTransaction, Exception]] = []
         self.records = 0
         self.cancelled = 0  # messages that were taken before

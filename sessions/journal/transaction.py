@@ -1,24 +1,33 @@
-"""Bursts of messages on their way to the journal, from their arrival until they are packed.
+"""Published messages on their way into the journal, and what waits for their commit.
 
-Ticket    a burst of messages: written, unless every stored session has taken it before
-Hold      something that may go out once what was recorded before it is safe
+PublishTransaction  the messages of one PUBLISH burst: written, unless every stored session
+                    has acknowledged them before
+PendingCommit       something that happens once the records before it are on disk
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sessions.journal import records
 from sessions.messages.message import DeliveryOptions, Message
 
-if TYPE_CHECKING:
-    from sessions.journal.journal import Journal
-
 NEVER: Final = 1 << 62  # the number of a group that is never packed
 
 
+class JournalNumbers:
+    """The numbers given out last. Each counts up and is never used twice."""
+
+    __slots__ = ("group", "message", "session")
+
+    def __init__(self, group: int, message: int, session: int) -> None:
+        self.group = group  # packed last
+        self.message = message
+        self.session = session
+
+
 class PendingCommit:
-    """Something that waits for the records before it. Each kind acts when they are safe."""
+    """Something that waits until the records before it are on disk."""
 
     __slots__ = ("is_safe",)
 
@@ -26,11 +35,11 @@ class PendingCommit:
         self.is_safe = False
 
     def release(self, now: float) -> None:
-        """Everything that was recorded before is on disk, or need not be."""
+        """Act: everything recorded before is on disk, or need not be."""
         raise AssertionError
 
     def refuse(self, now: float) -> None:
-        """Refuse it: what it waits for cannot be stored, and may not be said to be safe."""
+        """Give up: what it waits for cannot be stored, so nobody may be told that it is safe."""
         raise AssertionError
 
 
@@ -38,46 +47,49 @@ _Part = tuple[int, int, int, int, int, int, bool, tuple[int, ...], str, list[int
 
 
 class PublishTransaction:
-    """Messages of one publisher that go to stored sessions, from their arrival to the disk."""
+    """The messages of one PUBLISH burst for stored sessions, from arrival to commit.
+
+    `Journal.begin` gives it its place among the records, whoever delivers the messages notes
+    in it what goes where, and `Journal.add` completes it.
+    """
 
     __slots__ = (
         "_gone",
+        "_held",
         "_is_numbered",
+        "_numbers",
         "_parts",
+        "_refusable",
         "_sent",
-        "answer",
-        "freed",
-        "holds",
+        "acknowledgement",
+        "awaits_commit",
         "inbound_ids",
         "inbound_sid",
         "is_pinned",
-        "journal",
-        "logged",
         "messages",
         "number",
-        "parked",
         "remaining",
         "retained",
         "size",
     )
 
-    def __init__(self, journal: Journal, messages: list[Message], *, holds: bool) -> None:
-        self.journal = journal
-        self.number = journal.number + 1  # the group it will be in
+    def __init__(
+        self, numbers: JournalNumbers, messages: list[Message], *, awaits_commit: bool
+    ) -> None:
+        self.number = numbers.group + 1  # of the group that it will be in
         self.messages = messages
-        self.holds = holds  # the acknowledgement waits; outbound QoS 2 too
+        self.awaits_commit = awaits_commit  # PUBACK and PUBREC do, and outbound QoS 2
         self.remaining = 0  # deliveries that are not over
-        self.is_pinned = False  # written in any case
-        self.answer: PendingCommit | None = None
-        self.parked: list[PendingCommit] | None = None
-        self.logged: PendingCommit | None = (
-            None  # an acknowledgement that waits for the log as well
-        )
+        self.is_pinned = False  # written even if no delivery remains
+        self.acknowledgement: PendingCommit | None = None
         self.inbound_sid = 0
         self.inbound_ids: list[int] = []
         self.retained: tuple[int, int] | None = None
         self.size = 0  # about what it takes in memory, and then in the journal
+        self._numbers = numbers
         self._is_numbered = not messages
+        self._held: list[PendingCommit] | None = None
+        self._refusable: PendingCommit | None = None
         self._parts: list[_Part] = []
         self._sent: list[tuple[int, int, int]] | None = None
         self._gone: list[tuple[int, int, int]] | None = None
@@ -86,14 +98,14 @@ class PublishTransaction:
         """Give the messages the numbers they have in the store."""
         if not self._is_numbered:
             self._is_numbered = True
-            mid = self.journal.last_mid
+            mid = self._numbers.message
             for message in self.messages:
                 mid += 1
                 message.mid = mid
-            self.journal.last_mid = mid
+            self._numbers.message = mid
 
-    def covers(self, message: Message) -> bool:
-        """Whether a delivery of this message can be recorded: it is stored, or will be now."""
+    def is_recorded(self, message: Message) -> bool:
+        """Whether deliveries of this message can be recorded: it is stored, or will be now."""
         self.number_messages()
         return message.mid > 0
 
@@ -105,7 +117,7 @@ class PublishTransaction:
         grant: DeliveryOptions,
         packet_ids: list[int],
     ) -> None:
-        """To session `sid`, from its n-th delivery on; without packet ids they wait."""
+        """Note deliveries to session `sid`, from its n-th on; without packet ids they wait."""
         group = grant.group
         self.remaining += len(messages)
         self._parts.append(
@@ -124,37 +136,50 @@ class PublishTransaction:
         )
 
     def retain(self, message: Message | None, before: int) -> None:
-        """Note that one of its messages is retained, or none any longer; `before` was, or 0."""
+        """Note that `message` is retained (None: no message is) instead of number `before`."""
         if message is not None:
             self.number_messages()
         self.retained = (0 if message is None else message.mid, before)
         self.is_pinned = True
 
     def receive(self, sid: int, packet_ids: list[int]) -> None:
-        """Note the QoS 2 ids that they came under, which are remembered with them."""
+        """Note the inbound QoS 2 packet ids, which are recorded with the messages."""
         self.inbound_sid = sid
         self.inbound_ids = packet_ids
         self.is_pinned = True
 
-    def park(self, hold: PendingCommit) -> None:
-        if self.parked is None:
-            self.parked = []
-        self.parked.append(hold)
+    def pin(self) -> None:
+        """Write the transaction even if every delivery is over before."""
+        self.is_pinned = True
+
+    def acknowledge_with(self, acknowledgement: PendingCommit) -> None:
+        """Release it when the transaction is on disk, or when nothing of it has to be."""
+        self.acknowledgement = acknowledgement
+
+    def hold(self, pending: PendingCommit) -> None:
+        """Release it when the transaction is on disk."""
+        if self._held is None:
+            self._held = []
+        self._held.append(pending)
+
+    def refuse_with(self, acknowledgement: PendingCommit) -> None:
+        """Refuse it if the transaction cannot be stored; somebody else releases it."""
+        self._refusable = acknowledgement
 
     @property
     def born_at(self) -> float:
-        """When its messages came; 0 for what only refers to messages."""
+        """The time its messages came at; 0 if it only refers to stored messages."""
         return self.messages[0].envelope.received_at if self.messages else 0.0
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is anything to write, now or as long as nobody has taken it."""
+        """Whether it has to be written: pinned, or with deliveries that are not over."""
         return self.is_pinned or self.remaining > 0
 
     @property
     def is_gathered(self) -> bool:
-        """Whether it is still to be packed."""
-        return self.number > self.journal.number
+        """Whether it is not packed yet."""
+        return self.number > self._numbers.group
 
     def on_sent(self, sid: int, n: int, packet_id: int) -> None:
         if self._sent is None:
@@ -166,15 +191,16 @@ class PublishTransaction:
             self._gone = []
         self._gone.append((sid, n, mid))
 
-    def on_taken(self, now: float) -> None:
-        """Count one that is over. When all are, nobody needs the disk. [whichever is first]"""
+    def on_delivered(self, now: float) -> None:
+        """Count a delivery that is over; after the last one nothing waits for the disk."""
         self.remaining -= 1
-        if not self.remaining and not self.is_pinned and self.answer is not None:
-            self.answer.is_safe = True
-            self.answer.release(now)
+        acknowledgement = self.acknowledgement
+        if not self.remaining and not self.is_pinned and acknowledgement is not None:
+            acknowledgement.is_safe = True
+            acknowledgement.release(now)
 
     def pack(self) -> list[bytes]:
-        """The records of it, and of what became of it until now. Changes nothing."""
+        """Encode its records and what became of its deliveries until now. Changes nothing."""
         out: list[bytes] = []
         if self.messages and self._is_numbered:
             envelope = self.messages[0].envelope
@@ -202,38 +228,39 @@ class PublishTransaction:
             out.append(records.encode_done(sid, records.runs_of(gone)))
         return out
 
-    def holds_of(self) -> list[PendingCommit]:
-        """Return what waits for it and is not safe already."""
-        holds = [] if self.answer is None or self.answer.is_safe else [self.answer]
-        return holds if self.parked is None else [*holds, *self.parked]
+    def pending(self) -> list[PendingCommit]:
+        """List what waits for it and has not been released."""
+        acknowledgement = self.acknowledgement
+        found = [] if acknowledgement is None or acknowledgement.is_safe else [acknowledgement]
+        return found if self._held is None else [*found, *self._held]
 
     def on_packed(self, number: int) -> None:
-        """Its records are in this group: memory need not hold them."""
+        """Free what was packed into group `number`."""
         self.number = number
-        self.parked = None
+        self._held = None
         self.messages = []
         self._parts = []
         self._sent = self._gone = None
 
-    def give_up(self) -> list[PendingCommit]:
-        """Give up what can never be stored: its messages live in memory, if anywhere.
+    def discard(self) -> list[PendingCommit]:
+        """Give up a transaction that cannot be stored: its messages stay in memory, if anywhere.
 
-        Returns what may not be said to be safe.
+        Returns what has to be refused.
         """
         self.number = NEVER
         for message in self.messages:
             message.mid = 0
-        holds = self.holds_of()
-        if self.logged is not None:
-            holds.append(self.logged)
-        self.answer = self.parked = self.logged = None
-        return holds
+        found = self.pending()
+        if self._refusable is not None:
+            found.append(self._refusable)
+        self.acknowledgement = self._held = self._refusable = None
+        return found
 
 
 def _by_session(
     noted: list[tuple[int, int, int]] | None,
 ) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Put together what was noted for one session after the other."""
+    """Group consecutive entries of the same session."""
     found: list[tuple[int, list[tuple[int, int]]]] = []
     for sid, first, second in noted or ():
         if not found or found[-1][0] != sid:
@@ -242,6 +269,5 @@ def _by_session(
     return found
 
 
-Item = tuple[
-    Message, DeliveryOptions, int, PublishTransaction | None
-]  # a delivery: its n (0: not stored), its ticket
+# One delivery: its message and options, its place `n` (0: not stored), and its transaction.
+Item = tuple[Message, DeliveryOptions, int, PublishTransaction | None]

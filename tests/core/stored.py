@@ -44,7 +44,7 @@ class StoredWorld(World):
         self.journal = Journal(
             self._submit,
             mode=self.mode,
-            holds=COMMIT in (self.mode, *(mode for _, mode in self.durabilities)),
+            awaits_commit=COMMIT in (self.mode, *(mode for _, mode in self.durabilities)),
             number=found.last_number,
             last_mid=found.last_mid,
             last_sid=found.last_sid,

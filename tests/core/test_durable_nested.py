@@ -15,7 +15,7 @@ from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.shared import Member
 from sessions.journal.journal import Item, Journal
-from sessions.journal.transaction import PublishTransaction
+from sessions.journal.records import Delivered, unseal
 from sessions.messages.message import DeliveryOptions, single
 from tests.core.peers import V5, Peer, connect, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -37,7 +37,6 @@ def check(world: StoredWorld) -> int:
     """Compare what sessions and groups have with what a crash would leave; how much that is."""
     world.settle()
     world.commit()
-    assert world.journal.current is None
     tables = world.store.crash()._tables
     held: dict[int, dict[int, bytes]] = {}
 
@@ -66,23 +65,23 @@ def check(world: StoredWorld) -> int:
 
 
 class TestJournal:
-    def test_one_inside_another_interrupts_it(self) -> None:
+    def test_one_inside_another(self) -> None:
+        """They end in any order; those without anything to write leave nothing behind."""
         blobs: list[bytes] = []
         journal = Journal(lambda number, blob: blobs.append(blob))
         message = single("t", b"x", qos=1, retain=False, publisher="p", now=1.0)
-        opened = [journal.open([message], holds=True), journal.open([]), journal.open([])]
-        current: list[PublishTransaction | None] = []
-        for _ in range(2):
-            current.append(journal.current)
-            journal.close()
-        outer = opened[0]
-        assert [*current, journal.current] == [opened[2], opened[1], outer]
-        assert outer.covers(message)
+        outer, empty, inner = journal.begin([message]), journal.begin([]), journal.begin([])
+        assert outer.is_recorded(message)
+        inner.deliver(1, 2, [message], DeliveryOptions(1), [])
+        journal.add(inner)
+        journal.add(empty)
         outer.deliver(1, 1, [message], DeliveryOptions(1), [])
-        journal.close()
-        assert journal.current is None
+        journal.add(outer)
+        assert len(journal) == 2 and journal.cancelled == 0
         journal.flush(1.0)
-        assert len(blobs) == 1 and journal.records == 1
+        assert len(blobs) == 1 and journal.records == 2
+        delivered = [one.n for one in unseal(blobs[0]) if isinstance(one, Delivered)]
+        assert delivered == [1, 2], "in the order in which they began"
 
     def test_what_came_before_stands_before(self) -> None:
         """A session that ends while something is delivered to it leaves nothing in the store."""
@@ -91,11 +90,11 @@ class TestJournal:
         session = world.broker.sessions.get("s")
         assert session is not None
         message = single("a", b"x", qos=1, retain=True, publisher="p", now=world.now)
-        world.journal.open([message], holds=True)
-        world.broker.retain(message, world.now)  # it is written whoever takes it
-        session.deliver([message], DeliveryOptions(1), world.now)
+        txn = world.journal.begin([message], awaits_commit=True)
+        world.broker.retain(message, txn, world.now)  # it is written whoever takes it
+        session.deliver([message], DeliveryOptions(1), txn, world.now)
         world.broker.end_session(session, world.now)
-        world.journal.close()
+        world.journal.add(txn)
         world.fold()
         assert not world.store._tables.sessions
         assert not any(world.store._tables.deliveries.values())
@@ -105,10 +104,10 @@ class TestJournal:
 
         def retain(payload: bytes, then: Callable[[], None] = lambda: None) -> None:
             message = single("t", payload, qos=1, retain=True, publisher="p", now=world.now)
-            world.journal.open([message], holds=True)
-            world.broker.retain(message, world.now)
+            txn = world.journal.begin([message], awaits_commit=True)
+            world.broker.retain(message, txn, world.now)
             then()
-            world.journal.close()
+            world.journal.add(txn)
 
         retain(b"outer", lambda: retain(b"inner"))
         world.commit()

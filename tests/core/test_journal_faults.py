@@ -31,7 +31,7 @@ CALLS_MAX = 400
 CALLS: tuple[tuple[Any, str], ...] = (
     (packing, "pack"),
     (transaction.PublishTransaction, "pack"),
-    (transaction.PublishTransaction, "holds_of"),
+    (transaction.PublishTransaction, "pending"),
     (records, "encode_stored"),
     (records, "encode_delivered"),
     (records, "encode_retained"),
@@ -239,10 +239,10 @@ def test_one_that_never_fits_in_memory_is_refused_at_last(monkeypatch: pytest.Mo
     one, two = world.client("one"), world.client("two")
     pack = transaction.PublishTransaction.pack
 
-    def fail(ticket: transaction.PublishTransaction) -> list[bytes]:
-        if ticket.messages[0].payload == b"too much":
+    def fail(txn: transaction.PublishTransaction) -> list[bytes]:
+        if txn.messages[0].payload == b"too much":
             raise MemoryError
-        return pack(ticket)
+        return pack(txn)
 
     monkeypatch.setattr(transaction.PublishTransaction, "pack", fail)
     one.send(publish("a", b"too much", qos=1, retain=True))

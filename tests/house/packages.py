@@ -200,9 +200,6 @@ mqtt_broker.streams.replay.service
 mqtt_broker.streams.replay.subscription
 sessions.group_deliveries
 sessions.holds
-sessions.journal.journal
-sessions.journal.packing
-sessions.journal.transaction
 sessions.session
 sessions.session_row
 sessions.sources

@@ -329,7 +329,9 @@ class Connection:
         `safely`: not before everything recorded so far is on disk.
         """
         journal = self.broker.journal
-        must_wait = safely and journal is not None and journal.holds and not journal.is_settled
+        must_wait = (
+            safely and journal is not None and journal.awaits_commit and not journal.is_settled
+        )
         if not must_wait and not self.held:
             self.send(data)
             if after is not None:

@@ -73,7 +73,7 @@ def must_wait(
     """Whether CONNACK waits for the store; then `admit` is called again when that is ready."""
     broker = connection.broker
     journal = broker.journal
-    if journal is None or not journal.holds:
+    if journal is None or not journal.awaits_commit:
         return False
     client_id = packet.client_id
     session = broker.sessions.get(client_id)

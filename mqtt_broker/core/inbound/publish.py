@@ -136,37 +136,39 @@ def _take(
     messages = [Message(envelope, payload) for payload in payloads]
     if route.writer is not None and not refusal and not _has_room(route.writer, envelope, payloads):
         refusal = _log_is_full(connection)
-    ticket: PublishTransaction | None = None
+    txn: PublishTransaction | None = None
     if route.durability and not refusal:
-        ticket = open_ticket(broker, messages, route)
+        txn = begin(broker, messages, route)
     place = len(connection.outbox.pieces)
     try:
-        if packet.retain and not refusal and not _retain(connection, messages[-1], now):
+        if packet.retain and not refusal and not _retain(connection, messages[-1], txn, now):
             refusal = reasons.QUOTA_EXCEEDED
         if refusal:
             _count_refused(broker, refusal, packet.count)
         else:
             if route.writer is not None:
                 route.writer.append(envelope, payloads, now)
-            route_messages(broker, messages, route, session, now)
+            route_messages(broker, messages, route, session, txn, now)
     finally:
-        if ticket is not None:
-            ticket.journal.close()
+        if txn is not None and broker.journal is not None:
+            broker.journal.add(txn)
     if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
         data = _pubacks(connection, packet, refusal, why, route)
         if route.writer is not None and not refusal and route.durability == COMMIT:
-            _hold_for_tap(connection, data, ticket)
-        elif ticket is not None and ticket.holds and ticket.is_wanted:
-            ticket.answer = connection.hold(data)
-        elif ticket is not None and ticket.holds and packet.retain and not refusal:
+            _hold_for_tap(connection, data, txn)
+        elif txn is not None and txn.awaits_commit and txn.is_wanted:
+            txn.acknowledge_with(connection.hold(data))
+        elif txn is not None and txn.awaits_commit and packet.retain and not refusal:
             # There was nothing to remove: what removed it may not be on disk.
             connection.answer(data, now, safely=True)
         else:
             connection.answer_before(data, place)
 
 
-def _retain(connection: Connection, message: Message, now: float) -> bool:
-    return connection.broker.retain(message, now, connection.limits.retained_messages_max)
+def _retain(
+    connection: Connection, message: Message, txn: PublishTransaction | None, now: float
+) -> bool:
+    return connection.broker.retain(message, txn, now, connection.limits.retained_messages_max)
 
 
 def _has_room(writer: TopicWriter, envelope: Envelope, payloads: list[bytes]) -> bool:
@@ -180,18 +182,18 @@ def _log_is_full(connection: Connection) -> int:
     return reasons.QUOTA_EXCEEDED
 
 
-def _hold_for_tap(connection: Connection, data: bytes, ticket: PublishTransaction | None) -> None:
+def _hold_for_tap(connection: Connection, data: bytes, txn: PublishTransaction | None) -> None:
     """Until the next group is on disk: the tap's files go with it."""
     journal = connection.broker.journal
     assert journal is not None, "without a journal nothing promises to commit"
     answer = connection.hold(data)
     journal.wait(answer)
-    if ticket is not None:
-        ticket.logged = answer
+    if txn is not None:
+        txn.refuse_with(answer)
 
 
-def open_ticket(broker: Broker, messages: list[Message], route: Route) -> PublishTransaction | None:
-    """Messages that may have to be stored; the journal is told when they are delivered."""
+def begin(broker: Broker, messages: list[Message], route: Route) -> PublishTransaction | None:
+    """Begin the transaction of messages that may have to be stored; None if none of them may."""
     journal = broker.journal
     durability = route.durability
     if (
@@ -200,7 +202,7 @@ def open_ticket(broker: Broker, messages: list[Message], route: Route) -> Publis
         or not (messages[0].envelope.qos or messages[0].envelope.retain)
     ):
         return None
-    return journal.open(messages, holds=durability == COMMIT)
+    return journal.begin(messages, awaits_commit=durability == COMMIT)
 
 
 def find_route(broker: Broker, topic: str) -> Route:
@@ -317,7 +319,7 @@ def _route_qos0(
     if route.writer is not None:
         route.writer.append(envelope, payloads, now)
     messages = [Message(envelope, payload) for payload in payloads]
-    route_messages(broker, messages, route, session, now)
+    route_messages(broker, messages, route, session, None, now)
 
 
 def route_messages(
@@ -325,6 +327,7 @@ def route_messages(
     messages: list[Message],
     route: Route,
     publisher: Session | None,
+    txn: PublishTransaction | None,
     now: float,
 ) -> None:
     """Deliver messages of one envelope to everybody the route names. [MQTT-4.5.0-1]"""
@@ -341,7 +344,7 @@ def route_messages(
         grant = (target.retained if envelope.retain else target.live)[qos]
         box = session.outbox
         if grant.qos:
-            session.deliver(messages, grant, now)
+            session.deliver(messages, grant, txn, now)
         elif box.state <= DIRTY and session.is_plain and not grant.subscription_ids:
             key = (box.v5, grant.retain)
             if whole is None:
@@ -357,7 +360,7 @@ def route_messages(
             session.deliver_qos0(messages, grant, now)
     for group in route.groups:
         for message in messages:
-            group.deliver(message, now)
+            group.deliver(message, txn, now)
     broker.stats.packets_sent[PUBLISH] += sent
     broker.stats.publish_bytes_sent += sent * (len(envelope.topic) + envelope.payload_bytes)
 
@@ -399,7 +402,7 @@ def _take_qos2(
         answered.append(packet_id)
     broker = connection.broker
     session = connection.session
-    ticket: PublishTransaction | None = None
+    txn: PublishTransaction | None = None
     place = len(connection.outbox.pieces)
     refused = answered if refusal else []
     if fresh and not refusal:
@@ -410,21 +413,21 @@ def _take_qos2(
                 receiver.refuse(packet_id)
             refused, refusal = opened, _log_is_full(connection)
         if route.durability and not refusal:
-            ticket = open_ticket(broker, messages, route)
+            txn = begin(broker, messages, route)
         try:
-            if not refusal and packet.retain and not _retain(connection, messages[-1], now):
+            if not refusal and packet.retain and not _retain(connection, messages[-1], txn, now):
                 for packet_id in opened:
                     receiver.refuse(packet_id)
                 refused, refusal = opened, reasons.QUOTA_EXCEEDED
             if not refusal:
                 if route.writer is not None:
                     route.writer.append(envelope, fresh, now)
-                if ticket is not None and session.sid:
-                    ticket.receive(session.sid, opened)
-                route_messages(broker, messages, route, session, now)
+                if txn is not None and session.sid:
+                    txn.receive(session.sid, opened)
+                route_messages(broker, messages, route, session, txn, now)
         finally:
-            if ticket is not None:
-                ticket.journal.close()
+            if txn is not None and broker.journal is not None:
+                broker.journal.add(txn)
     if refusal:
         _count_refused(broker, refusal, len(fresh))
     if freed and session.sid and broker.journal is not None:
@@ -432,11 +435,11 @@ def _take_qos2(
     broker.stats.packets_sent[PUBREC] += len(answered)
     data = _pubrecs(connection, answered, refused, refusal, why)
     if route.writer is not None and fresh and not refusal and route.durability == COMMIT:
-        _hold_for_tap(connection, data, ticket)
-    elif ticket is not None and ticket.holds and ticket.is_wanted:
-        ticket.answer = connection.hold(data)
+        _hold_for_tap(connection, data, txn)
+    elif txn is not None and txn.awaits_commit and txn.is_wanted:
+        txn.acknowledge_with(connection.hold(data))
     elif (session.sid and len(opened) < len(answered)) or (
-        ticket is not None and ticket.holds and packet.retain and not refusal
+        txn is not None and txn.awaits_commit and packet.retain and not refusal
     ):
         # An id is repeated, or nothing was there to remove: what it rests on may not be on disk.
         connection.answer(data, now, safely=True)
@@ -512,9 +515,9 @@ def publish(broker: Broker, message: Message, publisher: Session | None, now: fl
     topic = message.envelope.topic
     route = broker.routes.cache.results.get(topic) or find_route(broker, topic)
     messages = [message]
-    ticket = open_ticket(broker, messages, route)
+    txn = begin(broker, messages, route)
     try:
-        if message.envelope.retain and not broker.retain(message, now):
+        if message.envelope.retain and not broker.retain(message, txn, now):
             broker.budget.drop("quota_exceeded")  # it is still delivered to who is subscribed
         if route.writer is None:
             pass
@@ -522,7 +525,7 @@ def publish(broker: Broker, message: Message, publisher: Session | None, now: fl
             route.writer.append(message.envelope, [message.payload], now)
         else:
             broker.budget.drop("stream_full")
-        route_messages(broker, messages, route, publisher, now)
+        route_messages(broker, messages, route, publisher, txn, now)
     finally:
-        if ticket is not None:
-            ticket.journal.close()
+        if txn is not None and broker.journal is not None:
+            broker.journal.add(txn)

@@ -22,6 +22,7 @@ from mqtt_broker.topics.names import (
 )
 from sessions.holds import send_numbered
 from sessions.journal.rows import SubscriptionRow
+from sessions.journal.transaction import PublishTransaction
 from sessions.messages.message import DeliveryOptions
 from sessions.messages.outbox import CONGESTED
 from sessions.session import Session, Subscription
@@ -84,7 +85,7 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
 
     session = connection.session
     box = session.outbox
-    keeps = session.sid > 0 and broker.journal is not None and broker.journal.holds
+    keeps = session.sid > 0 and broker.journal is not None and broker.journal.awaits_commit
     brings = keeps and _bring(broker, session, fresh, now)
 
     def begin(then: float) -> None:
@@ -308,17 +309,23 @@ def _send_retained(
     session = subscription.session
     journal = broker.journal
     if journal is None or not session.sid:
-        return _deliver_retained(broker, subscription, session, now, low, high)
-    journal.open([], holds=journal.holds)
+        return _deliver_retained(broker, subscription, None, now, low, high)
+    txn = journal.begin([], awaits_commit=journal.awaits_commit)
     try:
-        return _deliver_retained(broker, subscription, session, now, low, high)
+        return _deliver_retained(broker, subscription, txn, now, low, high)
     finally:
-        journal.close()
+        journal.add(txn)
 
 
 def _deliver_retained(
-    broker: Broker, subscription: Subscription, session: Session, now: float, low: int, high: int
+    broker: Broker,
+    subscription: Subscription,
+    txn: PublishTransaction | None,
+    now: float,
+    low: int,
+    high: int,
 ) -> int:
+    session = subscription.session
     waiting_bytes = count = 0
     for message in broker.retained.match(subscription.filter):
         envelope = message.envelope
@@ -331,7 +338,7 @@ def _deliver_retained(
         grant = DeliveryOptions(qos, True, subscription.identifiers)
         count += 1
         if qos:
-            session.deliver([message], grant, now)
+            session.deliver([message], grant, txn, now)
         else:
             session.deliver_qos0([message], grant, now, may_wait=True)
         waiting_bytes += envelope.size

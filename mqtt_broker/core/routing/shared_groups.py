@@ -118,15 +118,16 @@ class SharedGroup:
             self._end(sid, item, now)
             return True
         if journal is None:
-            return self.deliver(message, now)
-        journal.pin(item)
+            return self.deliver(message, None, now)
+        if item[3] is not None:
+            item[3].pin()
         self._end(sid, item, now)
         copy = Message(message.envelope, message.payload)
-        journal.open([copy], holds=journal.holds)
+        txn = journal.begin([copy], awaits_commit=journal.awaits_commit)
         try:
-            return self.deliver(copy, now)
+            return self.deliver(copy, txn, now)
         finally:
-            journal.close()
+            journal.add(txn)
 
     def _dequeue(self) -> Item:
         item = self._waiting.popleft()
@@ -172,34 +173,44 @@ class SharedGroup:
             self._budget.queued_messages += messages
             self._budget.queued_bytes += size
 
-    def deliver(self, message: Message, now: float) -> bool:
+    def deliver(self, message: Message, txn: PublishTransaction | None, now: float) -> bool:
         """Give the message to one member; False when a QoS 0 message found nobody."""
         envelope = message.envelope
         online = self._members_online()
         if not online:
-            return self._wait(message, now)
+            return self._wait(message, txn, now)
         member = online[self._strategy.choose(online, envelope.topic, envelope.publisher)]
         grant = (member.retained if envelope.retain else member.live)[envelope.qos]
         session = member.subscription.session
         if grant.qos:
-            if not self._is_kept or session.sid or not self._lend(session, message, grant, now):
-                session.deliver([message], grant, now)
+            is_lent = (
+                self._is_kept and not session.sid and self._lend(session, message, grant, txn, now)
+            )
+            if not is_lent:
+                session.deliver([message], grant, txn, now)
             return True
         return session.deliver_qos0([message], grant, now)
 
-    def _lend(self, session: Session, message: Message, grant: DeliveryOptions, now: float) -> bool:
+    def _lend(
+        self,
+        session: Session,
+        message: Message,
+        grant: DeliveryOptions,
+        txn: PublishTransaction | None,
+        now: float,
+    ) -> bool:
         """Store what a member gets whose session is not; False: that is not to be.
 
         A QoS 2 exchange that begins is the member's alone; until then the message may move.
         """
         if grant.qos == 2 and session.takes_now:
             return False
-        n, ticket = self._record(message)
-        if ticket is not None:
-            session.deliver_stored((message, grant, n, ticket), now)
-        return ticket is not None
+        n, txn = self._record(message, txn)
+        if txn is not None:
+            session.deliver_stored((message, grant, n, txn), now)
+        return txn is not None
 
-    def _wait(self, message: Message, now: float) -> bool:
+    def _wait(self, message: Message, txn: PublishTransaction | None, now: float) -> bool:
         if not message.envelope.qos or not self.members:
             return False
         budget = self._budget
@@ -214,26 +225,28 @@ class SharedGroup:
         if not budget.allows(budget.bounds, len(waiting), waiting.bytes, size):
             budget.lose("queue_full", message, self.name)
             return True
-        n, ticket = self._record(message)
-        waiting.append((message, DeliveryOptions(message.envelope.qos, False, (), self), n, ticket))
+        n, txn = self._record(message, txn)
+        waiting.append((message, DeliveryOptions(message.envelope.qos, False, (), self), n, txn))
         budget.memory_bytes += size
         self._count(1, size)
         if self._journal is not None and waiting.in_memory > QUEUE_HEAD_MESSAGES:
             self._journal.grown[self] = None
         return True
 
-    def _record(self, message: Message) -> tuple[int, PublishTransaction | None]:
+    def _record(
+        self, message: Message, txn: PublishTransaction | None
+    ) -> tuple[int, PublishTransaction | None]:
+        """Note that the group stores the message; place 0 and None if it is not recorded."""
         journal = self._journal
-        ticket = None if journal is None else journal.current
-        if journal is None or ticket is None or not ticket.covers(message):
+        if journal is None or txn is None or not txn.is_recorded(message):
             return 0, None
         if not self.sid:
             self.sid = journal.new_sid()
             journal.on_shared(ShareRow(self.sid, self.name))
         self._order += 1
         grant = DeliveryOptions(message.envelope.qos, False, (), self)
-        ticket.deliver(self.sid, self._order, [message], grant, [])
-        return self._order, ticket
+        txn.deliver(self.sid, self._order, [message], grant, [])
+        return self._order, txn
 
     def _count(self, sign: int, size: int) -> None:
         self._budget.queued_messages += sign

@@ -70,7 +70,7 @@ class StorageService:
         self.journal = Journal(
             self._submit,
             mode=MODES[config.durability],
-            holds=MODES["commit"] in modes,
+            awaits_commit=MODES["commit"] in modes,
             number=snapshot.last_number,
             last_mid=snapshot.last_mid,
             last_sid=snapshot.last_sid,

@@ -274,7 +274,7 @@ def test_a_group_is_doubled(unfolded: Path, copy: Path) -> None:
     store = Store.open(data_dir=str(copy))
     life = Life(store)
     for blob in blobs:
-        life.journal.number += 1
+        life.journal.numbers.group += 1
         store.submit(life.journal.number, blob, life.now)
     life.end()
     assert life.store.healed
