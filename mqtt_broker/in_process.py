@@ -310,7 +310,7 @@ class Publisher(_Client):
         try:
             self._protocol.publish(topic, payload, qos, retain, properties, done)
         except Unsendable as error:
-            raise PublishRefused(topic, reasons.PACKET_TOO_LARGE, str(error)) from None
+            raise PublishRefused(topic, error.reason, str(error)) from None
         if qos:
             self._unacknowledged.add(done)
         else:

@@ -2,6 +2,9 @@
 
 Two overlapping subscriptions of one client may bring a message twice, and MQTT allows that. An
 observer that counts repeats therefore subscribes to filters that have no topic in common.
+
+A filter that begins with a wildcard matches no topic that begins with `$` [MQTT-4.7.2-1]. The
+broker's own matcher is not used: the verdict on a broker must not depend on its code.
 """
 
 from __future__ import annotations
@@ -9,8 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
+def _is_hidden(text: str, other: str) -> bool:
+    """Tell whether `text` begins with a wildcard and `other` with `$`: no topic matches both."""
+    return text[:1] in ("+", "#") and other[:1] == "$"
+
+
 def matches(text: str, topic: str) -> bool:
-    """Whether Topic Filter `text` matches Topic Name `topic`."""
+    """Tell whether Topic Filter `text` matches Topic Name `topic`."""
+    if _is_hidden(text, topic):
+        return False
     wanted, levels = text.split("/"), topic.split("/")
     for place, level in enumerate(wanted):
         if level == "#":
@@ -21,7 +31,9 @@ def matches(text: str, topic: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some topic matches both."""
+    """Tell whether some topic matches both."""
+    if _is_hidden(one, other) or _is_hidden(other, one):
+        return False
     here, there = one.split("/"), other.split("/")
     for place in range(max(len(here), len(there))):
         left = here[place] if place < len(here) else None
@@ -36,7 +48,9 @@ def overlap(one: str, other: str) -> bool:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every topic that matches `narrow` matches `wide`."""
+    """Tell whether every topic that matches `narrow` matches `wide`."""
+    if _is_hidden(wide, narrow):
+        return False
     outer, inner = wide.split("/"), narrow.split("/")
     for place, level in enumerate(outer):
         if level == "#":
@@ -49,7 +63,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def disjoint(filters: Iterable[str]) -> list[str]:
-    """Filters that match at least the same topics and never two of them the same one."""
+    """Return filters that match at least the same topics, and no topic twice."""
     found: list[str] = []
     waiting = list(dict.fromkeys(filters))
     while waiting:
@@ -68,7 +82,7 @@ def disjoint(filters: Iterable[str]) -> list[str]:
 
 
 def _union(one: str, other: str) -> str:
-    """The common levels at the front, and everything below."""
+    """The filter of the levels that both begin with, and of everything below."""
     common: list[str] = []
     for left, right in zip(one.split("/"), other.split("/"), strict=False):
         if left != right or left == "#":
@@ -84,7 +98,7 @@ class FilterSet:
         self._roots: set[str] = set()
         self._others: list[str] = []
         for text in filters:
-            if text.endswith("/#") and "+" not in text:
+            if text.endswith("/#") and len(text) > 2 and "+" not in text:
                 self._roots.add(text[:-2])
             else:
                 self._others.append(text)

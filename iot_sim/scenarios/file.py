@@ -30,10 +30,9 @@ from iot_sim.scenarios.tables import (
     ScenarioError,
     Table,
     did_you_mean,
-    filter_problem,
-    topic_problem,
 )
 from mqtt_broker.codec.constants import V5
+from mqtt_broker.topics.names import name_problem, text_problem
 
 
 def ready_scenarios() -> dict[str, Path]:
@@ -219,10 +218,18 @@ def _check_templates(fleet: Fleet, table: Table) -> None:
         if fleet.count > 1 and not names & {"number", "client_id"}:
             raise table.wrong(key, "tells the devices of a fleet apart by {number}")
     spec = fleet.spec(fleet.count - 1, 0, 0.0)
-    if problem := topic_problem(spec.topic):
+    if problem := _topic_problem(spec.topic):
         raise table.wrong("topic", problem)
     if "/" in spec.client_id or not spec.client_id.isprintable() or len(spec.client_id) > 200:
         raise table.wrong("client_id", "is up to 200 printable characters without a slash")
+
+
+def _topic_problem(topic: str) -> str | None:
+    if problem := name_problem(topic):
+        return problem
+    if topic.startswith("$"):
+        return f"{topic!r} begins with $: such topics are the broker's own"
+    return None if topic.isprintable() else f"{topic!r} contains a control character"
 
 
 def _qos(table: Table) -> Qos:
@@ -341,8 +348,8 @@ def _observers(data: Mapping[str, Any]) -> Observers:
     keys = ("connections", "shared", "session_expiry_s", "receive_maximum", "mqtt")
     table = Table(data, "observers", keys)
     shared = table.text("shared", "")
-    if shared and (filter_problem(shared) or set(shared) & {"/", "+", "#"}):
-        raise table.wrong("shared", "is a share name, without /, + and #")
+    if text_problem(shared) or not shared.isprintable() or set(shared) & {"/", "+", "#"}:
+        raise table.wrong("shared", f"is a share name without /, + and #, not {shared!r}")
     return Observers(
         table.whole("connections", 1, 1, 64),
         shared,

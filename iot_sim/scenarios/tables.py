@@ -114,38 +114,3 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def filter_problem(text: str) -> str | None:
-    """What is wrong with a Topic Filter, or None."""
-    if problem := _text_problem(text):
-        return problem
-    levels = text.split("/")
-    if "#" in text and ("#" in "".join(levels[:-1]) or levels[-1] != "#"):
-        return "# stands alone in the last level"
-    if any("+" in level and level != "+" for level in levels):
-        return "+ stands alone in its level"
-    return None
-
-
-def topic_problem(text: str) -> str | None:
-    """What is wrong with a Topic Name, or None."""
-    if problem := _text_problem(text):
-        return problem
-    if "+" in text or "#" in text:
-        return "has no wildcards: messages are published to it"
-    if text.startswith("$"):
-        return "does not start with $: such topics are the broker's own"
-    return None
-
-
-def _text_problem(text: str) -> str | None:
-    if not text:
-        return "is empty"
-    if not text.isprintable():
-        return "has no control characters"
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return "is UTF-8"
-    return f"has at most 65,535 bytes, not {size:,}" if size > 65_535 else None

@@ -29,6 +29,7 @@ from mqtt_broker.codec.constants import (
 )
 from mqtt_broker.codec.packets import Connect, Will
 from mqtt_broker.codec.properties import Kind, Properties, Property
+from mqtt_broker.topics.names import name_problem, text_problem
 
 VERSIONS: Final = {
     "5": V5, "311": V311, "31": V31, "mqttv5": V5, "mqttv311": V311, "mqttv31": V31,
@@ -176,25 +177,16 @@ def _will(args: argparse.Namespace, properties: dict[int, Properties]) -> Will |
 
 
 def check_topic_name(topic: str, option: str) -> str:
-    """The topic, if a message can be published to it. [MQTT-3.3.2-2], [MQTT-4.7.3-1]"""
-    if not topic:
-        raise UsageError(f"{option} is empty")
-    if "+" in topic or "#" in topic:
-        raise UsageError(f"{option} {topic!r}: messages are not published to a wildcard")
-    check_text(topic, option)
+    """Return the topic. Raises UsageError if no message can be published to it."""
+    if problem := name_problem(topic):
+        raise UsageError(f"{option} {topic!r}: {problem}")
     return topic
 
 
 def check_text(text: str, option: str) -> None:
-    """Whether the text can stand in a packet."""
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise UsageError(f"{option} is not UTF-8") from None
-    if size > STRING_BYTES_MAX:
-        raise UsageError(f"{option} has {size} bytes, MQTT allows {STRING_BYTES_MAX}")
-    if "\x00" in text:
-        raise UsageError(f"{option} contains a null character")  # [MQTT-1.5.4-2]
+    """Raise UsageError for a text that cannot be sent as an MQTT string."""
+    if problem := text_problem(text):
+        raise UsageError(f"{option}: {problem}")
 
 
 # Properties.

@@ -19,4 +19,8 @@ class TimedOut(ClientError):
 
 
 class Unsendable(Exception):
-    """A message is more than the broker accepts, as its CONNACK says."""
+    """A message is more than the broker accepts, as its CONNACK says; `reason` is the code."""
+
+    def __init__(self, reason: int, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason

@@ -400,18 +400,27 @@ class ClientProtocol:
     def _check_sendable(self, message: _Outgoing) -> None:
         allowed = self._allowed
         if message.qos > allowed.number(prop.MAXIMUM_QOS, 2):  # [MQTT-3.2.2-11]
-            raise Unsendable(f"QoS {message.qos} is above the maximum of the broker")
+            raise Unsendable(
+                reasons.QOS_NOT_SUPPORTED, f"QoS {message.qos} is above the broker's maximum"
+            )
         if message.retain and not allowed.number(prop.RETAIN_AVAILABLE, 1):  # [MQTT-3.2.2-14]
-            raise Unsendable("the broker does not keep retained messages")
+            raise Unsendable(
+                reasons.RETAIN_NOT_SUPPORTED, "the broker does not keep retained messages"
+            )
         length = 2 + len(message.topic.encode()) + len(message.payload) + (2 if message.qos else 0)
         if self.version == V5:
             length += len(encode_properties(message.properties))
         if length > REMAINING_LENGTH_MAX:
-            raise Unsendable(f"{length} bytes are more than an MQTT packet can hold")
+            raise Unsendable(
+                reasons.PACKET_TOO_LARGE, f"{length} bytes are more than an MQTT packet can hold"
+            )
         size = 1 + len(encode_varint(length)) + length
         limit = allowed.number(prop.MAXIMUM_PACKET_SIZE, size)
         if size > limit:  # [MQTT-3.2.2-15]
-            raise Unsendable(f"a packet of {size} bytes is over the broker's maximum of {limit}")
+            raise Unsendable(
+                reasons.PACKET_TOO_LARGE,
+                f"a packet of {size} bytes is over the broker's maximum of {limit}",
+            )
 
     def _pump(self) -> None:
         """Send from the backlog what the window has room for. [MQTT-3.3.4-7]"""

@@ -5,18 +5,41 @@ from __future__ import annotations
 from typing import Final
 
 SHARE: Final = "$share"
+TEXT_BYTES_MAX: Final = 65_535
 
 
 def filter_problem(text: str) -> str | None:
-    """What is wrong with a Topic Filter, or None."""
+    """Say what is wrong with the levels of a Topic Filter, or return None."""
     if not text:
-        return "an empty Topic Filter"  # [MQTT-4.7.3-1]
+        return "a Topic Filter cannot be empty"  # [MQTT-4.7.3-1]
     if "#" in text and (text.index("#") != len(text) - 1 or not (text == "#" or text[-2] == "/")):
-        return "# is not the last level, alone"  # [MQTT-4.7.1-1]
+        return "# has to be the last level, alone"  # [MQTT-4.7.1-1]
     if "+" in text:
         for level in text.split("/"):
             if "+" in level and level != "+":
-                return "+ shares its level"  # [MQTT-4.7.1-2]
+                return "+ has to be alone in its level"  # [MQTT-4.7.1-2]
+    return None
+
+
+def name_problem(text: str) -> str | None:
+    """Say why a message cannot be published to this Topic Name, or return None."""
+    if not text:
+        return "a Topic Name cannot be empty"  # [MQTT-4.7.3-1]
+    if "+" in text or "#" in text:
+        return "a Topic Name has no wildcards, + or #"  # [MQTT-3.3.2-2]
+    return text_problem(text)
+
+
+def text_problem(text: str) -> str | None:
+    """Say why a text cannot be sent as an MQTT string, or return None."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "not valid UTF-8"  # [MQTT-1.5.4-1]
+    if size > TEXT_BYTES_MAX:
+        return f"{size:,} bytes, MQTT allows {TEXT_BYTES_MAX:,}"  # [MQTT-4.7.3-3]
+    if "\x00" in text:
+        return "a null character is not allowed"  # [MQTT-1.5.4-2]
     return None
 
 

@@ -100,7 +100,8 @@ RULE: Final[dict[str, str]] = {
     "iot_sim.devices": "iot_sim.payloads qos codec",
     "iot_sim.models": "iot_sim.payloads iot_sim.devices codec",
     "iot_sim.judge": "iot_sim.devices codec",
-    "iot_sim.scenarios": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge codec",
+    "iot_sim.scenarios": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge topics "
+    "codec",
     "iot_sim.fleet": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge "
     "iot_sim.scenarios qos codec",
     "iot_sim.report": "iot_sim.judge iot_sim.scenarios",

@@ -80,19 +80,19 @@ MISTAKES = {
     ),
     "wildcard in the topic": (
         changed('topic = "a/+/{number}"'),
-        "fleets.pumps.topic: has no wildcards",
+        "fleets.pumps.topic: a Topic Name has no wildcards",
     ),
     "hash in the topic": (
         changed('topic = "a/{number}/#"'),
-        "fleets.pumps.topic: has no wildcards",
+        "fleets.pumps.topic: a Topic Name has no wildcards",
     ),
     "topic of the broker's": (
         changed('topic = "$SYS/{number}"'),
-        "fleets.pumps.topic: does not start with",
+        "fleets.pumps.topic: .* begins with",
     ),
     "empty topic": (
         changed('topic = ""'),
-        "fleets.pumps.topic: is empty|fleets.pumps.topic: tells",
+        "fleets.pumps.topic: a Topic Name cannot be empty|fleets.pumps.topic: tells",
     ),
     "one topic for all": (
         changed('topic = "a/b"'),

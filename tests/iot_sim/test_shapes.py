@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from iot_sim.judge.filters import FilterSet, covers, disjoint, matches, overlap
 from iot_sim.scenarios.faults import Fault, plan
 from iot_sim.scenarios.load_shapes import LoadShape
+from mqtt_broker.topics import names
 from tests.iot_sim.fleets import scenario_of
 
 
@@ -68,14 +69,31 @@ def test_a_fault_hits_once_and_somebody() -> None:
     assert plan(Fault("kill", at_s=10), 5, 10, 1) == []
 
 
-LEVELS = st.sampled_from(["a", "b", "+"])
-TOPICS = ["/".join(levels) for n in (1, 2, 3) for levels in itertools.product("abc", repeat=n)]
+LEVELS = st.sampled_from(["a", "b", "+", "$a"])
+TOPICS = [
+    "/".join(levels)
+    for count in (1, 2, 3)
+    for levels in itertools.product(("a", "b", "c", "$a"), repeat=count)
+]
 
 
 @st.composite
 def filters(draw: st.DrawFn) -> str:
-    levels = draw(st.lists(LEVELS, min_size=1, max_size=3))
-    return "/".join([*levels, "#"] if draw(st.booleans()) else levels)
+    levels = draw(st.lists(LEVELS, max_size=3))
+    return "/".join([*levels, "#"] if not levels or draw(st.booleans()) else levels)
+
+
+@given(filters())
+def test_the_matcher_of_the_verdict_agrees_with_the_brokers(text: str) -> None:
+    for topic in TOPICS:
+        assert matches(text, topic) is names.matches(text, topic)
+
+
+def test_a_wildcard_in_front_matches_no_topic_of_the_broker() -> None:
+    assert not overlap("#", "$SYS/#") and not covers("+/x", "$SYS/x")
+    assert disjoint(["#", "$SYS/#"]) == ["#", "$SYS/#"]
+    assert not FilterSet(["#"]).matches("$SYS/x")
+    assert FilterSet(["/#"]).matches("/x")
 
 
 @given(filters(), filters())

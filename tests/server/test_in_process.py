@@ -139,12 +139,12 @@ def test_what_a_block_did_not_finish_goes_to_another_member() -> None:
 def test_refusals_carry_their_reason() -> None:
     async def main() -> None:
         async with Broker(packet_bytes_max=1000, maximum_qos=1) as broker:
-            with pytest.raises(PublishRefused, match=r"the broker takes 1000"):
+            with pytest.raises(PublishRefused, match=r"maximum of 1000"):
                 await broker.publish("a", bytes(2000))
             with pytest.raises(PublishRefused, match="Not authorized") as refused:
                 await broker.publish("$SYS/x", "no", qos=1)
             assert (refused.value.topic, refused.value.reason) == ("$SYS/x", 0x87)
-            with pytest.raises(PublishRefused, match="no QoS 2"):
+            with pytest.raises(PublishRefused, match=r"QoS not supported \(0x9B\)"):
                 await broker.publish("a", qos=2)
             with pytest.raises(SubscribeRefused) as subscribing:
                 async with broker.subscribe("a", "$stream/none"):

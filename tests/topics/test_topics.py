@@ -18,6 +18,7 @@ from mqtt_broker.topics.names import (
     level_count,
     literal_prefix,
     matches,
+    name_problem,
     split_share,
 )
 from mqtt_broker.topics.retained import RetainedTree
@@ -82,6 +83,16 @@ def test_good_filters(text: str) -> None:
 )
 def test_bad_filters(text: str) -> None:
     assert filter_problem(text)
+
+
+@pytest.mark.parametrize("text", ["", "a/+", "#", "a\0", "\ud800", "a" * 65_536])
+def test_bad_names(text: str) -> None:
+    assert name_problem(text)
+
+
+def test_good_names() -> None:
+    assert name_problem("/") is None
+    assert name_problem("a" * 65_535) is None
 
 
 @CHECK
