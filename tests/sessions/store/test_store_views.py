@@ -13,7 +13,7 @@ from sessions.journal.rows import ShareRow, StreamRow, SubscriptionRow, WillRow
 from sessions.store.store import Store
 from tests.sessions.store.places import Ledger, Place, Watch, delivered, session_row, stored
 
-DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "SQL.md").read_text()
+DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "SQL.md").read_text()
 QUERIES: Final = re.findall(r"^```sql\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 VIEWS: Final = (
     "v_clients",

@@ -119,7 +119,7 @@ class TestStore:
         done = subprocess.run(
             ["strace", "-f", "-y", "-e", "trace=openat,fsync,fdatasync,write,pwrite64",
              "-o", str(trace), sys.executable, "-c", script],
-            check=False, cwd=Path(__file__).parents[2], capture_output=True,
+            check=False, cwd=Path(__file__).parents[3], capture_output=True,
         )  # fmt: skip
         if done.returncode:
             pytest.skip("strace may not trace here")
