@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from iot_sim.devices.device import Publication, Subscription
-from iot_sim.fleet.connection_ends import Parting, Wills, Zombie
+from iot_sim.fleet.connection_ends import ClosedConnection, ReplacedConnection, Wills
 from iot_sim.fleet.context import FleetContext, Identity, Owner
 from iot_sim.fleet.encoding import encode_will
 from iot_sim.fleet.engine import Link
@@ -71,20 +71,40 @@ class Client:
     """One client id."""
 
     __slots__ = (
-        "_attempts", "_connect_us", "_decoder", "_epoch", "_heard", "_inbound", "_keep_alive_s",
-        "_left_at", "_pinged", "_requests", "_was_online", "away_until", "clean_next",
-        "ends_session", "ground", "identity", "is_provoked", "is_waiting", "lacks_suback", "link",
-        "outbound", "owner", "state", "wills",
+        "_attempts",
+        "_connect_us",
+        "_decoder",
+        "_epoch",
+        "_heard",
+        "_inbound",
+        "_keep_alive_s",
+        "_left_at",
+        "_pinged",
+        "_requests",
+        "_was_online",
+        "away_until",
+        "clean_next",
+        "context",
+        "ends_session",
+        "identity",
+        "is_provoked",
+        "is_waiting",
+        "lacks_suback",
+        "link",
+        "outbound",
+        "owner",
+        "state",
+        "wills",
     )  # fmt: skip
 
-    def __init__(self, ground: FleetContext, identity: Identity, owner: Owner) -> None:
-        self.ground = ground
+    def __init__(self, context: FleetContext, identity: Identity, owner: Owner) -> None:
+        self.context = context
         self.identity = identity
         self.owner = owner
         self.state = IDLE
         self.link: Link | None = None
-        self.outbound = Outbound(ground, identity)
-        self.wills = Wills(ground.ledger)
+        self.outbound = Outbound(context, identity)
+        self.wills = Wills(context.ledger)
         self.away_until = 0.0  # a fault keeps it from coming back before
         self.clean_next = True  # the next connection asks for a clean start
         self.is_provoked = False  # a fault of ours explains it when this connection ends
@@ -122,20 +142,20 @@ class Client:
         if self.state != IDLE:
             return
         self.is_waiting = False
-        ground = self.ground
-        now = ground.engine.clock.now()
+        context = self.context
+        now = context.engine.clock.now()
         self._epoch += 1
         if now < self.away_until:
             self.come_back_in(0.0)
             return
         try:
-            self.link = ground.engine.connect(ground.target, ground.address, self)
+            self.link = context.engine.connect(context.target, context.address, self)
         except OSError as error:
             self._failed(f"{self.identity.client_id}: {error}")
             return
         self.state = OPENING
         self.is_provoked = False
-        ground.engine.after(CONNECT_TIMEOUT_S, partial(self._check_connected, self._epoch))
+        context.engine.after(CONNECT_TIMEOUT_S, partial(self._check_connected, self._epoch))
 
     def _again(self, epoch: int) -> None:
         if epoch == self._epoch and self.state == IDLE:
@@ -153,7 +173,7 @@ class Client:
                 self._retry()
 
     def _failed(self, text: str) -> None:
-        self.ground.error("connect_failures", f"cannot connect: {text}")
+        self.context.error("connect_failures", f"cannot connect: {text}")
         self._retry()
 
     def _retry(self) -> None:
@@ -161,12 +181,12 @@ class Client:
         who = self.identity
         delay = min(who.backoff_max_s, who.backoff_min_s * 2.0 ** min(self._attempts, 30))
         self._attempts += 1
-        self.come_back_in(delay * (1 - who.jitter * self.ground.chance.random()))
+        self.come_back_in(delay * (1 - who.jitter * self.context.chance.random()))
 
     def come_back_in(self, seconds: float) -> None:
         self._epoch += 1
         self.is_waiting = True
-        engine = self.ground.engine
+        engine = self.context.engine
         when = max(engine.clock.now() + seconds, self.away_until)
         engine.at(when, partial(self._again, self._epoch))
 
@@ -174,7 +194,7 @@ class Client:
         """Say goodbye when all is acknowledged; `leave_now` when that takes too long."""
         if self.state == ONLINE:
             self.state = LEAVING
-            self.ground.engine.after(LEAVE_S, partial(self._leave_anyway, self._epoch))
+            self.context.engine.after(LEAVE_S, partial(self._leave_anyway, self._epoch))
             self._leave_if_done()
 
     def _leave_anyway(self, epoch: int) -> None:
@@ -193,10 +213,10 @@ class Client:
         if self.ends_session and who.session_expiry_s and who.version == V5:
             properties = Properties({prop.SESSION_EXPIRY_INTERVAL: 0})
         link = self._drop_link()
-        self.ground.counters["goodbyes"] += 1
-        link.talker = Parting(self.wills.take())
+        self.context.counters["goodbyes"] += 1
+        link.talker = ClosedConnection(self.wills.take())
         link.say_last(encode_disconnect(who.version, 0, properties))
-        self.ground.engine.after(GOODBYE_S, link.close)
+        self.context.engine.after(GOODBYE_S, link.close)
         self.owner.on_offline()
         if self.owner.wants_link():  # it changed its mind while it was leaving
             self.come_back_in(0.0)
@@ -206,8 +226,8 @@ class Client:
         link = self.link
         assert link is not None
         if self.state in (ONLINE, LEAVING):
-            self.ground.online -= 1
-            self._left_at = self.ground.engine.clock.now()
+            self.context.online -= 1
+            self._left_at = self.context.engine.clock.now()
         self.link = None
         self.state = IDLE
         self._epoch += 1
@@ -224,7 +244,7 @@ class Client:
         who = self.identity
         self.state = GREETING
         self._decoder = Decoder(from_server=True, version=who.version)
-        self._connect_us = self.ground.engine.clock.now_us()
+        self._connect_us = self.context.engine.clock.now_us()
         properties = Properties()
         clean = self.clean_next
         if who.version == V5:
@@ -234,7 +254,7 @@ class Client:
                 properties[prop.RECEIVE_MAXIMUM] = who.receive_maximum
         else:
             clean = not who.session_expiry_s  # in 3.1.1 a clean session also ends at its end
-        target = self.ground.target
+        target = self.context.target
         packet = Connect(
             who.version,
             who.client_id,
@@ -263,7 +283,7 @@ class Client:
         self._heard = True
         decoder = self._decoder
         assert decoder is not None
-        now_us = self.ground.engine.clock.now_us()
+        now_us = self.context.engine.clock.now_us()
         for packet in decoder.feed(data):
             try:
                 if type(packet) is Publish:
@@ -280,7 +300,7 @@ class Client:
                 return
 
     def _on_violation(self, error: Violation | WrongAck) -> None:
-        self.ground.error("protocol_errors", f"{self.identity.client_id}: {error}")
+        self.context.error("protocol_errors", f"{self.identity.client_id}: {error}")
         self.is_provoked = True
         link = self._drop_link()
         if self.identity.version == V5:
@@ -300,7 +320,7 @@ class Client:
             return
         if not self.is_provoked:
             text = why or "without a word"
-            self.ground.error(
+            self.context.error(
                 "dropped", f"{self.identity.client_id}: the broker ended the connection: {text}"
             )
         self.wills.none()
@@ -322,9 +342,9 @@ class Client:
                 )
             for reason in packet.reasons:
                 if reason < 0x80:
-                    self.ground.counters["subscribed"] += 1
+                    self.context.counters["subscribed"] += 1
                 else:
-                    self.ground.error(
+                    self.context.error(
                         "unsubscribed",
                         f"{self.identity.client_id}: SUBSCRIBE refused: {reasons.name(reason)}",
                     )
@@ -334,7 +354,7 @@ class Client:
             link = self._drop_link()
             link.close()
             if not self.is_provoked:
-                self.ground.error(
+                self.context.error(
                     "dropped",
                     f"{self.identity.client_id}: the broker disconnected:"
                     f" {reasons.name(packet.reason)}",
@@ -346,7 +366,7 @@ class Client:
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-2.1.2", "a packet nobody asked for")
 
     def _on_connack(self, packet: Connack, now_us: int) -> None:
-        who, ground = self.identity, self.ground
+        who, context = self.identity, self.context
         link = self.link
         assert link is not None
         if packet.reason:
@@ -355,19 +375,19 @@ class Client:
             name = reasons.name(packet.reason) if who.version == V5 else f"code {packet.reason}"
             self._failed(f"{who.client_id}: the broker refused: {name}")
             return
-        now = ground.engine.clock.now()
+        now = context.engine.clock.now()
         self.state = ONLINE
         self._attempts = 0
-        ground.online += 1
-        ground.counters["connects"] += 1
-        ground.connect_latency.record(now_us - self._connect_us)
+        context.online += 1
+        context.counters["connects"] += 1
+        context.connect_latency.record(now_us - self._connect_us)
         told = packet.properties
         self._keep_alive_s = told.number(prop.SERVER_KEEP_ALIVE, who.keep_alive_s)
         self._check_session(packet.session_present, now)
         self.outbound.start(link, told)
         self.wills.settle(now, resumed=packet.session_present)
         if self._was_online:
-            ground.counters["reconnects"] += 1
+            context.counters["reconnects"] += 1
             if not packet.session_present:
                 self._inbound = None
             self.outbound.resend(session_present=packet.session_present)
@@ -375,12 +395,12 @@ class Client:
         self.clean_next = not who.session_expiry_s
         self.outbound.wrote = self._pinged = False
         if self._keep_alive_s:
-            ground.engine.after(self._keep_alive_s / 2, partial(self._keep_alive, self._epoch))
+            context.engine.after(self._keep_alive_s / 2, partial(self._keep_alive, self._epoch))
         self.owner.on_online(packet.session_present)
         self.outbound.pump()
 
     def _check_session(self, present: bool, now: float) -> None:
-        who, counters = self.identity, self.ground.counters
+        who, counters = self.identity, self.context.counters
         if present and self.clean_next and (who.version == V5 or not who.session_expiry_s):
             counters["sessions_strange"] += 1
         if self.clean_next:
@@ -388,20 +408,20 @@ class Client:
         if present:
             counters["resumed"] += 1
         elif who.version != V5 or now - self._left_at < who.session_expiry_s - 1:
-            self.ground.error("sessions_lost", f"{who.client_id}: the session is gone")
+            self.context.error("sessions_lost", f"{who.client_id}: the session is gone")
 
     def _keep_alive(self, epoch: int) -> None:
         if epoch != self._epoch or self.link is None:
             return
         if self._pinged and not self._heard:
-            self.ground.counters["keep_alive_timeouts"] += 1
+            self.context.counters["keep_alive_timeouts"] += 1
             self.take_over()
             return
         if not self.outbound.wrote:
             self._pinged = True
             self.link.write(PINGREQ_BYTES)
         self.outbound.wrote = self._heard = False
-        self.ground.engine.after(self._keep_alive_s / 2, partial(self._keep_alive, epoch))
+        self.context.engine.after(self._keep_alive_s / 2, partial(self._keep_alive, epoch))
 
     def publish(self, flow: Flow, publication: Publication) -> None:
         """Send it now, or when the broker's Receive Maximum lets it."""
@@ -485,13 +505,13 @@ class Client:
 
     def settle(self) -> None:
         """The run is over."""
-        self.wills.settle(self.ground.engine.clock.now(), resumed=False)
+        self.wills.settle(self.context.engine.clock.now(), resumed=False)
 
     # Faults.
 
     def lose_link(self, away_s: float, *, at_once: bool = False) -> None:
         """The connection breaks, and the network is away for so long."""
-        now = self.ground.engine.clock.now()
+        now = self.context.engine.clock.now()
         self.away_until = now + away_s
         if self.link is None:
             return
@@ -522,17 +542,17 @@ class Client:
         """A twin connects while the broker still holds the old connection."""
         link = self._drop_link()
         link.flush()
-        now = self.ground.engine.clock.now()
+        now = self.context.engine.clock.now()
         self.wills.taken_over(now)
-        link.talker = Zombie()
+        link.talker = ReplacedConnection()
         self.owner.on_offline()
         self._attempts = 0
         self.is_provoked = False
-        self.ground.counters["takeovers"] += 1
+        self.context.counters["takeovers"] += 1
         if link.is_deaf or link.is_held:
             link.listen_again()
         self.connect()
-        self.ground.engine.after(TAKEOVER_S, partial(self._check_zombie, link, 0))
+        self.context.engine.after(TAKEOVER_S, partial(self._check_zombie, link, 0))
 
     def end_half_open(self, link: Link) -> None:
         """The client finds out, if its keep alive did not tell it before."""
@@ -544,10 +564,10 @@ class Client:
         if link.is_closed:
             return
         if self.state not in (ONLINE, LEAVING) and turn < 12:
-            self.ground.engine.after(TAKEOVER_S, partial(self._check_zombie, link, turn + 1))
+            self.context.engine.after(TAKEOVER_S, partial(self._check_zombie, link, turn + 1))
             return
         if self.state in (ONLINE, LEAVING):
-            self.ground.error(
+            self.context.error(
                 "takeovers_unanswered",
                 f"{self.identity.client_id}: taken over, and the old connection is still open",
             )

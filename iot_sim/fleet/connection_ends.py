@@ -42,12 +42,12 @@ class Wills:
         """There is no will, or no telling what becomes of it."""
         self._number = -1
 
-    def take(self) -> Void | None:
+    def take(self) -> CancelledWill | None:
         """The will of this connection, to be called void when the broker heard our goodbye."""
         number, self._number = self._number, -1
         if number < 0 or self.flow is None:
             return None
-        return Void(self._ledger, self.flow, number)
+        return CancelledWill(self._ledger, self.flow, number)
 
     def broken(self, now: float) -> None:
         """The connection broke without a word that the broker could hear."""
@@ -86,7 +86,7 @@ class Wills:
                 self._ledger.will_cancelled(flow, number)
 
 
-class Void:
+class CancelledWill:
     """A will that must not be published any more."""
 
     __slots__ = ("_flow", "_ledger", "_number")
@@ -100,12 +100,12 @@ class Void:
         self._ledger.will_cancelled(self._flow, self._number)
 
 
-class Parting:
+class ClosedConnection:
     """The rest of a connection behind our DISCONNECT."""
 
     __slots__ = ("_void",)
 
-    def __init__(self, void: Void | None) -> None:
+    def __init__(self, void: CancelledWill | None) -> None:
         self._void = void
 
     def on_open(self, link: Link) -> None:
@@ -120,7 +120,7 @@ class Parting:
             self._void.tell()
 
 
-class Zombie:
+class ReplacedConnection:
     """A connection whose client id connected again: the broker is to end it."""
 
     __slots__ = ()

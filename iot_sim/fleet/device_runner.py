@@ -3,30 +3,57 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Container
+from typing import Final, Protocol
 
 from iot_sim.devices.device import RESPONSE, Device, Publication
 from iot_sim.fleet.client import IDLE, Client
-from iot_sim.fleet.context import Identity
+from iot_sim.fleet.context import FleetContext, Identity
 from iot_sim.judge import stamps
+from iot_sim.judge.histogram import Histogram
 from iot_sim.judge.ledger import COMMANDER, DEVICE, NOBODY, OBSERVER, Flow
 from iot_sim.scenarios.scenario import Fleet
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.packets import Publish
 
-if TYPE_CHECKING:
-    from iot_sim.run.process import Run
-
 BEHIND_S: Final = 1.0  # further behind than this, a device is told the real time and may skip
 
 
-class Runner:
+class Schedule(Protocol):
+    """The run that a device takes part in: its time, and when the device acts and connects."""
+
+    @property
+    def context(self) -> FleetContext: ...
+
+    @property
+    def speed(self) -> float: ...
+
+    @property
+    def reply_root(self) -> str: ...
+
+    @property
+    def schedule_lag(self) -> Histogram: ...
+
+    @property
+    def collecting(self) -> Container[DeviceRunner]:
+        """The devices that connect at the end to fetch what waits for them."""
+
+    def sim_now(self) -> float: ...
+
+    def schedule(self, due: float, runner: DeviceRunner) -> None: ...
+
+    def want_connection(self, runner: DeviceRunner) -> None: ...
+
+    def is_observed(self, topic: str) -> bool: ...
+
+
+class DeviceRunner:
     """Owns the client of one device."""
 
     __slots__ = ("_flows", "_last", "_run", "client", "device", "fleet", "is_broken",
                  "is_queued", "is_started", "number", "version")  # fmt: skip
 
-    def __init__(self, run: Run, fleet: Fleet, number: int, device: Device) -> None:
+    def __init__(self, run: Schedule, fleet: Fleet, number: int, device: Device) -> None:
         self._run = run
         self.fleet = fleet
         self.number = number
@@ -41,7 +68,7 @@ class Runner:
             backoff_max_s=fleet.backoff_max_s,
             jitter=fleet.jitter,
         )
-        self.client = Client(run.ground, identity, self)
+        self.client = Client(run.context, identity, self)
         self.version = 0  # of its place in the schedule
         self.is_started = False  # the load shape wants it
         self.is_queued = False  # it waits for its turn to connect
@@ -95,7 +122,7 @@ class Runner:
     def _break(self, error: Exception) -> None:
         """A mistake of the model costs the device its run, and nobody else's."""
         spec = self.device.spec
-        self._run.ground.error(
+        self._run.context.error(
             "device_errors",
             f"{spec.client_id} ({self.fleet.model}): {type(error).__name__}: {error}",
         )
@@ -175,7 +202,7 @@ class Runner:
         if text is None and (found := stamps.from_payload(payload)) is not None:
             text, payload = found
         if text is not None and not run.retain:
-            self._run.ground.ledger.on_delivered(
+            self._run.context.ledger.on_delivered(
                 text, payload, run.topic, run.qos, run.dup, DEVICE, now_us
             )
         told = run.properties
@@ -217,6 +244,6 @@ class Runner:
             judge = OBSERVER
         else:
             judge = NOBODY
-        return run.ground.ledger.open(
+        return run.context.ledger.open(
             self.device.spec.client_id, kind, topic, qos, len(self._flows), judge
         )

@@ -7,12 +7,12 @@ from iot_sim.scenarios import faults
 from iot_sim.scenarios.faults import Fault
 
 
-def harm(client: Client, fault: Fault) -> bool:
+def inject(client: Client, fault: Fault) -> bool:
     """Do it. False: there is no connection that it could meet."""
     link, kind = client.link, fault.kind
     if not client.is_online or link is None:
         return False
-    counters, engine = client.ground.counters, client.ground.engine
+    counters, engine = client.context.counters, client.context.engine
     if kind in (faults.LINK_LOSS, faults.STORM):
         counters["link_losses"] += 1
         client.lose_link(fault.for_s, at_once=kind == faults.STORM)
@@ -40,7 +40,7 @@ def harm(client: Client, fault: Fault) -> bool:
     return True
 
 
-def heal(client: Client) -> None:
+def lift_all(client: Client) -> None:
     """The run is over: no fault holds on."""
     client.away_until = 0.0
     link = client.link

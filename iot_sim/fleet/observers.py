@@ -18,7 +18,7 @@ from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.packets import Publish
 
 if TYPE_CHECKING:
-    from iot_sim.fleet.device_runner import Runner
+    from iot_sim.fleet.device_runner import DeviceRunner
 
 BACKOFF_MIN_S: Final = 0.2
 BACKOFF_MAX_S: Final = 2.0
@@ -29,15 +29,15 @@ class Observer:
 
     def __init__(
         self,
-        ground: FleetContext,
+        context: FleetContext,
         identity: Identity,
         filters: list[str],
         tell_heard: Callable[[], None],
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._tell_heard = tell_heard
         self._filters = filters
-        self.client = Client(ground, identity, self)
+        self.client = Client(context, identity, self)
         self.is_wanted = True
 
     @property
@@ -60,7 +60,7 @@ class Observer:
         self._tell_heard()  # its client comes back by itself
 
     def on_message(self, run: Publish, payload: bytes, now_us: int) -> None:
-        ledger = self._ground.ledger
+        ledger = self._context.ledger
         if run.retain:  # a replay: our subscriptions do not keep the flag of live messages
             ledger.retained += 1
             return
@@ -85,16 +85,16 @@ class Observer:
 class Commander:
     """Tells devices what to do and waits for their answers."""
 
-    def __init__(self, ground: FleetContext, identity: Identity, reply_root: str) -> None:
-        self._ground = ground
+    def __init__(self, context: FleetContext, identity: Identity, reply_root: str) -> None:
+        self._context = context
         self._reply_to = f"{reply_root}/{identity.client_id}"
-        self.client = Client(ground, identity, self)
+        self.client = Client(context, identity, self)
         self.counts = CommandCounts()
         self.is_wanted = True
         self._numbers = itertools.count(1)
         self._pending: dict[bytes, int] = {}  # correlation -> sent at, in us
         self._flows: dict[tuple[str, int], Flow] = {}
-        self.flows_of: dict[Runner, list[Flow]] = {}
+        self.flows_of: dict[DeviceRunner, list[Flow]] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -104,7 +104,7 @@ class Commander:
     def pending(self) -> int:
         return len(self._pending)
 
-    def send(self, runner: Runner, command: Command, *, is_kept: bool) -> None:
+    def send(self, runner: DeviceRunner, command: Command, *, is_kept: bool) -> None:
         """Tell one device; `is_kept`: its session keeps what comes while it is away."""
         is_there = runner.client.is_online or is_kept
         if not self.client.is_online or not is_there or runner.client.is_deaf:
@@ -122,12 +122,12 @@ class Commander:
         if flow is None:
             # What a session does not outlive may be gone with it, by right.
             judge = DEVICE if is_kept else NOBODY
-            flow = self._ground.ledger.open(
+            flow = self._context.ledger.open(
                 self.client.identity.client_id, COMMAND, key[0], key[1], len(self._flows), judge
             )
             self._flows[key] = flow
             self.flows_of.setdefault(runner, []).append(flow)
-        engine = self._ground.engine
+        engine = self._context.engine
         self._pending[correlation] = engine.clock.now_us()
         self.counts.sent += 1
         self.client.publish(flow, publication)
@@ -142,7 +142,7 @@ class Commander:
         self.counts.unanswered += len(self._pending)
         self._pending.clear()
 
-    def owes(self, runner: Runner) -> bool:
+    def owes(self, runner: DeviceRunner) -> bool:
         """Whether a command waits at the broker for this device."""
         return any(
             flow.qos and flow.judge == DEVICE and flow.acked.count_without(flow.delivered)
@@ -165,7 +165,7 @@ class Commander:
     def on_message(self, run: Publish, payload: bytes, now_us: int) -> None:
         text = stamps.from_properties(run.properties)
         if text is not None and not run.retain:
-            self._ground.ledger.on_delivered(
+            self._context.ledger.on_delivered(
                 text, payload, run.topic, run.qos, run.dup, COMMANDER, now_us
             )
         correlation = run.properties.binary(prop.CORRELATION_DATA)
@@ -173,7 +173,7 @@ class Commander:
         if sent_us is not None:
             self.counts.answered += 1
             self.counts.latency.record(now_us - sent_us)
-            if says_no(payload):
+            if is_refusal(payload):
                 self.counts.refused += 1
 
     def leave(self) -> None:
@@ -182,6 +182,6 @@ class Commander:
         self.client.leave_now()
 
 
-def says_no(payload: bytes) -> bool:
+def is_refusal(payload: bytes) -> bool:
     """Whether an answer in JSON or CBOR has `ok` = false."""
     return b'"ok":false' in payload or b"\x62ok\xf4" in payload

@@ -31,11 +31,11 @@ OVERHEAD_BYTES: Final = 1024  # more than topic, stamp and header of a packet of
 class Outbound:
     """What one client sends at the three QoS."""
 
-    __slots__ = ("_alias_max", "_aliases", "_backlog", "_ground", "_link", "_packet_bytes_max",
+    __slots__ = ("_alias_max", "_aliases", "_backlog", "_context", "_link", "_packet_bytes_max",
                  "_retain_ok", "_sender", "_who", "qos_max", "wrote")  # fmt: skip
 
-    def __init__(self, ground: FleetContext, identity: Identity) -> None:
-        self._ground = ground
+    def __init__(self, context: FleetContext, identity: Identity) -> None:
+        self._context = context
         self._who = identity
         self._link: Link | None = None
         self._sender: Sender[Message] | None = None
@@ -82,7 +82,7 @@ class Outbound:
             if link.unsent < UNSENT_BYTES_MAX:
                 self._send(flow, publication)
             else:
-                self._ground.counters["backlog_dropped"] += 1
+                self._context.counters["backlog_dropped"] += 1
             return
         backlog = self._backlog
         if backlog or (self._sender is not None and self._sender.room <= 0):
@@ -91,7 +91,7 @@ class Outbound:
             backlog.append((flow, publication))
             if len(backlog) > BACKLOG_MAX:
                 backlog.popleft()
-                self._ground.counters["backlog_dropped"] += 1
+                self._context.counters["backlog_dropped"] += 1
             return
         self._send(flow, publication)
 
@@ -106,7 +106,7 @@ class Outbound:
         assert link is not None
         payload_bytes = len(publication.payload)
         if self._packet_bytes_max and payload_bytes + OVERHEAD_BYTES > self._packet_bytes_max:
-            self._ground.counters["too_large"] += 1
+            self._context.counters["too_large"] += 1
             return
         sequence = flow.sent
         flow.sent = sequence + 1
@@ -115,7 +115,7 @@ class Outbound:
         message = Message(
             flow,
             sequence,
-            self._ground.engine.clock.now_us(),
+            self._context.engine.clock.now_us(),
             publication,
             self._who.version,
             publication.retain and self._retain_ok,
@@ -128,8 +128,8 @@ class Outbound:
             packet_id = sender.admit_one(message, flow.qos)
             link.write(encode_message(message, packet_id, False, *self._alias(flow.topic)))
             return
-        if link.is_deaf or not self._ground.is_heard:
-            self._ground.ledger.on_cut(flow, sequence)
+        if link.is_deaf or not self._context.is_heard:
+            self._context.ledger.on_cut(flow, sequence)
         if not link.is_deaf:
             link.write(encode_message(message, 0, False, *self._alias(flow.topic)))
 
@@ -153,7 +153,7 @@ class Outbound:
         assert link is not None
         if sender is None:
             return
-        ledger = self._ground.ledger
+        ledger = self._context.ledger
         if session_present:
             for packet_id, message, _ in sender.resend():
                 ledger.on_resent(message.flow, message.sequence)
@@ -186,7 +186,7 @@ class Outbound:
         if sender is None:
             return
         ids = packet.packet_ids
-        ledger = self._ground.ledger
+        ledger = self._context.ledger
         if packet.reason >= 0x80:
             self._on_refusal(sender, packet)
         elif packet.packet_type == PUBACK:
@@ -216,6 +216,6 @@ class Outbound:
             sender.on_pubcomp([packet_id])
         if message is not None:
             message.flow.tally.refused += 1
-            self._ground.ledger.note(
+            self._context.ledger.note(
                 "refused", f"{message.flow.key}{message.sequence}: {reasons.name(packet.reason)}"
             )

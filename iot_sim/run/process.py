@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any, Final
 
 from iot_sim.fleet.context import FleetContext, Identity
-from iot_sim.fleet.device_runner import Runner
+from iot_sim.fleet.device_runner import DeviceRunner
 from iot_sim.fleet.engine import Clock, Engine, Target
-from iot_sim.fleet.fault_injection import harm, heal
+from iot_sim.fleet.fault_injection import inject, lift_all
 from iot_sim.fleet.observers import BACKOFF_MAX_S, BACKOFF_MIN_S, Commander, Observer
 from iot_sim.judge.filters import FilterSet, disjoint
 from iot_sim.judge.histogram import Histogram
@@ -62,7 +62,7 @@ class Part:
 WHOLE: Final = Part()
 
 
-class Run:
+class ProcessRun:
     """A run of a scenario in one process."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Run:
         self._run_id = run_id
         self._on_sample = on_sample
         engine = Engine(clock)
-        self.ground = FleetContext(
+        self.context = FleetContext(
             engine,
             target,
             address,
@@ -91,18 +91,22 @@ class Run:
         )
         self.schedule_lag = Histogram()
         self.reply_root = f"sim/{run_id}/replies"
-        self.collecting: set[Runner] = set()  # who connects at the end to fetch what waits for it
+        self.collecting: set[DeviceRunner] = (
+            set()
+        )  # who connects at the end to fetch what waits for it
         self._started_at = engine.clock.now()
         self._cpu_before = _cpu_s()
-        self._heap: list[tuple[float, int, Runner, int]] = []
+        self._heap: list[tuple[float, int, DeviceRunner, int]] = []
         self._order = itertools.count()
-        self._waiting: deque[Runner] = deque()  # for their turn to connect
+        self._waiting: deque[DeviceRunner] = deque()  # for their turn to connect
         self._allowance = 0.0
         self._allowed_at = 0.0
-        self._runners: dict[str, list[Runner]] = {}
+        self._runners: dict[str, list[DeviceRunner]] = {}
         self._targets: dict[str, int] = {}
         self._paces: dict[str, float] = {}
-        self._pacing: deque[tuple[Runner, float]] = deque()  # who is still to be told its pace
+        self._pacing: deque[tuple[DeviceRunner, float]] = (
+            deque()
+        )  # who is still to be told its pace
         self._filters: list[str] = []
         self._seen = FilterSet(())
         self._observers: list[Observer] = []
@@ -123,7 +127,9 @@ class Run:
         scenario = self.scenario
         for fleet in scenario.fleets:
             self._runners[fleet.name] = [
-                Runner(self, fleet, n, device_of(fleet, n, scenario.seed, scenario.started_at))
+                DeviceRunner(
+                    self, fleet, n, device_of(fleet, n, scenario.seed, scenario.started_at)
+                )
                 for n in self.part.numbers(fleet.count)
             ]
             self._targets[fleet.name] = 0
@@ -143,16 +149,16 @@ class Run:
                     f"observer-{place}", settings.version, settings.receive_maximum
                 )
                 self._observers.append(
-                    Observer(self.ground, identity, filters, self._look_who_hears)
+                    Observer(self.context, identity, filters, self._look_who_hears)
                 )
         if scenario.commands:
             identity = self._own_identity("commander", 5, settings.receive_maximum)
-            self._commander = Commander(self.ground, identity, self.reply_root)
+            self._commander = Commander(self.context, identity, self.reply_root)
         if not settings.judges_order:
-            self.ground.ledger.judges_order = False
+            self.context.ledger.judges_order = False
 
     def _look_who_hears(self) -> None:
-        self.ground.is_heard = all(one.client.is_online for one in self._observers)
+        self.context.is_heard = all(one.client.is_online for one in self._observers)
 
     def _own_identity(self, role: str, version: int, receive_maximum: int) -> Identity:
         return Identity(
@@ -187,16 +193,16 @@ class Run:
     # Time.
 
     def elapsed(self) -> float:
-        return self.ground.engine.clock.now() - self._started_at
+        return self.context.engine.clock.now() - self._started_at
 
     def sim_now(self) -> float:
         """Simulated wall-clock time; before the devices start it stands still."""
         return self.scenario.started_at + (self.elapsed() * self.speed if self._has_begun else 0.0)
 
-    def schedule(self, due: float, runner: Runner) -> None:
+    def schedule(self, due: float, runner: DeviceRunner) -> None:
         heapq.heappush(self._heap, (due, next(self._order), runner, runner.version))
 
-    def want_connection(self, runner: Runner) -> None:
+    def want_connection(self, runner: DeviceRunner) -> None:
         if not runner.is_queued:
             runner.is_queued = True
             self._waiting.append(runner)
@@ -213,7 +219,7 @@ class Run:
             drained = self._finish()
             return self._outcome(elapsed, drained)
         finally:
-            self.ground.engine.close()
+            self.context.engine.close()
 
     def interrupt(self) -> None:
         """End early, in order; a second time at once."""
@@ -227,18 +233,18 @@ class Run:
         own = self._own()
         for one in own:
             one.client.connect()
-        clock = self.ground.engine.clock
+        clock = self.context.engine.clock
         deadline = clock.now() + READY_S
         while not all(one.is_ready for one in own):
-            self.ground.engine.turn(clock.now() + 0.2)
-            refused = self.ground.counters["unsubscribed"]
-            failed = self.ground.counters["connect_failures"]
+            self.context.engine.turn(clock.now() + 0.2)
+            refused = self.context.counters["unsubscribed"]
+            failed = self.context.counters["connect_failures"]
             if refused or failed or clock.now() > deadline or self.is_interrupted:
-                why = self.ground.errors[0] if self.ground.errors else "no answer to SUBSCRIBE"
+                why = self.context.errors[0] if self.context.errors else "no answer to SUBSCRIBE"
                 raise NotReady("interrupted" if self.is_interrupted else why)
 
     def _start(self) -> None:
-        engine = self.ground.engine
+        engine = self.context.engine
         self._started_at = self._allowed_at = engine.clock.now()
         self.is_running = self._has_begun = True
         for place, fault in enumerate(self.scenario.faults):
@@ -270,7 +276,7 @@ class Run:
         return len(self._observers) if name == faults.OBSERVERS else self._fleet(name).count
 
     def _drive(self) -> None:
-        engine = self.ground.engine
+        engine = self.context.engine
         end = self._started_at + self.scenario.duration_s
         while not self.is_interrupted and engine.clock.now() < end:
             self._work()
@@ -302,7 +308,7 @@ class Run:
             runner.pace(factor)
 
     def _connect_some(self) -> None:
-        now = self.ground.engine.clock.now()
+        now = self.context.engine.clock.now()
         rate = self.scenario.connect_rate_per_s / self.part.count
         self._allowance = min(
             max(1.0, rate / 10), self._allowance + (now - self._allowed_at) * rate
@@ -335,7 +341,7 @@ class Run:
             if abs(factor - before) > PACE_STEP * max(factor, before):
                 self._paces[fleet.name] = factor
                 self._pacing.extend((runner, factor) for runner in runners)
-        self.ground.engine.after(LOAD_S, self._look_at_load)
+        self.context.engine.after(LOAD_S, self._look_at_load)
 
     # Faults and commands.
 
@@ -346,14 +352,14 @@ class Run:
             client = self._observers[hit.number].client
         else:
             client = self._runner(name, hit.number).client
-        if harm(client, hit.fault) and hit.fault.for_s:
+        if inject(client, hit.fault) and hit.fault.for_s:
             self._faulty += 1
-            self.ground.engine.after(hit.fault.for_s, self._heal_one)
+            self.context.engine.after(hit.fault.for_s, self._end_fault)
 
-    def _heal_one(self) -> None:
+    def _end_fault(self) -> None:
         self._faulty -= 1
 
-    def _runner(self, name: str, number: int) -> Runner:
+    def _runner(self, name: str, number: int) -> DeviceRunner:
         return self._runners[name][number // self.part.count]
 
     def _order_one(self, command: Command, hit: Hit) -> None:
@@ -371,7 +377,7 @@ class Run:
     # Figures while it runs.
 
     def _sample(self) -> None:
-        ledger = self.ground.ledger
+        ledger = self.context.ledger
         tallies = ledger.tallies.values()
         latency = Histogram()
         for tally in tallies:
@@ -381,10 +387,10 @@ class Run:
             sum(tally.sent for tally in tallies),
             sum(tally.acknowledged for tally in tallies),
             sum(tally.delivered for tally in tallies),
-            self.ground.online,
+            self.context.online,
             sum(self._targets.values()) + len(self._own()),
             self._faulty,
-            sum(self.ground.counters[name] for name in ERRORS),
+            sum(self.context.counters[name] for name in ERRORS),
         )
         before = self._before
         sample = Sample(
@@ -403,24 +409,24 @@ class Run:
         self._second += 1
         if self._on_sample is not None:
             self._on_sample(sample)
-        self.ground.engine.at(self._started_at + self._second + 1, self._sample)
+        self.context.engine.at(self._started_at + self._second + 1, self._sample)
 
     # The end.
 
     def _finish(self) -> bool:
         """Let everybody end in order; whether all that was promised has arrived."""
-        clock = self.ground.engine.clock
+        clock = self.context.engine.clock
         runners = [runner for fleet in self._runners.values() for runner in fleet]
         deadline = clock.now() + (0.5 if self.is_aborted else self.scenario.drain_s)
         self._waiting.clear()
         for runner in runners:
-            heal(runner.client)
+            lift_all(runner.client)
             runner.version += 1  # nothing is due any more
         for observer in self._observers:
-            heal(observer.client)
+            lift_all(observer.client)
         self._collect(runners)
         while self._is_unsettled(runners) and clock.now() < deadline and not self.is_aborted:
-            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+            self.context.engine.turn(clock.now() + DRAIN_LOOK_S)
         self._say_goodbye(runners, deadline)
         drained = self._drain(deadline)
         if self._commander is not None:
@@ -430,11 +436,11 @@ class Run:
         for one in self._own():
             one.leave()
         stop = clock.now() + 1.0
-        while self.ground.engine.links and clock.now() < stop and not self.is_aborted:
-            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+        while self.context.engine.links and clock.now() < stop and not self.is_aborted:
+            self.context.engine.turn(clock.now() + DRAIN_LOOK_S)
         return drained
 
-    def _collect(self, runners: list[Runner]) -> None:
+    def _collect(self, runners: list[DeviceRunner]) -> None:
         """Connect those once more that are away and have something to finish."""
         for runner in runners:
             client = runner.client
@@ -443,7 +449,7 @@ class Run:
                 self.collecting.add(runner)
                 client.connect()
 
-    def _is_unsettled(self, runners: list[Runner]) -> bool:
+    def _is_unsettled(self, runners: list[DeviceRunner]) -> bool:
         if any(runner.client.unfinished for runner in runners):
             return True
         commander = self._commander
@@ -453,26 +459,26 @@ class Run:
             or any(commander.owes(runner) for runner in self.collecting)
         )
 
-    def _say_goodbye(self, runners: list[Runner], deadline: float) -> None:
-        clock = self.ground.engine.clock
+    def _say_goodbye(self, runners: list[DeviceRunner], deadline: float) -> None:
+        clock = self.context.engine.clock
         self.collecting.clear()
         staying = deque(runners)
         while staying and clock.now() < deadline:
             for _ in range(min(GOODBYES_A_TURN, len(staying))):
                 staying.popleft().stop(for_good=True)
-            self.ground.engine.turn(clock.now() + 0.001)
+            self.context.engine.turn(clock.now() + 0.001)
         while clock.now() < deadline and any(runner.client.unfinished for runner in runners):
-            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+            self.context.engine.turn(clock.now() + DRAIN_LOOK_S)
         for runner in runners:
             runner.is_started = False
             runner.client.leave_now()
             if runner.is_broken:  # nobody was left to take its acknowledgements
                 runner.client.outbound.forget()
-        self.ground.engine.flush()
+        self.context.engine.flush()
 
     def _drain(self, deadline: float) -> bool:
         """Wait until what was acknowledged has arrived; QoS 0 gets a moment of its own."""
-        ledger, clock = self.ground.ledger, self.ground.engine.clock
+        ledger, clock = self.context.ledger, self.context.engine.clock
         heard = -1
         quiet_at = clock.now() + QUIET_S
         while clock.now() < deadline and not self.is_aborted:
@@ -485,21 +491,21 @@ class Run:
                 quiet_at = clock.now() + QUIET_S
             if not missing and clock.now() > quiet_at:
                 return True
-            self.ground.engine.turn(clock.now() + DRAIN_LOOK_S)
+            self.context.engine.turn(clock.now() + DRAIN_LOOK_S)
         return not ledger.missing()
 
     def _outcome(self, elapsed: float, drained: bool) -> Outcome:
-        ground, ledger = self.ground, self.ground.ledger
+        context, ledger = self.context, self.context.ledger
         ledger.close()
         return Outcome(
             tallies=list(ledger.tallies.values()),
             wills=ledger.will_counts,
             commands=self._commander.counts if self._commander else Outcome().commands,
-            counters=ground.counters,
-            connect_latency=ground.connect_latency,
+            counters=context.counters,
+            connect_latency=context.connect_latency,
             schedule_lag=self.schedule_lag,
             examples=ledger.examples,
-            errors=ground.errors,
+            errors=context.errors,
             unknown=ledger.unknown,
             retained=ledger.retained,
             unstamped=ledger.unstamped,

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from iot_sim.fleet.engine import Clock, Target
 from iot_sim.judge.outcome import Outcome, Sample
-from iot_sim.run.process import NotReady, Part, Run
+from iot_sim.run.process import NotReady, Part, ProcessRun
 from iot_sim.scenarios.scenario import Scenario, check_rate
 from iot_sim.scenarios.tables import ScenarioError
 from mqtt_broker.client.url import InvalidUrl, parse_url
@@ -241,7 +241,7 @@ def _on_interrupt(act: Callable[[], None]) -> Iterator[None]:
 def _run_here(
     scenario: Scenario, target: Target, address: tuple[int, Any], run_id: str, board: Board
 ) -> Outcome:
-    one = Run(scenario, target, address, run_id=run_id, on_sample=board.put)
+    one = ProcessRun(scenario, target, address, run_id=run_id, on_sample=board.put)
     with _on_interrupt(one.interrupt):
         try:
             return one.run()
@@ -344,7 +344,7 @@ def work(fd: int) -> None:
     order: Order = pipe.recv()
     scenario, broker, address, run_id, part, base_us = order
     allow_connections(-(-scenario.device_count // part.count))
-    one = Run(
+    one = ProcessRun(
         scenario,
         broker.target(),
         address,
@@ -361,7 +361,7 @@ def work(fd: int) -> None:
     # Without a parent nobody wants the books.
 
 
-def _tell(one: Run, pipe: Connection, sample: Sample) -> None:
+def _tell(one: ProcessRun, pipe: Connection, sample: Sample) -> None:
     pipe.send(sample)
     while pipe.poll():
         pipe.recv()

@@ -127,7 +127,6 @@ RULE: Final[dict[str, str]] = {
 TO_CUT: Final = {
     tuple(pair.split(" "))
     for pair in """\
-iot_sim.fleet.device_runner iot_sim.run.process
 mqtt_broker.core.clients.connection mqtt_broker.core.broker
 mqtt_broker.core.clients.connection mqtt_broker.core.inbound.acknowledge
 mqtt_broker.core.clients.connection mqtt_broker.core.inbound.connect
@@ -165,9 +164,6 @@ mqtt_broker.streams.replay.service mqtt_broker.core.broker
 # Modules of rings that are still to be opened: this list may only become shorter.
 _IN_RINGS: Final = set(
     """\
-iot_sim.fleet.device_runner
-iot_sim.fleet.observers
-iot_sim.run.process
 mqtt_broker.core.broker
 mqtt_broker.core.clients.ack_queue
 mqtt_broker.core.clients.connection

@@ -10,7 +10,7 @@ from typing import Any
 from iot_sim.fleet.engine import Target
 from iot_sim.judge.outcome import Outcome, Sample
 from iot_sim.judge.verdict import Verdict, judge
-from iot_sim.run.process import Run
+from iot_sim.run.process import ProcessRun
 from iot_sim.scenarios.file import read
 from iot_sim.scenarios.scenario import Scenario
 
@@ -38,11 +38,11 @@ def scenario_of(text: str) -> Scenario:
     return read(tomllib.loads(text), "test")
 
 
-def begin(text: str, port: int, **options: Any) -> tuple[Run, list[Sample]]:
+def begin(text: str, port: int, **options: Any) -> tuple[ProcessRun, list[Sample]]:
     samples: list[Sample] = []
     options.setdefault("run_id", "test")
     address = (socket.AF_INET, ("127.0.0.1", port))
-    run = Run(
+    run = ProcessRun(
         scenario_of(text), Target("127.0.0.1", port), address, on_sample=samples.append, **options
     )
     return run, samples
