@@ -424,7 +424,7 @@ class Session:
             forgotten = self.window.forget(packet_id)
             self.budget.drop("packet_too_large")
             if isinstance(message, SourcedMessage):
-                message.feed.on_over([message], 0, now)
+                message.feed.on_done([message], 0, now)
             elif forgotten is not None:
                 self._forget([forgotten], now)
             return

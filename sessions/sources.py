@@ -24,7 +24,7 @@ class MessageSource(Protocol):
     def on_room(self, now: float) -> None:
         """There may be room: the window, the peer and the queue allow it."""
 
-    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
+    def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         """These left the window: acknowledged with this code, or too large for the peer."""
 
 
@@ -61,7 +61,7 @@ class _Nobody:
     def on_room(self, now: float) -> None:
         pass
 
-    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
+    def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         pass
 
 
@@ -136,8 +136,8 @@ def end_fed(done: list[Item], reason: int, now: float) -> None:
         message = item[0]
         if isinstance(message, SourcedMessage):
             if run and run[0].feed is not message.feed:
-                run[0].feed.on_over(run, reason, now)
+                run[0].feed.on_done(run, reason, now)
                 run = []
             run.append(message)
     if run:
-        run[0].feed.on_over(run, reason, now)
+        run[0].feed.on_done(run, reason, now)

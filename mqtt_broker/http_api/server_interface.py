@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
-    GroupFigures,
     NotSupported,
-    ReplayFigures,
     Snapshot,
     WatchFigures,
 )
@@ -19,6 +17,7 @@ from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.server.process.watchdog import LOOP
 from mqtt_broker.server.server import Server
 from mqtt_broker.server.services.streams import StreamService
+from mqtt_broker.streams.format.figures import GroupFigures
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 
@@ -60,7 +59,7 @@ class ServerInterface:
         def find() -> list[GroupFigures]:
             log = self._log()
             log.log.stream(stream)
-            return _groups(log, stream)
+            return log.replay.groups(stream)
 
         return self._ask(find)
 
@@ -126,7 +125,6 @@ class ServerInterface:
         log = server.telemetry
         if log is None:
             return snapshot_of(server.broker)
-        replay = log.replay.figures()
         return snapshot_of(
             server.broker,
             [
@@ -134,13 +132,11 @@ class ServerInterface:
                     stream,
                     appended=stream.appended,
                     refused=stream.refused,
-                    groups=_groups(log, stream.name),
+                    groups=log.replay.groups(stream.name),
                 )
                 for stream in log.log.streams.values()
             ],
-            ReplayFigures(
-                replay.readers, replay.messages, replay.gaps, replay.redelivered, replay.dead
-            ),
+            log.replay.figures(),
         )
 
 
@@ -148,10 +144,3 @@ def _failed(error: Exception) -> Future[Any]:
     failed: Future[Any] = Future()
     failed.set_exception(error)
     return failed
-
-
-def _groups(log: StreamService, stream: str) -> list[GroupFigures]:
-    return [
-        GroupFigures(found.name, found.members, found.committed, found.lag)
-        for found in log.replay.groups(stream)
-    ]

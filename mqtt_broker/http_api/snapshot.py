@@ -12,13 +12,12 @@ from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
-    GroupFigures,
-    ReplayFigures,
     Snapshot,
     StoreFigures,
     StreamFigures,
 )
 from mqtt_broker.security.protection.bans import FLAPPING, Bans
+from mqtt_broker.streams.format.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.version import __version__
 

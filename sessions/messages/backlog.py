@@ -26,9 +26,10 @@ class QueueLimits:
 
 
 class DeadLetterSink(Protocol):
-    """Whoever wants to see the messages that clients do not get."""
+    """Takes messages that clients do not get, with the reason."""
 
-    def add(self, reason: str, message: Message, client_id: str) -> None: ...
+    def add(self, reason: str, message: Message, client_id: str, why: str = "") -> None:
+        """`why` says more than the reason, if there is more to be said."""
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.message_log import StreamSubscriptions, TopicWriter
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
+from mqtt_broker.server.services.streams import replay_host
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.replay.service import ReplayService
 from mqtt_broker.streams.write.log import Log
@@ -94,7 +95,9 @@ def cost(log: Log, version: int, qos: int, receive_maximum: int) -> tuple[float,
     """(CPU us a message, of it on the loop)."""
     broker = Broker(CoreSettings(sys_interval_s=0), now=NOW, rng=random.Random(1))
     reads: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
-    replay = ReplayService(log, broker, lambda work, done: reads.append((work, done)), lambda: NOW)
+    replay = ReplayService(
+        log, replay_host(broker), lambda work, done: reads.append((work, done)), lambda: NOW
+    )
     broker.attach_log(ReadOnlyLog(replay))
     link = Link()
     connection = broker.accept(link, NOW)
@@ -125,7 +128,7 @@ def cost(log: Log, version: int, qos: int, receive_maximum: int) -> tuple[float,
             done(page)
             loop_s += time.process_time() - before
     total_s = time.process_time() - began
-    assert replay.messages == MESSAGES, replay.messages
+    assert replay.context.counters.messages == MESSAGES, replay.context.counters.messages
     return total_s * 1e6 / MESSAGES, loop_s * 1e6 / MESSAGES
 
 

@@ -158,7 +158,6 @@ mqtt_broker.server.services.security mqtt_broker.server.server
 mqtt_broker.server.services.storage mqtt_broker.server.server
 mqtt_broker.server.services.streams mqtt_broker.server.server
 mqtt_broker.streams.read.source mqtt_broker.streams.write.recovery
-mqtt_broker.streams.replay.service mqtt_broker.core.broker
 """.splitlines()
 }
 # Modules of rings that are still to be opened: this list may only become shorter.
@@ -191,9 +190,6 @@ mqtt_broker.server.services.auth_workers
 mqtt_broker.server.services.security
 mqtt_broker.server.services.storage
 mqtt_broker.server.services.streams
-mqtt_broker.streams.replay.consumer_group
-mqtt_broker.streams.replay.read_ahead
-mqtt_broker.streams.replay.service
 mqtt_broker.streams.replay.subscription
 sessions.group_deliveries
 sessions.holds

@@ -17,8 +17,6 @@ from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     BrokerInterface,
-    GroupFigures,
-    ReplayFigures,
     Snapshot,
     StoreFigures,
     StreamFigures,
@@ -27,6 +25,7 @@ from mqtt_broker.http_api.request.broker_interface import (
 from mqtt_broker.http_api.snapshot import stream_figures
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.streams.format.errors import Invalid
+from mqtt_broker.streams.format.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from tests.streams.logs import NAME, Sent, Writing

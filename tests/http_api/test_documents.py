@@ -10,13 +10,9 @@ from aiohttp import web
 from mqtt_broker.http_api.application import make_app
 from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.pages.metrics import _Collected
-from mqtt_broker.http_api.request.broker_interface import (
-    ReplayFigures,
-    Snapshot,
-    StoreFigures,
-    WatchFigures,
-)
+from mqtt_broker.http_api.request.broker_interface import Snapshot, StoreFigures, WatchFigures
 from mqtt_broker.http_api.request.middleware import Site
+from mqtt_broker.streams.format.figures import ReplayFigures
 from mqtt_broker.streams.remote import http_protocol
 from tests.http_api.brokers import LogBroker
 from tests.server.process import document

@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
 from mqtt_broker.http_api.request.broker_interface import (
-    GroupFigures,
     Snapshot,
     StoreFigures,
     StreamFigures,
     WatchFigures,
 )
 from mqtt_broker.http_api.snapshot import snapshot_of, stream_figures
+from mqtt_broker.streams.format.figures import GroupFigures
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from tests.http_api.brokers import BASE, LogBroker, Serving
 from tests.streams.logs import NAME

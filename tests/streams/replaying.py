@@ -26,8 +26,10 @@ from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.interfaces.message_log import StreamSubscriptions, TopicWriter
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
 from mqtt_broker.core.restore import restore
+from mqtt_broker.server.services.streams import replay_host
 from mqtt_broker.streams.format.stream_settings import StreamSettings
-from mqtt_broker.streams.replay.service import ReplayLimits, ReplayService
+from mqtt_broker.streams.replay.context import ReplayLimits
+from mqtt_broker.streams.replay.service import ReplayService
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.writer import LogWriter
 from sessions.journal.journal import Journal
@@ -79,7 +81,7 @@ class Replays(StoredWorld):
         self.core_settings = CoreSettings(**{"sys_interval_s": 0, **settings})
         self.access = access
         self.lines: list[str] = []
-        self.buried: list[tuple[str, Message, str]] = []
+        self.dead_letters: list[tuple[str, Message, str]] = []
         self.limits = limits or ReplayLimits()
         self.skips_damage = skips_damage
         self.reads: list[Callable[[], None]] = []
@@ -118,17 +120,21 @@ class Replays(StoredWorld):
         )
         self.replay = ReplayService(
             self.log,
-            self.broker,
+            replay_host(self.broker),
             self._read,
             lambda: self.now,
             cursors=found.cursors,
             limits=self.limits,
             skips_damage=lambda name: self.skips_damage,
-            dead=lambda *letter: self.buried.append(letter),
+            dead_letters=self,
         )
         self.broker.attach_log(ReadOnlyLog(self.replay))
         restore(self.broker, found, self.now)
         self.replay.on_restored()
+
+    def add(self, reason: str, message: Message, client_id: str, why: str = "") -> None:
+        """Take a dead letter."""
+        self.dead_letters.append((reason, message, client_id))
 
     # Threads.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ def member(world: Replays, name: str, qos: int = 1, **fields: int) -> Peer:
     return peer
 
 
-def owned(world: Replays) -> dict[str, list[int]]:
+def owned(world: Replays) -> Mapping[str, Sequence[int]]:
     (figures,) = world.replay.groups(NAME)
     return figures.members
 
@@ -243,7 +243,7 @@ def test_a_partition_moves_when_what_is_under_way_is_acknowledged(world: Replays
     assert places(drain(two)) == [(partition, 5) for partition in owned(world)["two"]]
     acknowledge(one, *[r for r in found if r not in moving], *new)
     assert world.replay.groups()[0].lag == (0, 0, 0, 0)
-    assert world.replay.redelivered == 0
+    assert world.replay.context.counters.redelivered == 0
 
 
 def test_a_partition_does_not_wait_for_ever(world: Replays) -> None:
@@ -275,7 +275,7 @@ def test_leaving_with_something_under_way(world: Replays) -> None:
     one.drop()
     two.send(unsubscribe(V5, GROUP))
     two.drop()
-    assert not world.replay._takers and not world.replay.ahead.files
+    assert not world.replay._subscriptions and not world.replay.context.read_ahead.files
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -307,7 +307,7 @@ def test_what_fails_is_delivered_again_in_front(tmp_path: Path) -> None:
     (again,) = got(one)
     acknowledge(one, again)
     assert [record.offset for record in drain(one)] == [2, 3, 4]
-    assert world.replay.redelivered == 2 and not world.buried
+    assert world.replay.context.counters.redelivered == 2 and not world.dead_letters
     world.close()
 
 
@@ -324,12 +324,12 @@ def test_poison_by_error_goes_to_the_dead_letters(tmp_path: Path) -> None:
         acknowledge(one, poison, reason=0x99)
     world.wait(60)
     assert not got(one)
-    ((reason, message, client_id),) = world.buried
+    ((reason, message, client_id),) = world.dead_letters
     assert (reason, message.payload, client_id) == ("redelivery", b"1", GROUP)
     user = dict(message.envelope.properties.user)
     assert user["stream-offset"] == "1" and user["deliveries"] == "3"
     assert message.envelope.publisher == "device" and message.envelope.topic == "t/1"
-    assert world.position(OWNER) == {0: 5} and world.replay.dead == 1
+    assert world.position(OWNER) == {0: 5} and world.replay.context.counters.dead == 1
     world.close()
 
 
@@ -350,7 +350,7 @@ def test_only_the_record_that_kills_its_consumers_is_given_up(tmp_path: Path) ->
         else:
             break
     assert deaths == 3
-    assert [message.payload for _, message, _ in world.buried] == [b"6"]
+    assert [message.payload for _, message, _ in world.dead_letters] == [b"6"]
     assert sorted(done) == [
         (partition, offset)
         for partition in range(2)
@@ -387,7 +387,11 @@ def test_a_stream_that_is_deleted_ends_its_groups(world: Replays) -> None:
     world.replay.on_deleted(NAME, world.now)
     world.settle()
     assert one.publishes()[-1].topic == ERROR
-    assert not world.replay._groups and not world.replay._takers and not world.replay.ahead.files
+    assert (
+        not world.replay._groups
+        and not world.replay._subscriptions
+        and not world.replay.context.read_ahead.files
+    )
     assert world.position(OWNER) == {}
     one.send(disconnect())
 
@@ -434,7 +438,7 @@ def test_a_group_of_another_life_of_the_stream(world: Replays) -> None:
     world.log.create(settings)
     world.restart()
     assert not world.replay.groups() and world.position(OWNER) == {}
-    assert any("is no more" in line for line in world.lines)
+    assert any("does not exist any more" in line for line in world.lines)
 
 
 def test_properties_tell_the_group_nothing_else(world: Replays) -> None:

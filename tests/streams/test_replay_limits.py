@@ -73,8 +73,8 @@ def test_pages_and_files_are_bounded(tmp_path: Path) -> None:
     peers = [world.client(f"c{number}", receive_maximum=2) for number in range(8)]
     for peer in peers:
         subscribe(peer, qos=1)
-        assert world.replay.ahead.bytes < 800_000
-        assert world.replay.ahead.files <= 4
+        assert world.replay.context.read_ahead.bytes < 800_000
+        assert world.replay.context.read_ahead.files <= 4
     for peer in peers:
         found = drain(peer)
         assert len(found) == 800
@@ -103,7 +103,7 @@ def test_reads_that_are_late_are_void(world: Replays) -> None:
     one.send(unsubscribe(V5, STREAM))
     world.holds_reads = False
     world.settle()
-    assert not world.replay.ahead.files and not world.replay.ahead.bytes
+    assert not world.replay.context.read_ahead.files and not world.replay.context.read_ahead.bytes
 
 
 def test_files_that_cannot_be_opened_are_tried_again(

@@ -329,21 +329,21 @@ class Play:
             for offset in range(ends[partition])
         }  # fmt: skip
         assert everything == self.acknowledged
-        assert world.replay.ahead.bytes == 0
+        assert world.replay.context.read_ahead.bytes == 0
         for one in self.readers:
             assert one.peer is not None and not one.peer.is_closed
             one.peer.send(unsubscribe(V5, one.text), disconnect())
         world.wait(20_000)
-        assert not world.replay._takers and not world.replay._of_stream
-        assert not len(world.replay.ahead)
+        assert not world.replay._subscriptions and not world.replay._of_stream
+        assert not len(world.replay.context.read_ahead)
 
     def _is_done(self) -> bool:
         """Whether everybody has acknowledged everything, and it was seen here."""
         if any(sum(group.lag) for group in self.world.replay.groups(NAME)):
             return False
-        for taker in self.world.replay._takers.values():
-            for lane in taker.lanes:
-                if lane.position != self.world.ends[lane.partition]:
+        for reading in self.world.replay._subscriptions.values():
+            for cursor in reading.cursors:
+                if cursor.position != self.world.ends[cursor.partition]:
                     return False
         for one in self.readers:
             one.take()

@@ -15,13 +15,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mqtt_broker.http_api.request.broker_interface import (
-    ReplayFigures,
     Snapshot,
     StoreFigures,
     StreamFigures,
     WatchFigures,
 )
 from mqtt_broker.http_api.request.middleware import Site
+from mqtt_broker.streams.format.figures import ReplayFigures
 
 PREFIX: Final = "fleetmq_"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mqtt_broker.security.protection.bans import Ban
+from mqtt_broker.streams.format.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 
@@ -34,16 +35,6 @@ class StoreFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFigures:
-    """A consumer group on a stream."""
-
-    name: str
-    members: Mapping[str, Sequence[int]] = field(default_factory=dict)  # client id: partitions
-    committed: Sequence[int] = ()  # a partition each: the next offset to be taken
-    lag: Sequence[int] = ()  # a partition each: what is there and not taken
-
-
-@dataclass(frozen=True, slots=True)
 class StreamFigures:
     settings: StreamSettings
     starts: Sequence[int]  # a partition each
@@ -53,17 +44,6 @@ class StreamFigures:
     appended: int = 0  # messages since the start of the broker
     refused: int = 0  # of them, for want of room
     groups: Sequence[GroupFigures] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayFigures:
-    """What MQTT clients read from streams."""
-
-    readers: int = 0
-    messages: int = 0
-    gaps: int = 0  # offsets that retention took before they were read
-    redelivered: int = 0
-    dead: int = 0  # given up after too many deliveries
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from typing import Any, Final
 from aiohttp import web
 
 from mqtt_broker.http_api.request.bodies import Query, check_keys, checked_settings, read_object
-from mqtt_broker.http_api.request.broker_interface import GroupFigures, StreamFigures
+from mqtt_broker.http_api.request.broker_interface import StreamFigures
 from mqtt_broker.http_api.request.middleware import Site, bad_request, json_answer
 from mqtt_broker.http_api.request.open_streams import partition_map
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format import offsets as offset_texts
 from mqtt_broker.streams.format.errors import Invalid, UnknownStream
+from mqtt_broker.streams.format.figures import GroupFigures
 from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 

@@ -23,7 +23,8 @@ from mqtt_broker.server.config.config import StartError
 from mqtt_broker.streams.format.errors import Invalid, JournalBehind, LostTail, StreamError
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
-from mqtt_broker.streams.replay.service import ReplayLimits, ReplayService
+from mqtt_broker.streams.replay.context import ReplayHost, ReplayLimits
+from mqtt_broker.streams.replay.service import ReplayService
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.topic_writer import TopicWriters
@@ -34,6 +35,7 @@ from sessions.journal.rows import CursorRow, StreamRow
 from sessions.journal.value_ranges import count
 
 if TYPE_CHECKING:
+    from mqtt_broker.core.broker import Broker
     from mqtt_broker.server.config.config import Config
     from mqtt_broker.server.server import Server
     from sessions.journal.snapshot import Snapshot
@@ -130,13 +132,13 @@ class StreamService:
             del self._recorded[name]
         self._replay = ReplayService(
             self.log,
-            broker,
+            replay_host(broker),
             self.read,
             self._server.now,
             cursors=cursors,
             limits=ReplayLimits(redeliveries_max=broker.redeliveries_max),
             skips_damage=lambda stream: broker.settings.replay_skips_damage,
-            dead=None if broker.dead_letters is None else broker.dead_letters.add,
+            dead_letters=broker.dead_letters,
         )
         broker.attach_log(self)
         broker.log_figures = self._figures
@@ -304,6 +306,19 @@ class StreamService:
             if time.monotonic() >= compact_at:
                 self.log.compact(now_us, self._is_over.is_set)
                 compact_at = time.monotonic() + COMPACT_S
+
+
+def replay_host(broker: Broker) -> ReplayHost:
+    """What a replay uses of this broker."""
+    return ReplayHost(
+        timers=broker.timers,
+        journal=broker.journal,
+        log=broker.log,
+        on_bug=lambda error: broker.on_bug(None, b"", error),
+        write_out=broker.write_out,
+        is_pressed=lambda: broker.waiting_bytes > broker.waiting_bytes_max // 2,
+        outbox_bytes_max=broker.settings.outbox_bytes_max,
+    )
 
 
 def _ends(snapshot: Snapshot) -> dict[str, Offsets] | None:

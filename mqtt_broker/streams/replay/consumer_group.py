@@ -1,36 +1,36 @@
-"""Consumer groups: members share the partitions of a stream, and the group remembers how far.
+"""Consumer groups: members share the partitions of a stream, and the group keeps the offsets.
 
-    Group    owns the lanes, deals them to members, keeps the committed offsets
-    Member   one subscription `$share/<group>/$stream/<name>`, a taker of the lanes dealt to it
+    ConsumerGroup  owns the cursors, assigns them to members, keeps the committed offsets
+    Member         one subscription `$share/<group>/$stream/<name>`, with the cursors it has
 
-The group is at the first record of each partition that nobody has acknowledged. Partitions are
-dealt evenly among the members that are online, and as few of them move as possible. One that
-leaves a living member is handed over when what it has under way there is acknowledged, or
-after `HANDOVER_S`. What a lost member had under way is read again by the next one.
+The group's position in a partition is the first record that nobody has acknowledged. Partitions
+are assigned evenly to the members that are online, and as few of them move as possible. A
+partition that leaves a living member is handed over when its records in flight are acknowledged,
+or after `HANDOVER_S`. Records in flight to a member that is lost are read again by the next one.
 
 A record whose delivery failed (its member was lost, or answered with an error) is delivered
-again; more than `redeliveries_max` failures, and it goes to the dead letters. What a lost member
-had under way is delivered again one record at a time, so that the record that kills its
-consumers is found, and those beside it are not blamed.
+again; after more than `redeliveries_max` failures it goes to the dead letters. Records that were
+in flight to a lost member are delivered again one at a time, so that the record that kills its
+consumers is found, and the others are not blamed.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
+from mqtt_broker.core.runtime.timers import Timer
+from mqtt_broker.streams.replay.context import ReplayContext
+from mqtt_broker.streams.replay.dead_letters import dead_letter_of
 from mqtt_broker.streams.replay.pages import Page, PageReader
 from mqtt_broker.streams.replay.subscription import PartitionCursor, StreamSubscription
+from mqtt_broker.streams.write.stream import Stream
 from sessions.session import Subscription
 from sessions.sources import SourcedMessage, take_back
 
-if TYPE_CHECKING:
-    from mqtt_broker.core.runtime.timers import Timer
-    from mqtt_broker.streams.replay.service import ReplayService
-    from mqtt_broker.streams.write.stream import Stream
-
-HANDOVER_S: Final = 10.0  # for what a partition has under way when it moves
-RETRY_S_MIN: Final = 0.1  # until what failed is delivered again; doubled with each failure
+HANDOVER_S: Final = 10.0  # that a partition which moves waits for its records in flight
+RETRY_S_MIN: Final = 0.1  # until a record that failed is sent again; doubled with each failure
 RETRY_S_MAX: Final = 30.0
 OUTSTANDING_MAX: Final = 4_096  # records behind the first that is not acknowledged
 
@@ -39,64 +39,63 @@ class GroupCursor(PartitionCursor):
     """A partition of a group."""
 
     __slots__ = (
-        "again", "again_until", "careful_until", "due_at", "failed", "failures", "goes_to",
-        "moving_since", "owner", "repeated",
+        "assigned_to", "due_at", "failures", "moving_since", "one_at_a_time_until", "owner",
+        "redeliver", "redeliver_until", "resent",
     )  # fmt: skip
 
-    def __init__(self, partition: int, cursor: PageReader, offset: int) -> None:
-        super().__init__(partition, cursor, offset)
+    def __init__(self, partition: int, reader: PageReader, offset: int) -> None:
+        super().__init__(partition, reader, offset)
         self.owner: Member | None = None
-        self.goes_to: Member | None = None  # who is to have it
+        self.assigned_to: Member | None = None  # who is to have it
         self.moving_since = 0.0  # when it was to leave its owner
-        self.again: set[int] = set()  # before `again_until` only these are to be sent
-        self.again_until = 0
-        self.failures: dict[int, int] = {}  # by offset, of what is not acknowledged
-        self.failed: list[int] = []  # offsets under way that wait to be sent again, in order
-        self.repeated = -1  # the offset that was sent again, until it is over
+        self.redeliver: set[int] = set()  # before `redeliver_until` only these are to be sent
+        self.redeliver_until = 0
+        self.failures: dict[int, int] = {}  # by offset, of records that are not acknowledged
+        self.resent = -1  # the offset that was sent again, until its exchange is over
         self.due_at = 0.0  # when the first that failed may be sent again
-        self.careful_until = 0  # before this position one record at a time
+        self.one_at_a_time_until = 0  # the first position where records need not be sent singly
 
     @property
-    def is_careful(self) -> bool:
-        """Whether one of these records may have cost a member its life."""
+    def one_at_a_time(self) -> bool:
+        """Tell whether one of the next records may have cost a member its life."""
         return (
-            self.position < self.careful_until
+            self.position < self.one_at_a_time_until
             and not self.is_stuck
-            and not self.failed
-            and self.repeated < 0
+            and not self.in_flight.failed
+            and self.resent < 0
         )
 
     @property
     def is_blocked(self) -> bool:
-        """Whether nothing new may be sent: what failed goes first, what is old ends first."""
+        """Tell whether no new record may be sent: failed ones and old ones go first."""
         return (
             self.is_stuck
-            or len(self.failed) > 0
-            or self.repeated >= 0
-            or self.next - self.position >= OUTSTANDING_MAX
+            or len(self.in_flight.failed) > 0
+            or self.resent >= 0
+            or self.next_send - self.position >= OUTSTANDING_MAX
         )
 
-    def settle(self, offset: int) -> None:
-        """Nobody is to get this record any more."""
-        self.under_way.pop(offset, None)
+    def finish(self, offset: int) -> None:
+        """Send this record to nobody any more."""
+        self.in_flight.end(offset)
         self.failures.pop(offset, None)
-        self.again.discard(offset)
+        self.redeliver.discard(offset)
 
     def abandon(self, *, is_lost: bool) -> None:
-        """Nobody has what was under way: it is read again, after a loss one at a time."""
-        under_way = self.under_way
+        """Read again what is in flight to nobody now; after a loss, send it one at a time."""
+        in_flight = self.in_flight
         position = self.position
-        if under_way:
-            self.again_until = max(self.again_until, self.next)
-            self.again.update(under_way)
-        if is_lost and under_way:
-            self.careful_until = max(self.careful_until, max(under_way) + 1)
-            for offset in under_way:
-                if offset not in self.failed:  # which was counted when it failed
-                    self.failures[offset] = self.failures.get(offset, 0) + 1
-        under_way.clear()
-        self.failed.clear()
-        self.repeated = -1
+        if in_flight:
+            offsets = in_flight.offsets()
+            self.redeliver_until = max(self.redeliver_until, self.next_send)
+            self.redeliver.update(offsets)
+            if is_lost:
+                self.one_at_a_time_until = max(self.one_at_a_time_until, max(offsets) + 1)
+                for offset in offsets:
+                    if offset not in in_flight.failed:  # which was counted when it failed
+                        self.failures[offset] = self.failures.get(offset, 0) + 1
+        in_flight.clear()
+        self.resent = -1
         self.seek(position)
 
 
@@ -105,159 +104,178 @@ class Member(StreamSubscription):
 
     def __init__(
         self,
-        replay: ReplayService,
+        context: ReplayContext,
         stream: Stream,
         subscription: Subscription,
         group: ConsumerGroup,
     ) -> None:
-        super().__init__(replay, stream, subscription)
+        super().__init__(context, stream, subscription)
         self.group = group
-        self.mine: list[GroupCursor] = []
+        self.cursors: list[GroupCursor] = []  # that it owns, by their partitions
 
     @property
     def client_id(self) -> str:
         return self.session.client_id
 
     @property
-    def is_careful(self) -> bool:
-        return any(lane.is_careful and lane.goes_to is self for lane in self.mine)
+    def one_at_a_time(self) -> bool:
+        return any(cursor.one_at_a_time and cursor.assigned_to is self for cursor in self.cursors)
 
-    def lane_of(self, message: SourcedMessage) -> GroupCursor | None:
-        lane = self.group.lanes[message.partition]
-        return lane if lane.owner is self else None
+    def cursor_of(self, message: SourcedMessage) -> GroupCursor | None:
+        cursor = self.group.cursors[message.partition]
+        return cursor if cursor.owner is self else None
 
-    def is_open(self, lane: PartitionCursor) -> bool:
-        assert isinstance(lane, GroupCursor)
+    def may_send(self, cursor: PartitionCursor) -> bool:
+        assert isinstance(cursor, GroupCursor)
         return (
-            lane.owner is self
-            and lane.goes_to is self
-            and not lane.is_blocked
-            and (lane.is_careful or not self.is_careful)
+            cursor.owner is self
+            and cursor.assigned_to is self
+            and not cursor.is_blocked
+            and (cursor.one_at_a_time or not self.one_at_a_time)
         )
 
     def select(
-        self, lane: PartitionCursor, page: Page, room: int, now: float
+        self, cursor: PartitionCursor, page: Page, room: int, now: float
     ) -> list[SourcedMessage]:
-        assert isinstance(lane, GroupCursor)
-        is_careful = self.is_careful
-        if not is_careful and lane.next >= lane.again_until:
-            taken = page.taken
-            messages = page.messages[taken : taken + room]
-            page.taken = taken + len(messages)
-            return messages
-        if is_careful:
-            room = min(room, 1 - self.sent)
+        assert isinstance(cursor, GroupCursor)
+        one_at_a_time = self.one_at_a_time
+        if not one_at_a_time and cursor.next_send >= cursor.redeliver_until:
+            return page.take(room)
+        if one_at_a_time:
+            room = min(room, 1 - self.in_window)
         chosen: list[SourcedMessage] = []
         while page.taken < len(page.messages) and len(chosen) < room:
             message = page.messages[page.taken]
             page.taken += 1
-            if self._is_wanted(lane, message, now):
+            if self._is_wanted(cursor, message, now):
                 chosen.append(message)
             else:
-                lane.next = max(lane.next, message.offset + 1)
+                cursor.next_send = max(cursor.next_send, message.offset + 1)
         return chosen
 
-    def _is_wanted(self, lane: GroupCursor, message: SourcedMessage, now: float) -> bool:
+    def _is_wanted(self, cursor: GroupCursor, message: SourcedMessage, now: float) -> bool:
         offset = message.offset
-        if offset >= lane.again_until:
+        if offset >= cursor.redeliver_until:
             return True
-        if offset not in lane.again or self.group.is_poison(lane, message, now):
+        if offset not in cursor.redeliver or self.group.dead_letter(cursor, message, now):
             return False
-        lane.again.discard(offset)
-        self.replay.redelivered += 1
+        cursor.redeliver.discard(offset)
+        self.context.counters.redelivered += 1
         return True
 
-    def send_again(self, room: int, now: float) -> int:
-        """The first that failed of each partition, when its time has come."""
-        count = 0
-        if self.sent and self.is_careful:
-            return 0
-        for lane in self.mine:
-            if lane.failed and lane.repeated < 0 and lane.due_at <= now and count < room:
-                offset = lane.failed.pop(0)
-                lane.repeated = offset
-                self.replay.redelivered += 1
-                self.send(lane, [lane.under_way[offset]], now)
-                count += 1
-        return count
+    def resend(self, room: int, now: float) -> None:
+        """Send the first record that failed of each partition, when its time has come."""
+        if self.one_at_a_time and self.in_window:
+            return
+        for cursor in self.cursors:
+            is_due = cursor.in_flight.failed and cursor.resent < 0 and cursor.due_at <= now
+            if is_due and room > 0:
+                message = cursor.in_flight.take_failed()
+                cursor.resent = message.offset
+                self.context.counters.redelivered += 1
+                self._put([message], now)
+                room -= 1
 
-    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
+    def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         if self.is_over:
             return
-        self.forget(messages)
         for message in messages:
-            lane = self.lane_of(message)
-            if lane is None or message.offset not in lane.under_way:
+            cursor = self.cursor_of(message)
+            if cursor is None or message.offset not in cursor.in_flight:
                 continue
-            if lane.repeated == message.offset:
-                lane.repeated = -1
+            if cursor.resent == message.offset:
+                cursor.resent = -1
             if reason >= 0x80:
-                self.group.on_failed(lane, message, now)
+                self.group.on_failed(cursor, message, now)
             else:
-                lane.settle(message.offset)
-        self.group.on_taken(self, now)
+                cursor.finish(message.offset)
+        self.group.on_done(self, now)
 
-    def on_moved(self, lane: PartitionCursor, now: float) -> None:
-        self.replay.note(self.group)
+    def on_moved(self, cursor: PartitionCursor) -> None:
+        self.context.positions.note(self.group)
 
-    def on_ended(self, error: Exception, now: float) -> None:
-        self.replay.on_group_ended(self.group, error, now)
+    def end(self, error: Exception, now: float) -> None:
+        self.group.end(error, now)
 
-    def on_free(self, lane: PartitionCursor, now: float) -> None:
+    def on_void_read(self, cursor: PartitionCursor, now: float) -> None:
         self.group.hand_over(now)
-        if isinstance(lane, GroupCursor) and lane.owner is None:
-            self.replay.ahead.close(lane)
+        if isinstance(cursor, GroupCursor) and cursor.owner is None:
+            self.context.read_ahead.close(cursor)
 
-    # Its lanes.
+    def tell(self, error: Exception, now: float) -> None:
+        for member in self.group.subscriptions:
+            if member.session.is_online:
+                super(Member, member).tell(error, now)
 
-    def take(self, lane: GroupCursor) -> None:
-        lane.owner = self
-        self.mine.append(lane)
-        self.mine.sort(key=lambda one: one.partition)
-        self.lanes = list(self.mine)
-        if lane.is_careful:  # the others wait until the one to blame is found
+    # Its cursors.
+
+    def receive(self, cursor: GroupCursor) -> None:
+        """Read this partition from now on."""
+        cursor.owner = self
+        self.cursors.append(cursor)
+        self.cursors.sort(key=lambda one: one.partition)
+        if cursor.one_at_a_time:  # the others wait until the record to blame is found
             self.drop_pages()
 
-    def give(self, lane: GroupCursor) -> None:
-        self.set_back(lane)
-        lane.owner = None
-        self.replay.ahead.close(lane)
-        self.mine.remove(lane)
-        self.lanes = list(self.mine)
+    def release(self, cursor: GroupCursor) -> None:
+        """Read this partition no longer."""
+        self.drop_page(cursor)
+        cursor.owner = None
+        self.context.read_ahead.close(cursor)
+        self.cursors.remove(cursor)
 
 
 class ConsumerGroup:
-    """The members of one group on one stream, and how far they are together."""
+    """The members of one group on one stream, and the offsets they have reached together."""
 
-    def __init__(self, replay: ReplayService, stream: Stream, name: str) -> None:
-        self.replay = replay
+    def __init__(
+        self,
+        context: ReplayContext,
+        stream: Stream,
+        name: str,
+        owner: str,
+        on_end: Callable[[ConsumerGroup, Exception, float], None],
+    ) -> None:
+        self.context = context
         self.stream = stream
         self.name = name
-        self.owner = f"group:{name}"
-        self.lanes: list[GroupCursor] = []  # none until it is known where it begins
+        self.owner = owner  # its name in the store
+        self.cursors: list[GroupCursor] = []  # none until it is known where it begins
         self.members: dict[tuple[str, str], Member] = {}  # by client id and filter
-        self.leaving: list[Member] = []  # they still have something under way
+        self.leaving: list[Member] = []  # with records in flight
+        self._on_end = on_end
         self._timer: Timer | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        return True
 
     @property
     def online(self) -> list[Member]:
         return [member for member in self.members.values() if member.is_active]
 
     @property
-    def takers(self) -> list[Member]:
+    def subscriptions(self) -> list[Member]:
+        """All members, with those that leave."""
         return [*self.members.values(), *self.leaving]
 
     @property
     def lag(self) -> list[int]:
         partitions = self.stream.partitions
-        return [max(0, partitions[lane.partition].committed - lane.position) for lane in self.lanes]
+        return [
+            max(0, partitions[cursor.partition].committed - cursor.position)
+            for cursor in self.cursors
+        ]
 
     def open(self, offsets: tuple[int, ...]) -> None:
-        """It is known where the group is."""
-        self.lanes = [
-            GroupCursor(partition, self.replay.cursor(self.stream, partition), offset)
+        """Begin at these offsets."""
+        self.cursors = [
+            GroupCursor(partition, self.context.page_reader(self.stream, partition), offset)
             for partition, offset in enumerate(offsets)
         ]
+
+    def end(self, error: Exception, now: float) -> None:
+        self._on_end(self, error, now)
 
     # Members come and go.
 
@@ -265,9 +283,9 @@ class ConsumerGroup:
         self.members[member.client_id, member.subscription.filter] = member
 
     def leave(self, member: Member, now: float) -> None:
-        """It wants no more; what it has under way may still be acknowledged."""
+        """Remove a member; its records in flight may still be acknowledged."""
         del self.members[member.client_id, member.subscription.filter]
-        if member.session.is_online and any(lane.under_way for lane in member.mine):
+        if member.session.is_online and any(cursor.in_flight for cursor in member.cursors):
             self.leaving.append(member)
         else:
             self._release(member, is_lost=False)
@@ -275,98 +293,98 @@ class ConsumerGroup:
         self.rebalance(now)
 
     def on_lost(self, member: Member, now: float) -> None:
-        """Its connection is gone, and with it what it had under way."""
+        """Take the partitions of a member whose connection is gone."""
         self._release(member, is_lost=True)
         if member in self.leaving:
             self.leaving.remove(member)
             member.close()
         self.rebalance(now)
-        self.replay.record(self)
+        self.context.positions.record(self)
 
     def _release(self, member: Member, *, is_lost: bool) -> None:
-        member.forget(take_back(member.session, member))
-        for lane in list(member.mine):
-            member.give(lane)
-            lane.abandon(is_lost=is_lost)
+        take_back(member.session, member)
+        for cursor in list(member.cursors):
+            member.release(cursor)
+            cursor.abandon(is_lost=is_lost)
         member.drop_pages()
 
     def rebalance(self, now: float) -> None:
-        """Deal the partitions anew: evenly, and with as few moves as possible."""
-        if not self.lanes:
+        """Assign the partitions anew: evenly, and with as few moves as possible."""
+        if not self.cursors:
             return
         online = self.online
         held: dict[Member, list[GroupCursor]] = {member: [] for member in online}
         free: list[GroupCursor] = []
-        for lane in self.lanes:
-            if lane.goes_to is not None and lane.goes_to in held:
-                held[lane.goes_to].append(lane)
+        for cursor in self.cursors:
+            if cursor.assigned_to is not None and cursor.assigned_to in held:
+                held[cursor.assigned_to].append(cursor)
             else:
-                lane.goes_to = None
-                free.append(lane)
+                cursor.assigned_to = None
+                free.append(cursor)
         if online:
-            self._deal(held, free, now)
+            self._assign(held, free, now)
         self.hand_over(now)
 
-    def _deal(
+    def _assign(
         self, held: dict[Member, list[GroupCursor]], free: list[GroupCursor], now: float
     ) -> None:
-        """Even shares; the members that have most keep one more."""
-        low, more = divmod(len(self.lanes), len(held))
+        """Give every member an even share; those that have most keep one more."""
+        low, more = divmod(len(self.cursors), len(held))
         by_size = sorted(held, key=lambda member: -len(held[member]))
         share = {member: low + (place < more) for place, member in enumerate(by_size)}
-        for member, lanes in held.items():
-            free += lanes[share[member] :]
-            del lanes[share[member] :]
-        for lane in list(free):  # one that has not left its owner yet may as well stay
-            owner = lane.owner
+        for member, cursors in held.items():
+            free += cursors[share[member] :]
+            del cursors[share[member] :]
+        for cursor in list(free):  # one that has not left its owner yet may as well stay
+            owner = cursor.owner
             if owner is not None and owner in held and len(held[owner]) < share[owner]:
-                held[owner].append(lane)
-                free.remove(lane)
-        for member, lanes in held.items():
-            while len(lanes) < share[member]:
-                lanes.append(free.pop(0))
-            for lane in lanes:
-                if lane.goes_to is not member:
-                    lane.goes_to = member
-                    lane.moving_since = now
+                held[owner].append(cursor)
+                free.remove(cursor)
+        for member, cursors in held.items():
+            while len(cursors) < share[member]:
+                cursors.append(free.pop(0))
+            for cursor in cursors:
+                if cursor.assigned_to is not member:
+                    cursor.assigned_to = member
+                    cursor.moving_since = now
 
     def hand_over(self, now: float) -> None:
-        """Give partitions to who is to have them, if nothing of them is under way elsewhere."""
+        """Give partitions to their new members, if nothing of them is in flight elsewhere."""
         changed: list[Member] = []
         wait_until = 0.0
-        for lane in self.lanes:
-            owner = lane.owner
-            if owner is lane.goes_to:
+        for cursor in self.cursors:
+            owner = cursor.owner
+            if owner is cursor.assigned_to:
                 continue
             if owner is not None:
-                if lane.under_way and now < lane.moving_since + HANDOVER_S:
-                    until = lane.moving_since + HANDOVER_S
+                if cursor.in_flight and now < cursor.moving_since + HANDOVER_S:
+                    until = cursor.moving_since + HANDOVER_S
                     wait_until = min(wait_until or until, until)
                     continue
-                owner.forget(take_back(owner.session, owner, lane.partition))
-                owner.give(lane)
-                lane.abandon(is_lost=False)
+                take_back(owner.session, owner, cursor.partition)
+                owner.release(cursor)
+                cursor.abandon(is_lost=False)
                 changed.append(owner)
-            if lane.goes_to is not None and not lane.is_reading:
-                lane.goes_to.take(lane)
-                changed.append(lane.goes_to)
+            if cursor.assigned_to is not None and not cursor.is_reading:
+                cursor.assigned_to.receive(cursor)
+                changed.append(cursor.assigned_to)
         if changed:
-            self.replay.record(self)  # whoever has it next begins where the last one ended
+            self.context.positions.record(self)  # the next member begins where the last one ended
         self._wait(wait_until)
         for member in list(self.leaving):
-            if not member.mine:
+            if not member.cursors:
                 self.leaving.remove(member)
                 member.close()
         for member in dict.fromkeys(changed):
             if member.session.is_online:
-                member.session.pump(now)  # room in its window is for all that wait for it
+                member.session.pump(now)  # all sources of the session share its window
 
     def _wait(self, until: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if until:
-            self._timer = self.replay.broker.timers.at(until, self._on_waited)
+            self._timer = self.context.timers.at(until, self._on_waited)
 
     def _on_waited(self, now: float) -> None:
         self._timer = None
@@ -374,45 +392,56 @@ class ConsumerGroup:
 
     # Records.
 
-    def on_taken(self, member: Member, now: float) -> None:
-        """Some are acknowledged."""
-        self.replay.note(self)
-        if any(lane.goes_to is not member and not lane.under_way for lane in member.mine):
+    def on_done(self, member: Member, now: float) -> None:
+        """Go on after exchanges of a member are over."""
+        self.context.positions.note(self)
+        if any(
+            cursor.assigned_to is not member and not cursor.in_flight for cursor in member.cursors
+        ):
             self.hand_over(now)
 
-    def on_failed(self, lane: GroupCursor, message: SourcedMessage, now: float) -> None:
-        """A consumer says that it could not do it."""
-        failures = lane.failures[message.offset] = lane.failures.get(message.offset, 0) + 1
-        if self.is_poison(lane, message, now):
+    def on_failed(self, cursor: GroupCursor, message: SourcedMessage, now: float) -> None:
+        """Send a record again later that a consumer answered with an error."""
+        failures = cursor.failures[message.offset] = cursor.failures.get(message.offset, 0) + 1
+        if self.dead_letter(cursor, message, now):
             return
-        insort(lane.failed, message.offset)
+        cursor.in_flight.fail(message.offset)
         delay = min(RETRY_S_MIN * 2 ** min(failures - 1, 20), RETRY_S_MAX)
-        lane.due_at = now + delay
-        if lane.owner is not None:
-            lane.owner.set_back(lane)
-        self.replay.broker.timers.at(lane.due_at, lambda then: self._retry(lane, then))
+        cursor.due_at = now + delay
+        if cursor.owner is not None:
+            cursor.owner.drop_page(cursor)
+        self.context.timers.at(cursor.due_at, partial(self._retry, cursor))
 
-    def _retry(self, lane: GroupCursor, now: float) -> None:
-        if lane.owner is not None:
-            lane.owner.pump(now)
+    def _retry(self, cursor: GroupCursor, now: float) -> None:
+        if cursor.owner is not None:
+            cursor.owner.pump(now)
 
-    def is_poison(self, lane: GroupCursor, message: SourcedMessage, now: float) -> bool:
-        """Whether it failed too often; then it is given up here."""
-        limit = self.replay.redeliveries_max
-        failures = lane.failures.get(message.offset, 0)
+    def dead_letter(self, cursor: GroupCursor, message: SourcedMessage, now: float) -> bool:
+        """Give up a record that failed too often; False: it may be tried again."""
+        context = self.context
+        limit = context.redeliveries_max
+        failures = cursor.failures.get(message.offset, 0)
         if not limit or failures <= limit:
             return False
-        self.replay.bury(self, message, failures, now)
-        lane.settle(message.offset)
+        stream = self.stream.name
+        context.counters.dead += 1
+        context.log(
+            f"group {self.name!r}: {stream} p{message.partition} offset {message.offset} "
+            f"was given up after {failures} deliveries"
+        )
+        if context.dead_letters is not None:
+            letter = dead_letter_of(message, stream, failures, now)
+            context.dead_letters.add("redelivery", letter, f"$share/{self.name}/$stream/{stream}")
+        cursor.finish(message.offset)
         return True
 
     def close(self) -> None:
         self._wait(0.0)
-        for member in self.takers:
-            member.forget(take_back(member.session, member))
+        for member in self.subscriptions:
+            take_back(member.session, member)
             member.close()
-        for lane in self.lanes:
-            lane.owner = lane.goes_to = None
-            self.replay.ahead.close(lane)
+        for cursor in self.cursors:
+            cursor.owner = cursor.assigned_to = None
+            self.context.read_ahead.close(cursor)
         self.members.clear()
         self.leaving.clear()

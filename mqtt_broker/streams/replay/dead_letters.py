@@ -1,4 +1,4 @@
-"""A record that is given up, as the message that goes to the dead letters."""
+"""Make the message that goes to the dead letters when a record is given up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sessions.messages.message import Message, single
 from sessions.sources import SourcedMessage
 
 
-def letter_of(message: SourcedMessage, stream: str, failures: int, now: float) -> Message:
-    """With its own properties, and where it stands in the log."""
+def dead_letter_of(message: SourcedMessage, stream: str, failures: int, now: float) -> Message:
+    """Return the record with its own properties, and its place in the log."""
     envelope = message.envelope
     user = [
         ("stream", stream),

@@ -1,6 +1,6 @@
-"""What readers of streams are told beside records: on `$stream/<name>/$error`, at QoS 0.
+"""Send notices to readers of streams: on `$stream/<name>/$error`, at QoS 0.
 
-A client that is away, or reads too slowly now, is told when it can be.
+A client that is not connected, or reads too slowly now, gets them when it can.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from sessions.sources import SourcedMessage, add_feed, remove_feed
 
 
 class Notices:
-    """A feed of what a client has to be told, when it is there to read it."""
+    """The `MessageSource` of notices that wait until one client can take them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._waiting: list[tuple[Message, DeliveryOptions]] = []
         add_feed(session, self)
 
-    def add(self, message: Message, grant: DeliveryOptions, now: float) -> None:
-        self._waiting.append((message, grant))
+    def add(self, message: Message, options: DeliveryOptions, now: float) -> None:
+        self._waiting.append((message, options))
         self.on_room(now)
 
     def on_room(self, now: float) -> None:
         session = self._session
         if not session.is_online or session.outbox.state >= CONGESTED:
             return
-        for message, grant in self._waiting:
-            session.send_one(0, message, grant, now, dup=False)
+        for message, options in self._waiting:
+            session.send_one(0, message, options, now, dup=False)
         self._waiting.clear()
         remove_feed(session, self)
 
-    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
+    def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         raise AssertionError("a notice is QoS 0")
 
 
-def tell(
-    session: Session, stream: str, grant: DeliveryOptions, error: Exception, now: float
+def send_notice(
+    session: Session, stream: str, options: DeliveryOptions, error: Exception, now: float
 ) -> None:
-    """What became of a reader, with the facts; `grant` is that of its subscription."""
+    """Send an error with its fields; `options` are those of the subscription."""
     facts = vars(error) if isinstance(error, StreamError) else {}
-    said = {"error": type(error).__name__, "text": str(error), **facts}
-    message = single(f"$stream/{stream}/$error", json.dumps(said, sort_keys=True).encode(), now=now)
-    grant = DeliveryOptions(0, False, grant.subscription_ids)
-    for feed in session.feeds or ():
-        if isinstance(feed, Notices):
-            feed.add(message, grant, now)
+    body = {"error": type(error).__name__, "text": str(error), **facts}
+    message = single(f"$stream/{stream}/$error", json.dumps(body, sort_keys=True).encode(), now=now)
+    options = DeliveryOptions(0, False, options.subscription_ids)
+    for source in session.feeds or ():
+        if isinstance(source, Notices):
+            source.add(message, options, now)
             return
-    Notices(session).add(message, grant, now)
+    Notices(session).add(message, options, now)

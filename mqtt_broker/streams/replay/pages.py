@@ -1,11 +1,11 @@
-"""Pieces of the log made ready for one reader, in a thread: files in, what is sent out.
+"""Read pieces of a stream in a thread, and make them ready to be sent to one client.
 
-    cursor = Cursor(sources, stream, 0)
-    page = cursor.page(offset, style, feed)     # the next piece from there, or what is wrong
+    reader = PageReader(sources, stream, 0, skips_damage)
+    page = reader.page(offset, delivery, source)     # the next page from there, or a failure
 
-A page has messages as objects (QoS 1, or a peer with aliases or a size limit), or as bytes that
-only have to be written (QoS 0 to all others): those cost about a microsecond a message, and
-the loop nothing but an append for some hundred of them.
+A page has messages as objects (QoS 1, or a client with aliases or a size limit), or encoded
+packets that only have to be written (QoS 0 to all others): those cost about a microsecond a
+message, and the loop one append for some hundred of them.
 
 Each message gets the user properties `stream-partition`, `stream-offset` and `stream-timestamp`
 behind its own, so the last of a name is ours. MQTT 3.1.1 has topic and payload.
@@ -34,12 +34,11 @@ from sessions.sources import MessageSource, SourcedMessage
 
 PAGE_BYTES: Final = 256 << 10
 ROWS_MAX: Final = 2_048  # of a page
-PIECE_BYTES: Final = 32 << 10  # of messages that are bytes already, at a time
-ROW_BYTES: Final = 160  # about what a row of a page takes in memory, beside its texts
+ENCODED_BYTES: Final = 32 << 10  # of packets that are written at a time
 OBJECT_BYTES: Final = 700  # the same when it is an object
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# An envelope writes its section only when it has properties; which, matters to publishers.
+# An envelope writes its section only when it has properties; their values matter to publishers.
 _SOME: Final = Properties({prop.USER_PROPERTY: []})
 _USER: Final = bytes((prop.USER_PROPERTY,))
 _OFFSET: Final = _USER + encode_string("stream-offset")
@@ -49,7 +48,7 @@ _STAMP_BYTES: Final = len(_STAMP) + 27
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFormat:
-    """How one client wants its messages."""
+    """The form in which one client gets its messages."""
 
     v5: bool
     qos: int
@@ -58,7 +57,9 @@ class DeliveryFormat:
     is_plain: bool = True  # neither aliases nor a size limit
 
 
-class Piece(NamedTuple):
+class EncodedPackets(NamedTuple):
+    """Some packets at QoS 0, as they are written."""
+
     data: bytes
     messages: int
     end: int  # the first offset behind it
@@ -66,19 +67,28 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
+    """A range of offsets of one partition, ready to be sent."""
+
     partition: int
     start: int
-    end: int  # the first offset behind what was looked at
+    end: int  # the first offset behind the range
     messages: list[SourcedMessage] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
-    damage: list[Damaged] = field(default_factory=list)  # that was passed over
+    packets: list[EncodedPackets] = field(default_factory=list)
+    damage: list[Damaged] = field(default_factory=list)  # that was skipped
     failure: Exception | None = None
     cost_bytes: int = 0
-    taken: int = 0  # messages or pieces that were sent
+    taken: int = 0  # messages or encoded packets that were sent
+
+    def take(self, count: int) -> list[SourcedMessage]:
+        """Return the next messages to be sent, so many at most."""
+        taken = self.taken
+        messages = self.messages[taken : taken + count]
+        self.taken = taken + len(messages)
+        return messages
 
 
 class LiveSource(Source):
-    """A stream of this process, to be read: memory says where it ends, and no file has to."""
+    """A stream of this process, to be read: memory says where it ends, not a file."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream.directory)
@@ -94,8 +104,8 @@ class LiveSource(Source):
         return self._stream.committed()
 
 
-class Sources:
-    """One source a stream for all its readers, opened by the first of them."""
+class LiveSources:
+    """One source for each stream, shared by its readers and opened by the first of them."""
 
     def __init__(self) -> None:
         self._sources: dict[str, LiveSource] = {}
@@ -116,7 +126,10 @@ class Sources:
 
 
 class PageReader:
-    """One partition for one reader: an open file, and the batch it is in. One thread at a time."""
+    """Reads one partition for one client: an open file, and the batches not all in pages.
+
+    One thread at a time may use it.
+    """
 
     __slots__ = (
         "_at",
@@ -130,7 +143,7 @@ class PageReader:
     )
 
     def __init__(
-        self, sources: Sources, stream: Stream, partition: int, skips_damage: Callable[[], bool]
+        self, sources: LiveSources, stream: Stream, partition: int, skips_damage: Callable[[], bool]
     ) -> None:
         self._sources = sources
         self._stream = stream
@@ -148,24 +161,26 @@ class PageReader:
         self._batches.clear()
         self._at = -1
 
-    def page(self, offset: int, style: DeliveryFormat, feed: MessageSource) -> Page:
-        """What comes from there on; a page that ends where it begins: nothing does."""
+    def page(self, offset: int, delivery: DeliveryFormat, source: MessageSource) -> Page:
+        """Read the next page from this offset; at the end it is empty and ends where it begins."""
         page = Page(self.partition, offset, offset)
         try:
-            self._read(page, offset, style, feed)
-        except Exception as error:  # told on the loop, where it is known what it means
+            self._read(page, offset, delivery, source)
+        except Exception as error:  # handled on the loop
             page.failure = error
             self.close()
         page.damage = list(self._damage)
         self._damage.clear()
         return page
 
-    def _read(self, page: Page, offset: int, style: DeliveryFormat, feed: MessageSource) -> None:
-        source = self._sources.get(self._stream)
+    def _read(
+        self, page: Page, offset: int, delivery: DeliveryFormat, source: MessageSource
+    ) -> None:
+        stream = self._sources.get(self._stream)
         if self._reader is None or self._at != offset:
             self.close()
             on_damage = self._damage.append if self._skips() else None
-            self._reader = Reader(source, self.partition, offset, on_damage=on_damage)
+            self._reader = Reader(stream, self.partition, offset, on_damage=on_damage)
             self._at = offset
         if not self._batches:
             self._batches = self._reader.read(PAGE_BYTES)
@@ -177,20 +192,20 @@ class PageReader:
             last = min(batch.row_at(batch.until), first + rows)
             whole = last >= batch.row_at(batch.until)
             end = batch.until if whole else batch.offsets()[last]
-            _fill(page, _Rows(batch, first, last), style, feed)
+            _fill(page, _Rows(batch, first, last), delivery, source)
             page.end = self._at = end
             rows -= last - first
             if whole:
                 self._batches.pop()
         if not self._batches:
-            # Damage that was passed over may lie behind the last batch.
+            # Damage that was skipped may lie behind the last batch.
             page.end = self._at = max(self._at, self._reader.offset)
         else:
             page.cost_bytes += len(self._batches[-1].data)
 
 
 class _Rows:
-    """Some rows of a batch. Only their part of each column is looked at."""
+    """Some rows of a batch; only their part of each column is decoded."""
 
     __slots__ = ("_batch", "_first", "_last")
 
@@ -211,7 +226,7 @@ class _Rows:
         return data.cast("q").tolist()
 
     def cells(self, which: int) -> list[bytes]:
-        """Of topics (0), client ids (1), payloads (2) or properties (3)."""
+        """Return a column: topics (0), client ids (1), payloads (2) or properties (3)."""
         batch = self._batch
         places = batch.places()
         at = places[5 + which]
@@ -231,7 +246,7 @@ class _Rows:
 
 
 class _Stamps:
-    """Microseconds as `stream-timestamp` has them, always 27 characters."""
+    """Formats microseconds for `stream-timestamp`, always as 27 characters."""
 
     __slots__ = ("_last_us", "_prefix", "_second", "_text")
 
@@ -241,8 +256,8 @@ class _Stamps:
         self._prefix = b""
         self._text = b""
 
-    def of(self, at_us: int) -> bytes:
-        """The whole user property."""
+    def property_of(self, at_us: int) -> bytes:
+        """Return the whole user property."""
         if at_us != self._last_us:
             second, rest = divmod(at_us, 1_000_000)
             if second != self._second:
@@ -254,28 +269,28 @@ class _Stamps:
         return self._text
 
 
-def _fill(page: Page, rows: _Rows, style: DeliveryFormat, feed: MessageSource) -> None:
+def _fill(page: Page, rows: _Rows, delivery: DeliveryFormat, source: MessageSource) -> None:
     if not len(rows):
         return
-    if style.qos == 0 and style.is_plain:
-        _write(page, rows, style)
+    if delivery.qos == 0 and delivery.is_plain:
+        _encode_packets(page, rows, delivery)
     else:
-        _make(page, rows, style, feed)
+        _make_messages(page, rows, delivery, source)
 
 
-def _write(page: Page, rows: _Rows, style: DeliveryFormat) -> None:
-    """Whole packets at QoS 0.
+def _encode_packets(page: Page, rows: _Rows, delivery: DeliveryFormat) -> None:
+    """Encode whole packets at QoS 0.
 
-    What stands in front of the offset is the same for all messages of a topic with the same
-    properties, and payloads and offsets of the same length: it is made once.
+    The bytes in front of the offset are the same for all messages of a topic with the same
+    properties, and payloads and offsets of the same length: they are made once.
     """
     payloads = rows.cells(2)
-    clients = rows.cells(1) if style.not_from else payloads
-    not_from = style.not_from.encode()
+    clients = rows.cells(1) if delivery.not_from else payloads
+    not_from = delivery.not_from.encode()
     partition = _partition_property(page.partition)
-    ids = _identifiers(style)
+    ids = _identifiers(delivery)
     stamps = _Stamps()
-    v5 = style.v5
+    v5 = delivery.v5
     front = topic_before = section_before = b""
     size_before = -1
     digits_end = 0  # offsets below it have as many digits as the one before
@@ -313,30 +328,32 @@ def _write(page: Page, rows: _Rows, style: DeliveryFormat) -> None:
                 own, behind = b"", length
             front = publish_head(_length(topic) + topic, 0, False, False, behind) + own
         if v5:
-            out += (front, b"%d" % offset, stamps.of(received), payload)
+            out += (front, b"%d" % offset, stamps.property_of(received), payload)
         else:
             out += (front, payload)
         count += 1
         size += len(front) + length
-        if size >= PIECE_BYTES:
-            page.pieces.append(Piece(b"".join(out), count, offset + 1))
+        if size >= ENCODED_BYTES:
+            page.packets.append(EncodedPackets(b"".join(out), count, offset + 1))
             page.cost_bytes += size
             out.clear()
             size = count = 0
     if count:
-        page.pieces.append(Piece(b"".join(out), count, offset + 1))
+        page.packets.append(EncodedPackets(b"".join(out), count, offset + 1))
         page.cost_bytes += size
 
 
-def _make(page: Page, rows: _Rows, style: DeliveryFormat, feed: MessageSource) -> None:
-    """Messages as objects. To MQTT 3.1.1 those with the same topic and length share bytes."""
+def _make_messages(
+    page: Page, rows: _Rows, delivery: DeliveryFormat, source: MessageSource
+) -> None:
+    """Make messages as objects. To MQTT 3.1.1 those of one topic and length share bytes."""
     partition = _partition_property(page.partition)
     stamps = _Stamps()
     texts: dict[bytes, str] = {}
     shared: dict[tuple[bytes, int, bytes], Envelope] = {}
-    v5 = style.v5
-    not_from = style.not_from.encode()
-    adopts = v5 and not style.ids
+    v5 = delivery.v5
+    not_from = delivery.not_from.encode()
+    adopts = v5 and not delivery.ids
     messages = page.messages
     columns = zip(
         rows.offsets(),
@@ -356,28 +373,29 @@ def _make(page: Page, rows: _Rows, style: DeliveryFormat, feed: MessageSource) -
             name = texts[topic] = topic.decode()
         if v5:
             number = b"%d" % offset
-            body = b"".join(
-                (properties, partition, _OFFSET, _length(number), number, stamps.of(received))
-            )
+            stamp = stamps.property_of(received)
+            body = b"".join((properties, partition, _OFFSET, _length(number), number, stamp))
             section = encode_varint(len(body)) + body
             publisher = client.decode()
             envelope = Envelope(
-                name, style.qos, False, _SOME, section, len(payload), publisher, 0.0
+                name, delivery.qos, False, _SOME, section, len(payload), publisher, 0.0
             )
             if adopts:
-                behind = (2 if style.qos else 0) + len(section) + len(payload)
-                head = publish_head(_length(topic) + topic, style.qos, False, False, behind)
-                envelope.adopt(True, style.qos, head, section)
+                behind = (2 if delivery.qos else 0) + len(section) + len(payload)
+                head = publish_head(_length(topic) + topic, delivery.qos, False, False, behind)
+                envelope.adopt(True, delivery.qos, head, section)
         else:
             key = (topic, len(payload), client)
             found = shared.get(key)
             if found is None:
                 publisher = client.decode()
                 found = shared[key] = Envelope(
-                    name, style.qos, False, NO_PROPERTIES, b"", len(payload), publisher, 0.0
+                    name, delivery.qos, False, NO_PROPERTIES, b"", len(payload), publisher, 0.0
                 )
             envelope = found
-        messages.append(SourcedMessage(envelope, payload, feed, page.partition, offset, properties))
+        messages.append(
+            SourcedMessage(envelope, payload, source, page.partition, offset, properties)
+        )
 
 
 def _length(text: bytes) -> bytes:
@@ -388,6 +406,6 @@ def _partition_property(partition: int) -> bytes:
     return _USER + encode_string("stream-partition") + encode_string(str(partition))
 
 
-def _identifiers(style: DeliveryFormat) -> bytes:
+def _identifiers(delivery: DeliveryFormat) -> bytes:
     number = bytes((prop.SUBSCRIPTION_IDENTIFIER,))
-    return b"".join(number + encode_varint(identifier) for identifier in style.ids)
+    return b"".join(number + encode_varint(identifier) for identifier in delivery.ids)

@@ -1,30 +1,53 @@
-"""What all readers together may have read ahead and have open: memory and files are bounded.
+"""Bound the memory of pages that were read ahead, and the files that are open, for all readers.
 
-Whoever has waited longest for its client to take a page gives it up when there is too much, and
-reads it again when it is wanted; the file that was read longest ago is closed in the same way.
+When there is too much, the subscription that has waited longest for its client to take a page
+gives its pages up, and reads them again when they are wanted. In the same way the file that was
+read longest ago is closed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from mqtt_broker.streams.replay.subscription import PartitionCursor, StreamSubscription
+from mqtt_broker.streams.replay.pages import PageReader
+
+
+class PageHolder(Protocol):
+    """A subscription, as far as it holds pages."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of its pages."""
+
+    def drop_pages(self) -> None:
+        """Give all pages up."""
+
+
+class FileHolder(Protocol):
+    """The cursor of a partition, as far as it holds a file."""
+
+    @property
+    def reader(self) -> PageReader: ...
+
+    @property
+    def is_reading(self) -> bool:
+        """Tell whether a thread uses the file now."""
 
 
 class ReadAheadBudget:
+    """The pages and files of all subscriptions together."""
+
     def __init__(self, bytes_max: int, files_max: int) -> None:
         self._bytes_max = bytes_max
         self._files_max = files_max
         self.bytes = 0  # of pages that were read and not sent
-        self._takers: dict[
-            StreamSubscription, None
-        ] = {}  # who has pages; the last that got one stands last
-        self._open: dict[PartitionCursor, None] = {}  # who has a file open, in the same way
+        # Both in the order of their last read: the oldest stands first.
+        self._holders: dict[PageHolder, None] = {}
+        self._open: dict[FileHolder, None] = {}
 
     def __len__(self) -> int:
-        """How many have a page or a file."""
-        return len(self._takers) + len(self._open)
+        """The number of subscriptions with a page and of cursors with a file."""
+        return len(self._holders) + len(self._open)
 
     @property
     def files(self) -> int:
@@ -32,41 +55,41 @@ class ReadAheadBudget:
 
     @property
     def is_tight(self) -> bool:
-        """Whether there is hardly memory left for pages that cannot be sent at once."""
+        """Tell whether hardly any memory is left for pages that cannot be sent at once."""
         return self.bytes > self._bytes_max // 2
 
-    def add(self, taker: StreamSubscription, size: int) -> None:
-        """It has so much more, or less."""
+    def add(self, holder: PageHolder, size: int) -> None:
+        """Count that a holder has so many bytes more, or less."""
         self.bytes += size
-        if not taker.buffered_bytes:
-            self._takers.pop(taker, None)
+        if not holder.buffered_bytes:
+            self._holders.pop(holder, None)
         elif size > 0:
-            self._takers.pop(taker, None)
-            self._takers[taker] = None
+            self._holders.pop(holder, None)
+            self._holders[holder] = None
             while self.bytes > self._bytes_max:
-                slowest = next(iter(self._takers))
-                if slowest is taker:
+                slowest = next(iter(self._holders))
+                if slowest is holder:
                     return
                 slowest.drop_pages()
 
-    def open(self, lane: PartitionCursor) -> None:
-        """A read of it is about to begin."""
-        self._open.pop(lane, None)
-        self._open[lane] = None
+    def open(self, cursor: FileHolder) -> None:
+        """Count the file of a cursor that is about to be read."""
+        self._open.pop(cursor, None)
+        self._open[cursor] = None
         if len(self._open) > self._files_max:
             for idle in self._open:
                 if not idle.is_reading:
                     self.close(idle)
                     return
 
-    def close(self, lane: PartitionCursor) -> None:
-        """Its file is not needed for now. A read that is under way keeps it till it is over."""
-        if not lane.is_reading:
-            lane.cursor.close()
-            self._open.pop(lane, None)
+    def close(self, cursor: FileHolder) -> None:
+        """Close a file that is not needed now. One that is being read stays open until then."""
+        if not cursor.is_reading:
+            cursor.reader.close()
+            self._open.pop(cursor, None)
 
     def close_all(self) -> None:
-        """Nobody reads any longer."""
-        for lane in self._open:
-            lane.cursor.close()
+        """Close every file: nobody reads any longer."""
+        for cursor in self._open:
+            cursor.reader.close()
         self._open.clear()

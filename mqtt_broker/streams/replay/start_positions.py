@@ -1,10 +1,10 @@
-"""Where a subscription to a stream begins: the filter it is made with, and the words in it.
+"""Parse the filter of a subscription to a stream, and find where it begins to read.
 
     $stream/<name>[/@<from>]
     $share/<group>/$stream/<name>[/@<from>]
 
-`from` is earliest, latest, an ISO 8601 time, or offsets as JSON. All of it is checked by what is
-in memory: no file is opened here.
+`from` is earliest, latest, an ISO 8601 time, or offsets as JSON. It is checked by what is in
+memory: no file is opened here.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ ROOT: Final = "$stream/"
 FROM: Final = "@"
 
 
-class Wanted(NamedTuple):
-    """What a Topic Filter asks for."""
+class StreamFilter(NamedTuple):
+    """The parts of a Topic Filter that reads a stream."""
 
-    group: str  # empty: a reader of its own
+    group: str  # empty: the client reads alone
     stream: str
-    start: str | None  # None: it does not say
+    start: str | None  # None: it is not in the filter
 
 
-class Start(NamedTuple):
-    """The offset of each partition, or a time that has still to be found."""
+class StartPosition(NamedTuple):
+    """The offset of each partition, or a time that has still to be looked for in files."""
 
     offsets: tuple[int, ...]
     at_us: int | None = None
 
 
 class StartRefused(Exception):
-    """It cannot be read like that."""
+    """A stream cannot be read from there."""
 
     def __init__(self, reason: int, text: str) -> None:
         super().__init__(text)
         self.refusal = Refusal(reason, text)
 
 
-def parse_filter(text: str) -> Wanted:
-    """The parts of a filter that begins with `$stream` or shares one that does; Invalid."""
+def parse_filter(text: str) -> StreamFilter:
+    """Split a filter that begins with `$stream`, or shares one that does; raises Invalid."""
     shared = split_share(text)
     group, path = shared if shared is not None else ("", text)
     name, slash, rest = path[len(ROOT) :].partition("/")
@@ -56,35 +56,36 @@ def parse_filter(text: str) -> Wanted:
     if not path.startswith(ROOT) or (slash and not rest.startswith(FROM)):
         raise Invalid(path, f"it is neither {ROOT}<name> nor {ROOT}<name>/{FROM}<from>")
     file_names.check_stream(name)
-    return Wanted(group, name, rest[len(FROM) :] if slash else None)
+    return StreamFilter(group, name, rest[len(FROM) :] if slash else None)
 
 
 def starts_of(stream: Stream) -> tuple[int, ...]:
-    """The earliest offsets that are kept, as memory knows them."""
+    """Return the earliest offset that is kept of each partition, as memory knows it."""
     return tuple(partition.catalog.start for partition in stream.partitions)
 
 
 def ends_of(stream: Stream) -> tuple[int, ...]:
+    """Return the offset that readers may go up to in each partition."""
     return tuple(partition.committed for partition in stream.partitions)
 
 
-def parse_start(stream: Stream, text: str) -> Start:
-    """Where to begin; Refused, when that is no place or cannot be served."""
+def parse_start(stream: Stream, text: str) -> StartPosition:
+    """Find where to begin; raises StartRefused if there is no such place, or not any more."""
     if text == EARLIEST:
-        return Start(starts_of(stream))
+        return StartPosition(starts_of(stream))
     if text == LATEST:
-        return Start(ends_of(stream))
+        return StartPosition(ends_of(stream))
     if text.lstrip().startswith("{"):
         try:
             found = offsets.parse(text, stream.name, stream.epoch, len(stream.partitions))
             offsets.check(stream.name, found, starts_of(stream), ends_of(stream))
         except StreamError as error:
             raise StartRefused(reasons.IMPLEMENTATION_SPECIFIC_ERROR, str(error)) from None
-        return Start(found.ends)
+        return StartPosition(found.ends)
     at_us = offsets.parse_time(text)
     if at_us is None:
         raise StartRefused(
             reasons.TOPIC_FILTER_INVALID,
             f"{text[:80]!r} is none of earliest, latest, an ISO 8601 time and offsets as JSON",
         )
-    return Start((), at_us)
+    return StartPosition((), at_us)

@@ -1,24 +1,29 @@
-"""Who takes records of a stream, and how far: on the loop, at the pace of each client.
+"""Send the records of a stream to one client, at its pace.
 
-    Lane    one partition on its way to one client: where it is, and what is under way
-    Taker   one subscription of one session: reads its lanes in turn, sends what there is room for
+    PartitionCursor      one partition for one client: its position, and what is in flight
+    StreamSubscription   one subscription of one session: reads its cursors in turn, and sends
+                         what there is room for
+    ClientSubscription   reads every partition, for its own client alone
 
-A taker reads ahead one page, in a thread, and sends it when the client can have it: at QoS 0
-while little is unread, at QoS 1 as far as the window goes. At the end of its lanes it sleeps
-until more is committed, so history becomes what is live without a seam.
+A subscription reads ahead one page, in a thread, and sends it when the client can take it: at
+QoS 0 while little is unread, at QoS 1 as far as the window goes. At the end of its partitions
+it waits until more is committed, so history continues into live messages without a seam.
 
-How far a lane is taken (`position`) is, at QoS 0, what was sent; at QoS 1, everything before
-the first record that is not acknowledged, in whatever order acknowledgements came.
+The position of a cursor is, at QoS 0, what was sent; at QoS 1, everything before the first record
+that is not acknowledged, in whatever order acknowledgements came.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mqtt_broker.streams.format.errors import Damaged, OffsetGone, StreamError
+from mqtt_broker.streams.replay.context import ReplayContext
 from mqtt_broker.streams.replay.pages import (
     OBJECT_BYTES,
     PAGE_BYTES,
@@ -26,82 +31,140 @@ from mqtt_broker.streams.replay.pages import (
     Page,
     PageReader,
 )
+from mqtt_broker.streams.write.stream import Stream
 from sessions.messages.message import DeliveryOptions
 from sessions.session import Session, Subscription
 from sessions.sources import SourcedMessage, add_feed, remove_feed, send_fed, take_back
 
-if TYPE_CHECKING:
-    from mqtt_broker.streams.replay.service import ReplayService
-    from mqtt_broker.streams.write.stream import Stream
-
-UNREAD_BYTES_MAX: Final = 256 << 10  # that a client has been sent and has not taken
-UNDER_WAY_MAX: Final = 1_024  # messages at QoS 1 of one taker
-UNDER_WAY_BYTES_MAX: Final = 1 << 20  # of them
+IN_FLIGHT_MAX: Final = 1_024  # messages at QoS 1 of one subscription
+IN_FLIGHT_BYTES_MAX: Final = 1 << 20  # of them
 RETRY_S: Final = 1.0  # until files that could not be opened are tried again
 _WRITE_BYTES: Final = 64 << 10  # until it is seen whether the peer takes more
 
 
+class InFlight:
+    """The records of one partition that were sent at QoS 1 and are not acknowledged.
+
+    A record that failed stays among them until it is sent again. It holds the position back, but
+    takes no room in the session's window meanwhile.
+    """
+
+    __slots__ = ("_messages", "bytes", "failed")
+
+    def __init__(self) -> None:
+        self._messages: dict[int, SourcedMessage] = {}  # by offset, in order
+        self.failed: list[int] = []  # offsets that wait to be sent again, in order
+        self.bytes = 0  # of payloads in the window
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._messages
+
+    @property
+    def in_window(self) -> int:
+        """The number of messages in the session's window."""
+        return len(self._messages) - len(self.failed)
+
+    def offsets(self) -> list[int]:
+        return list(self._messages)
+
+    def first(self) -> int:
+        """The least offset; -1: there is none."""
+        return next(iter(self._messages), -1)
+
+    def add(self, messages: list[SourcedMessage]) -> None:
+        for message in messages:
+            self._messages[message.offset] = message
+            self.bytes += len(message.payload)
+
+    def end(self, offset: int) -> bool:
+        """Drop a record whose exchange is over; False: it is not here."""
+        message = self._messages.pop(offset, None)
+        if message is None:
+            return False
+        if offset in self.failed:
+            self.failed.remove(offset)
+        else:
+            self.bytes -= len(message.payload)
+        return True
+
+    def fail(self, offset: int) -> None:
+        """Let a record wait to be sent again."""
+        insort(self.failed, offset)
+        self.bytes -= len(self._messages[offset].payload)
+
+    def take_failed(self) -> SourcedMessage:
+        """Return the first record that failed, which is about to be sent again."""
+        message = self._messages[self.failed.pop(0)]
+        self.bytes += len(message.payload)
+        return message
+
+    def clear(self) -> None:
+        self._messages.clear()
+        self.failed.clear()
+        self.bytes = 0
+
+
 class PartitionCursor:
-    """One partition. `life` counts how often it was set back: what was read before is void."""
+    """One partition on its way to one client."""
 
     __slots__ = (
-        "cursor", "is_reading", "is_stuck", "life", "next", "page", "partition", "read",
-        "recorded", "retry_at", "under_way",
+        "generation", "in_flight", "is_reading", "is_stuck", "next_read", "next_send", "page",
+        "partition", "reader", "recorded", "retry_at",
     )  # fmt: skip
 
-    def __init__(self, partition: int, cursor: PageReader, offset: int) -> None:
+    def __init__(self, partition: int, reader: PageReader, offset: int) -> None:
         self.partition = partition
-        self.cursor = cursor
-        self.next = offset  # the first offset that was not sent
-        self.read = offset  # the first offset that was not read
+        self.reader = reader
+        self.next_send = offset  # the first offset that was not sent
+        self.next_read = offset  # the first offset that was not read
         self.page: Page | None = None  # read and not all sent
-        self.under_way: dict[int, SourcedMessage] = {}  # by offset: sent and not acknowledged
+        self.in_flight = InFlight()
         self.recorded = -1  # the position that the store has
-        self.life = 0
+        self.generation = 0  # counts seeks: pages that were read before one are void
         self.is_reading = False
         self.is_stuck = False  # by damage
         self.retry_at = 0.0  # not read before
 
     @property
     def position(self) -> int:
-        for offset in self.under_way:  # which are in order: the first is the least
-            return offset
-        return self.next
+        first = self.in_flight.first()
+        return self.next_send if first < 0 else first
 
     def seek(self, offset: int) -> None:
-        """Go on from there; what was read before is not wanted any longer."""
+        """Go on from this offset; pages that are being read are not wanted any longer."""
         assert self.page is None
-        self.life += 1
-        self.next = self.read = offset
+        self.generation += 1
+        self.next_send = self.next_read = offset
 
 
 class StreamSubscription(ABC):
-    """One subscription that reads."""
+    """One subscription that reads: the `MessageSource` of its session."""
 
-    def __init__(self, replay: ReplayService, stream: Stream, subscription: Subscription) -> None:
-        self.replay = replay
+    def __init__(self, context: ReplayContext, stream: Stream, subscription: Subscription) -> None:
+        self.context = context
         self.stream = stream
         self.session: Session = subscription.session
-        self.lanes: list[PartitionCursor] = []
+        self.cursors: Sequence[PartitionCursor] = ()
         self.is_begun = False  # its SUBACK has left
         self.is_over = False
         self.buffered_bytes = 0  # of pages
-        self.sent = 0  # messages at QoS 1 that are in the session's window
-        self.sent_bytes = 0  # of them
-        self._ready: deque[PartitionCursor] = deque()  # lanes with a page
-        self._turn = 0  # of its lanes, whose is the next to be read
-        self._reads = 0  # under way: one, and those that are void
+        self._ready: deque[PartitionCursor] = deque()  # cursors with a page
+        self._turn = 0  # the index of the cursor that is read next
+        self._reads = 0  # that are going on: one, and those that are void
         self._is_pumping = False
         self.adapt(subscription)
         add_feed(self.session, self)
 
     def adapt(self, subscription: Subscription) -> None:
-        """The subscription, or what the connection takes, is another."""
+        """Use other subscription options, or another connection."""
         self.subscription = subscription
         session, box = self.session, self.session.outbox
         self.qos = min(subscription.qos, 1)
-        self.grant = DeliveryOptions(self.qos, False, subscription.identifiers)
-        self.style = DeliveryFormat(
+        self.options = DeliveryOptions(self.qos, False, subscription.identifiers)
+        self.delivery = DeliveryFormat(
             box.v5,
             self.qos,
             subscription.identifiers,
@@ -114,43 +177,51 @@ class StreamSubscription(ABC):
     def is_active(self) -> bool:
         return self.is_begun and not self.is_over and self.session.is_online
 
+    @property
+    def in_window(self) -> int:
+        """The number of its messages in the session's window."""
+        return sum([cursor.in_flight.in_window for cursor in self.cursors])
+
     def close(self) -> None:
         self.is_over = True
         self.drop_pages()
         remove_feed(self.session, self)
 
-    # What its kind decides.
+    # Decided by the kind of subscription.
 
     @abstractmethod
-    def is_open(self, lane: PartitionCursor) -> bool:
-        """Whether anything new of this lane may be read and sent now."""
+    def may_send(self, cursor: PartitionCursor) -> bool:
+        """Tell whether new records of this partition may be read and sent now."""
 
     @abstractmethod
     def select(
-        self, lane: PartitionCursor, page: Page, room: int, now: float
+        self, cursor: PartitionCursor, page: Page, room: int, now: float
     ) -> list[SourcedMessage]:
-        """The next messages of a page to be sent now; `page.taken` goes on behind them."""
+        """Take the next messages of a page that are to be sent, `room` at most."""
 
     @abstractmethod
-    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
-        """They left the window."""
+    def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
+        """Take notice that messages left the session's window."""
 
     @abstractmethod
-    def on_moved(self, lane: PartitionCursor, now: float) -> None:
-        """Its position may be another."""
+    def on_moved(self, cursor: PartitionCursor) -> None:
+        """Take notice that a position may have changed."""
 
     @abstractmethod
-    def on_ended(self, error: Exception, now: float) -> None:
-        """There is nothing more to be read, for this reason."""
+    def end(self, error: Exception, now: float) -> None:
+        """End the subscription: nothing more can be read, for this reason."""
 
-    def on_free(self, lane: PartitionCursor, now: float) -> None:
-        """A read is over that nobody waited for any longer."""
+    def on_void_read(self, cursor: PartitionCursor, now: float) -> None:
+        """Take notice that a read has finished whose page is not wanted any longer."""
         if self.is_over:
-            self.replay.ahead.close(lane)
+            self.context.read_ahead.close(cursor)
 
-    def send_again(self, room: int, now: float) -> int:
-        """What has to be repeated goes first; how many were sent."""
-        return 0
+    def resend(self, room: int, now: float) -> None:  # noqa: B027
+        """Send records again that have to go before new ones; there are none without a group."""
+
+    def tell(self, error: Exception, now: float) -> None:
+        """Send a notice to everybody who reads with this subscription."""
+        self.context.tell(self.session, self.stream.name, self.options, error, now)
 
     # Sending.
 
@@ -171,42 +242,40 @@ class StreamSubscription(ABC):
             self._is_pumping = False
         self.read_on(now)
 
-    def _unread_max(self) -> int:
-        """How much may wait for the peer until nothing more is sent to it."""
-        return 1 if self.replay.is_pressed else self.replay.unread_bytes_max
+    def _room(self) -> int:
+        """How many messages at QoS 1 may be sent now."""
+        return min(self.session.feed_room, IN_FLIGHT_MAX - self.in_window)
 
     def _pump_window(self, now: float) -> None:
-        session = self.session
-        box = session.outbox
-        if box.waiting_bytes >= self._unread_max():
-            return  # it is told when the peer has taken some of it
-        self.send_again(min(session.feed_room, UNDER_WAY_MAX - self.sent), now)
+        if self.session.outbox.waiting_bytes >= self.context.unread_bytes_max:
+            return  # `on_room` is called when the peer has taken some of it
+        self.resend(self._room(), now)
         idle = 0
         while idle < len(self._ready):
-            # Asked each time: what is too large for the peer takes no room.
-            room = min(session.feed_room, UNDER_WAY_MAX - self.sent)
+            # Asked each time: a message that is too large for the peer takes no room.
+            room = self._room()
             if room <= 0:
                 break
-            lane, page = self._first()
-            if not self.is_open(lane):
-                self.set_back(lane)
+            cursor, page = self._first()
+            if not self.may_send(cursor):
+                self.drop_page(cursor)
                 continue
             before = page.taken
-            messages = self.select(lane, page, min(room, self._fitting(page)), now)
+            messages = self.select(cursor, page, min(room, self._fitting(page)), now)
             idle = idle + 1 if page.taken == before else 0
             if messages:
-                self.send(lane, messages, now)
-            self._settle_page(lane, page, now)
+                self.send(cursor, messages, now)
+            self._finish_page(cursor, page)
             self._ready.rotate(-1)
 
     def _first(self) -> tuple[PartitionCursor, Page]:
-        lane = self._ready[0]
-        assert lane.page is not None
-        return lane, lane.page
+        cursor = self._ready[0]
+        assert cursor.page is not None
+        return cursor, cursor.page
 
     def _fitting(self, page: Page) -> int:
-        """How many messages go before so many bytes are under way; one if nothing is."""
-        left = UNDER_WAY_BYTES_MAX - self.sent_bytes
+        """How many messages fit into the bytes in flight; one when nothing is in flight."""
+        left = IN_FLIGHT_BYTES_MAX - sum([cursor.in_flight.bytes for cursor in self.cursors])
         messages = page.messages
         at = page.taken
         while at < len(messages) and left > 0:
@@ -214,240 +283,249 @@ class StreamSubscription(ABC):
             at += 1
         return at - page.taken
 
-    def send(self, lane: PartitionCursor, messages: list[SourcedMessage], now: float) -> None:
-        for message in messages:
-            lane.under_way[message.offset] = message
-            self.sent_bytes += len(message.payload)
-        self.sent += len(messages)
-        lane.next = max(lane.next, messages[-1].offset + 1)
-        self.replay.messages += len(messages)
-        send_fed(self.session, messages, self.grant, now)
+    def send(self, cursor: PartitionCursor, messages: list[SourcedMessage], now: float) -> None:
+        """Send new messages at QoS 1."""
+        cursor.in_flight.add(messages)
+        cursor.next_send = max(cursor.next_send, messages[-1].offset + 1)
+        self._put(messages, now)
 
-    def forget(self, messages: list[SourcedMessage]) -> None:
-        """They are in the window no longer."""
-        self.sent -= len(messages)
-        self.sent_bytes -= sum([len(message.payload) for message in messages])
+    def _put(self, messages: list[SourcedMessage], now: float) -> None:
+        self.context.counters.messages += len(messages)
+        send_fed(self.session, messages, self.options, now)
 
     def _pump_bytes(self, now: float) -> None:
-        session = self.session
-        box = session.outbox
+        context = self.context
+        box = self.session.outbox
         written = 0
         while self._ready:
             if written >= _WRITE_BYTES or not written:
                 if written:
-                    self.replay.broker.write_out(box, now)
-                if box.waiting_bytes >= self._unread_max() or not self.is_active:
+                    context.write_out(box, now)
+                if box.waiting_bytes >= context.unread_bytes_max or not self.is_active:
                     break
                 written = 0
-            lane, page = self._first()
-            if not self.is_open(lane):
-                self.set_back(lane)
+            cursor, page = self._first()
+            if not self.may_send(cursor):
+                self.drop_page(cursor)
                 continue
-            written += max(1, self._send_piece(lane, page, now))
-            self._settle_page(lane, page, now)
-            if lane.page is None:
+            written += max(1, self._send_some(cursor, page, now))
+            self._finish_page(cursor, page)
+            if cursor.page is None:
                 self._ready.rotate(-1)
         else:
             if written:
-                self.replay.broker.write_out(box, now)
+                context.write_out(box, now)
 
-    def _send_piece(self, lane: PartitionCursor, page: Page, now: float) -> int:
-        """The next bytes of a page; how many."""
+    def _send_some(self, cursor: PartitionCursor, page: Page, now: float) -> int:
+        """Send the next messages of a page at QoS 0; return how many bytes."""
         session = self.session
-        if page.taken < len(page.pieces):
-            piece = page.pieces[page.taken]
-            session.outbox.put(piece.data)
-            session.budget.published += piece.messages
-            self.replay.messages += piece.messages
-            lane.next = piece.end
+        counters = self.context.counters
+        if page.taken < len(page.packets):
+            packets = page.packets[page.taken]
+            session.outbox.put(packets.data)
+            session.budget.published += packets.messages
+            counters.messages += packets.messages
+            cursor.next_send = packets.end
             page.taken += 1
-            return len(piece.data)
+            return len(packets.data)
         size = 0
         while page.taken < len(page.messages) and size < _WRITE_BYTES:
             message = page.messages[page.taken]
-            session.send_one(0, message, self.grant, now, dup=False)
-            self.replay.messages += 1
-            lane.next = message.offset + 1
+            session.send_one(0, message, self.options, now, dup=False)
+            counters.messages += 1
+            cursor.next_send = message.offset + 1
             page.taken += 1
             size += len(message.payload) + OBJECT_BYTES // 4
         return size
 
-    def _settle_page(self, lane: PartitionCursor, page: Page, now: float) -> None:
-        """When all of a page is sent, so is what it looked at and found nothing in."""
-        if page.taken >= len(page.pieces) + len(page.messages) and lane.page is page:
-            self._let_go(lane, page)
-            lane.next = max(lane.next, page.end)
-        self.on_moved(lane, now)
+    def _finish_page(self, cursor: PartitionCursor, page: Page) -> None:
+        """Let a page go that is sent, and pass the offsets in it that had nothing to send."""
+        if page.taken >= len(page.packets) + len(page.messages) and cursor.page is page:
+            self._let_go(cursor, page)
+            cursor.next_send = max(cursor.next_send, page.end)
+        self.on_moved(cursor)
 
     # Pages.
 
     def _buffer(self, size: int) -> None:
         self.buffered_bytes += size
-        self.replay.ahead.add(self, size)
+        self.context.read_ahead.add(self, size)
 
-    def _let_go(self, lane: PartitionCursor, page: Page) -> None:
-        lane.page = None
-        self._ready.remove(lane)
+    def _let_go(self, cursor: PartitionCursor, page: Page) -> None:
+        cursor.page = None
+        self._ready.remove(cursor)
         self._buffer(-page.cost_bytes)
 
     def drop_pages(self) -> None:
-        """What was read ahead is read again when it is wanted."""
-        for lane in list(self._ready):
-            self.set_back(lane)
+        """Give up what was read ahead: it is read again when it is wanted."""
+        for cursor in list(self._ready):
+            self.drop_page(cursor)
         self._close_files()
 
     def _close_files(self) -> None:
-        """With a file goes the batch that its last page was cut from, which may be megabytes."""
-        for lane in self.lanes:
-            self.replay.ahead.close(lane)
+        """Close the files, and with them the batches of their last pages, maybe megabytes."""
+        for cursor in self.cursors:
+            self.context.read_ahead.close(cursor)
 
-    def set_back(self, lane: PartitionCursor) -> None:
-        """Read it again from the first record that was not sent."""
-        self.seek(lane, lane.next)
+    def drop_page(self, cursor: PartitionCursor) -> None:
+        """Read again from the first record that was not sent."""
+        self.seek(cursor, cursor.next_send)
 
-    def seek(self, lane: PartitionCursor, offset: int) -> None:
-        if lane.page is not None:
-            self._let_go(lane, lane.page)
-        lane.seek(offset)
+    def seek(self, cursor: PartitionCursor, offset: int) -> None:
+        if cursor.page is not None:
+            self._let_go(cursor, cursor.page)
+        cursor.seek(offset)
 
     # Reading.
 
     def read_on(self, now: float) -> None:
-        """Read the next page, of the lanes in turn; one read at a time."""
+        """Read the next page, of the cursors in turn; one read at a time."""
         if self._reads or not self.is_active or self.buffered_bytes >= PAGE_BYTES // 2:
             return
-        if self.replay.ahead.is_tight and not self._has_room():
+        if self.context.read_ahead.is_tight and not self._has_room():
             self._close_files()
-            return  # what others read now would push it out again, and so on for ever
-        lanes = self.lanes
-        for step in range(len(lanes)):
-            at = (self._turn + step) % len(lanes)
-            lane = lanes[at]
+            return  # another subscription's read would drop this page, and so on for ever
+        cursors = self.cursors
+        for step in range(len(cursors)):
+            at = (self._turn + step) % len(cursors)
+            cursor = cursors[at]
             if (
-                lane.page is None
-                and lane.read < self.stream.partitions[lane.partition].committed
-                and not lane.is_reading
-                and lane.retry_at <= now
-                and self.is_open(lane)
+                cursor.page is None
+                and cursor.next_read < self.stream.partitions[cursor.partition].committed
+                and not cursor.is_reading
+                and cursor.retry_at <= now
+                and self.may_send(cursor)
             ):
                 self._turn = at + 1
-                self._read(lane)
+                self._read(cursor)
                 return
 
     def _has_room(self) -> bool:
-        """Whether a message could be sent now."""
+        """Tell whether a message could be sent now."""
         if self.qos:
-            return min(self.session.feed_room, UNDER_WAY_MAX - self.sent) > 0
-        return self.session.outbox.waiting_bytes < self._unread_max()
+            return self._room() > 0
+        return self.session.outbox.waiting_bytes < self.context.unread_bytes_max
 
-    def _read(self, lane: PartitionCursor) -> None:
+    def _read(self, cursor: PartitionCursor) -> None:
         self._reads += 1
-        lane.is_reading = True
-        self.replay.ahead.open(lane)
-        work = partial(lane.cursor.page, lane.read, self.style, self)
-        self.replay.read(work, partial(self._on_page, lane, lane.life, self.style))
+        cursor.is_reading = True
+        self.context.read_ahead.open(cursor)
+        work = partial(cursor.reader.page, cursor.next_read, self.delivery, self)
+        self.context.read(work, partial(self._on_page, cursor, cursor.generation, self.delivery))
 
-    def _on_page(self, lane: PartitionCursor, life: int, style: DeliveryFormat, page: Page) -> None:
-        now = self.replay.now
+    def _on_page(
+        self, cursor: PartitionCursor, generation: int, delivery: DeliveryFormat, page: Page
+    ) -> None:
+        now = self.context.now
         self._reads -= 1
-        lane.is_reading = False
-        if life != lane.life or self.is_over or style is not self.style:
-            if life == lane.life:
-                lane.seek(lane.next)  # read in a style that nobody wants any longer
-            self.on_free(lane, now)
+        cursor.is_reading = False
+        if generation != cursor.generation or self.is_over or delivery is not self.delivery:
+            if generation == cursor.generation:
+                cursor.seek(cursor.next_send)  # the page has a format that is not wanted now
+            self.on_void_read(cursor, now)
         else:
-            self._take_page(lane, page, now)
+            self._take_page(cursor, page, now)
         self.pump(now)
 
-    def _take_page(self, lane: PartitionCursor, page: Page, now: float) -> None:
-        for damage in page.damage:
-            self.replay.on_damage(self, damage, now)
-        lane.read = max(lane.read, page.end)
-        if page.messages or page.pieces:
-            lane.page = page
-            self._ready.append(lane)
+    def _take_page(self, cursor: PartitionCursor, page: Page, now: float) -> None:
+        for damage in page.damage:  # it was passed over, as the settings say
+            if damage.until > damage.offset:
+                self.context.counters.gaps += damage.until - damage.offset
+            self.tell(damage, now)
+        cursor.next_read = max(cursor.next_read, page.end)
+        if page.messages or page.packets:
+            cursor.page = page
+            self._ready.append(cursor)
             self._buffer(page.cost_bytes)
         else:
-            lane.next = max(lane.next, page.end)
-            self.on_moved(lane, now)
+            cursor.next_send = max(cursor.next_send, page.end)
+            self.on_moved(cursor)
         if page.failure is not None:
-            self._on_failure(lane, page.failure, now)
+            self._on_failure(cursor, page.failure, now)
 
-    def _on_failure(self, lane: PartitionCursor, failure: Exception, now: float) -> None:
-        replay = self.replay
-        if isinstance(failure, OffsetGone):
-            replay.on_gap(self, lane, failure, now)
-            self.seek(lane, max(lane.next, failure.earliest))
-            self.on_moved(lane, now)
+    def _on_failure(self, cursor: PartitionCursor, failure: Exception, now: float) -> None:
+        context = self.context
+        if isinstance(failure, OffsetGone):  # retention was faster: go on at what is left
+            behind = max(cursor.next_send, failure.offset)
+            context.counters.gaps += max(0, failure.earliest - behind)
+            self.tell(failure, now)
+            self.seek(cursor, max(cursor.next_send, failure.earliest))
+            self.on_moved(cursor)
         elif isinstance(failure, Damaged):
-            lane.is_stuck = True
-            replay.tell(self, failure, now)
+            cursor.is_stuck = True
+            self.tell(failure, now)
         elif isinstance(failure, StreamError):
-            self.on_ended(failure, now)
+            self.end(failure, now)
         elif isinstance(failure, OSError):
-            lane.retry_at = now + RETRY_S
-            replay.log(f"{self.stream.name} p{lane.partition}: {failure}; it is tried again")
-            replay.broker.timers.at(lane.retry_at, self.on_room)
+            cursor.retry_at = now + RETRY_S
+            context.log(
+                f"{self.stream.name} p{cursor.partition}: {failure}; retried in {RETRY_S:g} s"
+            )
+            context.timers.at(cursor.retry_at, self.on_room)
         else:
-            lane.is_stuck = True
-            replay.broker.on_bug(None, b"", failure)
+            cursor.is_stuck = True
+            context.on_bug(failure)
 
 
 class ClientSubscription(StreamSubscription):
     """A subscription that reads every partition, for its own client alone.
 
-    What the client has under way stays in its window when the connection is lost, and is
-    repeated by the session. Of a session that is stored, the positions are stored too.
+    What is in flight stays in the session's window when the connection is lost, and the session
+    sends it again. If the session is stored, the positions are stored too.
     """
 
     def __init__(
-        self, replay: ReplayService, stream: Stream, subscription: Subscription, owner: str
+        self,
+        context: ReplayContext,
+        stream: Stream,
+        subscription: Subscription,
+        owner: str,
+        on_end: Callable[[ClientSubscription, Exception, float], None],
     ) -> None:
-        super().__init__(replay, stream, subscription)
+        super().__init__(context, stream, subscription)
         self.owner = owner
         self.version = self.session.version
+        self._on_end = on_end
+
+    @property
+    def is_stored(self) -> bool:
+        return self.session.sid > 0
 
     def close(self) -> None:
         super().close()
-        for lane in self.lanes:
-            lane.under_way.clear()  # these know us, and would keep us: see `remove_feed`
+        for cursor in self.cursors:
+            cursor.in_flight.clear()  # messages that knew us would keep us: see `remove_feed`
 
-    def is_open(self, lane: PartitionCursor) -> bool:
-        return not lane.is_stuck
+    def may_send(self, cursor: PartitionCursor) -> bool:
+        return not cursor.is_stuck
 
     def select(
-        self, lane: PartitionCursor, page: Page, room: int, now: float
+        self, cursor: PartitionCursor, page: Page, room: int, now: float
     ) -> list[SourcedMessage]:
-        taken = page.taken
-        messages = page.messages[taken : taken + room]
-        page.taken = taken + len(messages)
-        return messages
+        return page.take(room)
 
-    def on_over(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
+    def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         """Whatever the reason, the exchange is over. [MQTT-4.3.2-1]"""
         if self.is_over:  # its place in the store belongs to the next one of its name
             return
         for message in messages:
-            lane = self.lanes[message.partition]
-            if lane.under_way.pop(message.offset, None) is not None:
-                self.forget([message])
-        self.replay.note(self)
+            self.cursors[message.partition].in_flight.end(message.offset)
+        self.context.positions.note(self)
 
-    def on_moved(self, lane: PartitionCursor, now: float) -> None:
-        self.replay.note(self)
+    def on_moved(self, cursor: PartitionCursor) -> None:
+        self.context.positions.note(self)
 
-    def on_ended(self, error: Exception, now: float) -> None:
-        self.replay.on_reader_ended(self, error, now)
+    def end(self, error: Exception, now: float) -> None:
+        self._on_end(self, error, now)
 
     def on_attached(self) -> None:
-        """Another connection: of another version, it reads anew what was not acknowledged."""
+        """Adapt to another connection; of another version, send again what is in flight."""
         session = self.session
         if session.version != self.version:
             self.version = session.version
-            taken = take_back(session, self)
-            self.forget(taken)
-            for lane in self.lanes:
-                position = lane.position
-                lane.under_way.clear()
-                self.seek(lane, position)
+            take_back(session, self)
+            for cursor in self.cursors:
+                position = cursor.position
+                cursor.in_flight.clear()
+                self.seek(cursor, position)
         self.adapt(self.subscription)
