@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from mqtt_broker.streams.format.errors import Damaged, OffsetGone, WrongEpoch
-from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.segment import PartitionFiles
 from mqtt_broker.streams.read import arrow
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.remote.remote_source import RemoteReader, RemoteSource, open_source
@@ -92,7 +92,7 @@ def _skipped(damage: Damaged) -> None:
 def _fetched(
     source: RemoteSource, partition: int, start: int, end: int, on_damage: Any
 ) -> Iterator[pa.RecordBatch]:
-    where: Where = source.partition(partition).where
+    where: PartitionFiles = source.partition(partition).files
     with RemoteReader(source, partition, start, end, on_damage) as reader:
         while (sent := reader.fetch(_FETCH_BYTES)) is not None:
             yield from arrow.decode(sent.data, where, sent.start, end, on_damage=on_damage)

@@ -157,7 +157,6 @@ mqtt_broker.server.services.auth_workers mqtt_broker.server.server
 mqtt_broker.server.services.security mqtt_broker.server.server
 mqtt_broker.server.services.storage mqtt_broker.server.server
 mqtt_broker.server.services.streams mqtt_broker.server.server
-mqtt_broker.streams.read.source mqtt_broker.streams.write.recovery
 """.splitlines()
 }
 # Modules of rings that are still to be opened: this list may only become shorter.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mqtt_broker.streams.format.batch import NULL
-from mqtt_broker.streams.format.errors import CorruptBatch, Damaged, EndBeforeStart, OffsetGone
+from mqtt_broker.streams.format.errors import CorruptBatch, Damaged, OffsetGone
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.read import arrow
 from mqtt_broker.streams.read.reader import Reader
@@ -147,7 +147,7 @@ def test_columns_that_would_lead_arrow_astray_are_refused(tmp_path: Path) -> Non
     with Writing(tmp_path) as writing:
         writing.create()
         writing.put(b"one", b"two")
-        seed = writing.log.streams[NAME].partitions[0].where.seed
+        seed = writing.log.streams[NAME].partitions[0].files.seed
     [path] = segments(tmp_path)
     whole = path.read_bytes()
     bounds = whole.index(struct.pack("<3i", 0, 3, 6))
@@ -170,7 +170,7 @@ def test_columns_that_would_lead_arrow_astray_are_refused(tmp_path: Path) -> Non
 
 def test_batches_that_came_over_a_network(mixed: Path) -> None:
     with Source.open(mixed, NAME) as source:
-        where = replace(source.partitions[0].where, directory=Path("elsewhere"))
+        where = replace(source.partitions[0].files, directory=Path("elsewhere"))
         found: list[dict[str, Any]] = []
         with Reader(source, 0, 13, 200) as reader:
             while (extent := reader.extent(3_000)) is not None:
@@ -199,18 +199,6 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path) -> None:
         view = memoryview(bytearray(b"x" * len(data)))
         reader.read_into(view, extent)
         assert bytes(view) == data[:2_000].ljust(len(data), b"\0")
-
-
-def test_a_range_of_all_partitions(tmp_path: Path) -> None:
-    with Writing(tmp_path) as writing:
-        writing.create(partitions=3, partition_by="round-robin")
-        writing.put(*[b"%d" % number for number in range(30)])
-        with Source.open(tmp_path, NAME) as source:
-            batches = list(arrow.export(source, source.starts(), source.ends()))
-            assert [b.column("partition")[0].as_py() for b in batches] == [0, 1, 2]
-            assert sum(b.num_rows for b in batches) == 30
-            with pytest.raises(EndBeforeStart):
-                list(arrow.export(source, source.ends(), source.starts()))
 
 
 def test_what_is_gone_is_said(tmp_path: Path) -> None:

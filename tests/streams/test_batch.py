@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mqtt_broker.streams.format.batch import (
     NEVER,
     NULL,
-    Bad,
     Batch,
+    Malformed,
     check_body,
     decode_header,
     seed_of,
@@ -37,7 +37,7 @@ SEED = seed_of("00000000-0000-0000-0000-000000000000", 3)
 def decoded(data: bytes, seed: int = SEED) -> Batch:
     header = decode_header(data, 0, seed)
     if header.length != len(data):
-        raise Bad("a length")
+        raise Malformed("a length")
     batch = Batch(header, memoryview(data))
     check_body(header, batch.data)
     batch.check()
@@ -122,21 +122,21 @@ def test_a_flipped_bit_is_found_wherever_it_is() -> None:
             for bit in range(8):
                 flipped = bytearray(data)
                 flipped[place] ^= 1 << bit
-                with pytest.raises(Bad):
+                with pytest.raises(Malformed):
                     decoded(bytes(flipped))
 
 
 def test_a_batch_cut_short_is_found() -> None:
     data = b"".join(run(b"one", b"two").encode(SEED, 0))
     for length in range(len(data)):
-        with pytest.raises(Bad):
+        with pytest.raises(Malformed):
             decoded(data[:length])
 
 
 def test_a_batch_of_another_partition_or_stream_is_none_of_this_one() -> None:
     data = b"".join(run(b"one").encode(SEED, 0))
     for seed in (seed_of("00000000-0000-0000-0000-000000000000", 2), seed_of("another", 3)):
-        with pytest.raises(Bad, match="checksum"):
+        with pytest.raises(Malformed, match="checksum"):
             decoded(data, seed)
 
 
@@ -145,7 +145,7 @@ def test_a_batch_of_a_later_format_is_said_to_be_one() -> None:
     data[2] = 2
     crc = zlib.crc32(data[8:64], zlib.crc32(data[:4], SEED))
     data[4:8] = struct.pack("<I", crc)
-    with pytest.raises(Bad, match="too old"):
+    with pytest.raises(Malformed, match="too old"):
         decode_header(bytes(data), 0, SEED)
 
 
@@ -165,7 +165,7 @@ def test_columns_that_contradict_each_other_are_found_without_a_checksum() -> No
         data = bytearray(good)
         data[at : at + 12] = struct.pack("<3i", *bounds)
         batch = Batch(decode_header(good, 0, SEED), memoryview(data))
-        with pytest.raises(Bad, match="not in order"):
+        with pytest.raises(Malformed, match="not in order"):
             batch.check()
 
 

@@ -407,7 +407,7 @@ def test_operators(world: Replays) -> None:
     with pytest.raises(Invalid, match="online"):
         replay.group_delete("work", NAME)
     one.drop()
-    with pytest.raises(Invalid, match="away"):
+    with pytest.raises(Invalid, match="not connected"):
         replay.group_delete("work", NAME)
     with pytest.raises(Invalid, match="no group 'nobody'"):
         replay.group_reset("nobody", NAME, start)

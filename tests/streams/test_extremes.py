@@ -149,13 +149,13 @@ def test_json_of_a_record_with_any_time() -> None:
 def test_places_in_segments() -> None:
     for position in (0, 8, (1 << 32) - 8, 1 << 32, (1 << 35) - 8):
         for base in (0, OFFSET_MAX):
-            entry = segment_index.Entry(base, NULL, position)
+            entry = segment_index.IndexEntry(base, NULL, position)
             assert segment_index.Index(segment_index.encode(entry, SEED), SEED).entry(0) == entry
 
 
 def test_sealed_segments() -> None:
     for value in (0, *NUMBERS, OFFSET_MAX - 2):
-        sealed = segment_catalog.Sealed(value, value + 1, value, NULL, NEVER, value)
+        sealed = segment_catalog.SealedSegment(value, value + 1, value, NULL, NEVER, value)
         found = segment_catalog.Catalog.of([sealed], value + 1)
         again = segment_catalog.Catalog.decode(found.encode(SEED), SEED)
         assert again.encode(SEED) == found.encode(SEED)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.streams.format.disk import Disk
-from mqtt_broker.streams.format.page_cache import CHUNK_BYTES, Recent
+from mqtt_broker.streams.format.page_cache import CHUNK_BYTES, PageCache
 from tests.streams.logs import Writing, payloads
 
 ONE, OTHER = Path("s/0/1.log"), Path("s/1/1.log")
@@ -23,14 +23,14 @@ class Forgetful(Disk):
         self.forgotten.append((path, position, length))
 
 
-def written(recent: Recent, path: Path, begin: int, end: int, step: int = 1 << 20) -> None:
+def written(recent: PageCache, path: Path, begin: int, end: int, step: int = 1 << 20) -> None:
     for position in range(begin, end, step):
         recent.add(path, position, min(position + step, end))
 
 
 def test_the_oldest_is_given_back_when_there_is_more_than_allowed() -> None:
     disk = Forgetful()
-    recent = Recent(disk, 2 * CHUNK_BYTES)
+    recent = PageCache(disk, 2 * CHUNK_BYTES)
     written(recent, ONE, 0, 2 * CHUNK_BYTES)
     assert disk.forgotten == []
     written(recent, ONE, 2 * CHUNK_BYTES, 4 * CHUNK_BYTES)
@@ -39,7 +39,7 @@ def test_the_oldest_is_given_back_when_there_is_more_than_allowed() -> None:
 
 def test_partitions_share_what_is_allowed() -> None:
     disk = Forgetful()
-    recent = Recent(disk, 2 * CHUNK_BYTES)
+    recent = PageCache(disk, 2 * CHUNK_BYTES)
     for begin in range(0, 2 * CHUNK_BYTES, 1 << 20):
         recent.add(ONE, begin, begin + (1 << 20))
         recent.add(OTHER, begin, begin + (1 << 20))
@@ -48,7 +48,7 @@ def test_partitions_share_what_is_allowed() -> None:
 
 def test_a_new_segment_begins_a_chunk() -> None:
     disk = Forgetful()
-    recent = Recent(disk, CHUNK_BYTES)
+    recent = PageCache(disk, CHUNK_BYTES)
     recent.add(ONE, 0, 100)
     written(recent, ONE.with_name("2.log"), 0, CHUNK_BYTES)
     assert disk.forgotten == [(ONE, 0, 100)]
@@ -56,7 +56,7 @@ def test_a_new_segment_begins_a_chunk() -> None:
 
 def test_the_page_shared_with_the_chunk_before_goes_too() -> None:
     disk = Forgetful()
-    recent = Recent(disk, 1)
+    recent = PageCache(disk, 1)
     recent.add(ONE, 0, CHUNK_BYTES + 100)
     recent.add(ONE, CHUNK_BYTES + 100, 2 * CHUNK_BYTES + 200)
     recent.add(ONE, 2 * CHUNK_BYTES + 200, 2 * CHUNK_BYTES + 300)
@@ -65,12 +65,12 @@ def test_the_page_shared_with_the_chunk_before_goes_too() -> None:
 
 def test_zero_leaves_all_to_the_system() -> None:
     disk = Forgetful()
-    written(Recent(disk, 0), ONE, 0, 64 * CHUNK_BYTES)
+    written(PageCache(disk, 0), ONE, 0, 64 * CHUNK_BYTES)
     assert disk.forgotten == []
 
 
 def test_a_segment_that_is_gone_is_nobodys_trouble(tmp_path: Path) -> None:
-    recent = Recent(Disk(), 1)
+    recent = PageCache(Disk(), 1)
     written(recent, tmp_path / "0" / "1.log", 0, 4 * CHUNK_BYTES)
 
 
@@ -107,4 +107,4 @@ def test_a_file_system_that_refuses_it_is_not_an_error(
 
     monkeypatch.setattr(os, "posix_fadvise", refuse)
     (tmp_path / "1.log").write_bytes(b"one")
-    written(Recent(Disk(), 1), tmp_path / "1.log", 0, 4 * CHUNK_BYTES)
+    written(PageCache(Disk(), 1), tmp_path / "1.log", 0, 4 * CHUNK_BYTES)

@@ -24,7 +24,7 @@ from mqtt_broker.streams.format.errors import (
 )
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.segment import Segment
-from mqtt_broker.streams.format.segment_index import Entry, encode
+from mqtt_broker.streams.format.segment_index import IndexEntry, encode
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Location, PartitionSource, Source, stream_names
@@ -274,7 +274,11 @@ def test_indexes_of_other_segments_are_not_followed(ten: Path) -> None:
     seed = seed_of(StreamSettings.read(ten / NAME).epoch, 0)
     for path in paths:
         base = int(path.stem)
-        wrong = [Entry(base, -1, 1384), Entry(base + 10, -1, 64), Entry(base + 20, -1, 1 << 20)]
+        wrong = [
+            IndexEntry(base, -1, 1384),
+            IndexEntry(base + 10, -1, 64),
+            IndexEntry(base + 20, -1, 1 << 20),
+        ]
         for entry in wrong:
             path.with_suffix(".idx").write_bytes(encode(entry, seed))
             for start in range(base, min(420, base + 40), 7):
@@ -403,7 +407,7 @@ def test_a_segment_that_is_compacted_again_and_again_is_found(
     def open_late(source: PartitionSource, offset: int, committed: int) -> tuple[Location, Segment]:
         tries.append(offset)
         if len(tries) < 5:
-            os.utime(source.where.directory / "catalog", ns=(0, len(tries)))
+            os.utime(source.files.directory / "catalog", ns=(0, len(tries)))
             raise MissingSegment(NAME, 0, offset, 40, "old.seg")
         return opened(source, offset, committed)
 

@@ -78,7 +78,7 @@ def test_it_finds_what_files_have(broker: LogBroker, http: Serving) -> None:
         for at_us in (-5, 0, START_US, START_US + 7_500_000, START_US * 2, 1 << 62):
             assert remote.at_time(at_us) == local.at_time(at_us), at_us
         assert outcome(remote.partition, 3) == outcome(local.partition, 3)
-        assert remote.partition(1).where.seed == local.partition(1).where.seed
+        assert remote.partition(1).files.seed == local.partition(1).files.seed
     assert list_streams(http.url, TOKEN) == list_streams(str(broker.root)) == [NAME]
 
 

@@ -12,7 +12,7 @@ import pytest
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.batch import seed_of
 from mqtt_broker.streams.format.batch_builder import BatchBuilder, Run
-from mqtt_broker.streams.format.segment_catalog import Catalog, Sealed
+from mqtt_broker.streams.format.segment_catalog import Catalog, SealedSegment
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from tests.streams.logs import NAME, START_US, Writing
@@ -37,7 +37,7 @@ def build(root: Path, count: int) -> None:
         builder.append_run(Run(ROWS, b"t", b"c", b"", 0, at), [b"payload"] * ROWS, 1)
         data = b"".join(builder.encode(seed, number * ROWS))
         (directory / file_names.segment(number * ROWS)).write_bytes(data)
-        sealed.append(Sealed(number * ROWS, (number + 1) * ROWS, len(data), at, at, 0))
+        sealed.append(SealedSegment(number * ROWS, (number + 1) * ROWS, len(data), at, at, 0))
     catalog = Catalog.of(sealed, count * ROWS)
     (directory / file_names.CATALOG).write_bytes(catalog.encode(seed))
     (root / NAME / file_names.COMMITTED).unlink()

@@ -13,8 +13,8 @@ from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.event_times import (
     JSON_BYTES_MAX,
     TIME_US_MAX,
+    EventTimes,
     TimeRule,
-    Times,
     parse_path,
 )
 
@@ -23,7 +23,7 @@ NOW = 1_700_000_000_123_456
 
 def event(rule: str, payload: object) -> int:
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    [found], sents = Times(rule, "").find([data], ())
+    [found], sents = EventTimes(rule, "").find([data], ())
     assert sents == []
     return found
 
@@ -116,12 +116,12 @@ def test_hostile_payloads_are_no_time() -> None:
 
 
 def test_user_properties_are_for_the_whole_run() -> None:
-    times = Times("property:ts", "json:$.sent ms")
+    times = EventTimes("property:ts", "json:$.sent ms")
     user = [("other", "1"), ("ts", "100"), ("ts", "200")]
     payloads = [b'{"sent": 5}', b"{}"]
     assert times.find(payloads, user) == ([100_000_000] * 2, [5_000, NULL])
     assert times.find(payloads, ()) == ([], [5_000, NULL])
-    assert not Times("", "").is_wanted
+    assert not EventTimes("", "").is_wanted
 
 
 @given(st.binary(max_size=60) | st.recursive(

@@ -1,4 +1,4 @@
-"""The bytes of a batch: a header and columns, little-endian, every part padded to 8 bytes.
+"""Encode and decode batches: a header and columns, little-endian, all padded to 8 bytes.
 
     0  magic "FM"        2   the format, 1        3   flags
     4  header crc32          of bytes 0-3 and 8-63, begun with the partition's seed
@@ -13,16 +13,16 @@ The columns, in this order: broker timestamp i64; event timestamp i64 if flagged
 i64 if flagged; offset behind base u32 if flagged; QoS and retain u8; for topic, client id,
 payload and properties count + 1 offsets i32 each; then the four blobs.
 
-Timestamps are microseconds of Unix time, and `NULL` is none. The u8 is QoS | retain << 2.
-Properties are those of the PUBLISH as MQTT 5 writes them, without the length in front. A batch
-whose offsets have gaps (compaction) says them; else row i has offset base + i.
+Timestamps are microseconds of Unix time; `NULL` means that there is none. The u8 is QoS | retain <<
+2. Properties are those of the PUBLISH as MQTT 5 writes them, without the length in front. A batch
+whose offsets have gaps (compaction) lists them; else row i has offset base + i.
 
 The header has its own checksum, so batches can be walked and served without reading their
-columns. Its seed, made of epoch and partition, tells a file of another stream or partition, and
+columns. Its seed, made of epoch and partition, exposes a file of another stream or partition, and
 bytes in a payload that look like a batch.
 
-A batch that stands alone was promised by being on disk: after a crash it is kept whether the
-journal speaks of it or not. Any other is cut when the journal does not.
+A batch that stands alone was promised by being on disk: after a crash it is kept whether or not
+the journal knows of it. Any other batch that the journal does not know is cut.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 64
 NULL: Final = -(1 << 63)
 NEVER: Final = (1 << 63) - 1
-# Flags. What is not named here is of a later format and is refused.
+# Flags. Others belong to a later format and are refused.
 HAS_EVENT: Final = 1
 HAS_SENT: Final = 2
 IS_SPARSE: Final = 4
@@ -53,12 +53,12 @@ _TIMES: Final = struct.Struct("<qq")
 _CHECKED: Final = struct.Struct("<4sI")
 _PADDING: Final = tuple(b"\0" * n for n in range(8))
 
-if sys.byteorder != "little":  # columns are used as they lie in memory
+if sys.byteorder != "little":  # columns are used without conversion
     raise ImportError("the telemetry log needs a little-endian machine")
 
 
-class Bad(Exception):
-    """Bytes that are not a batch; the reason is one line."""
+class Malformed(Exception):
+    """Bytes are not what they should be; the reason is one line."""
 
 
 class Header(NamedTuple):
@@ -77,6 +77,7 @@ class Header(NamedTuple):
 
     @property
     def end(self) -> int:
+        """The first offset behind the batch."""
         return self.base + self.span
 
     @property
@@ -93,28 +94,28 @@ def padding(length: int) -> bytes:
 
 
 def decode_header(data: bytes | memoryview, at: int, seed: int) -> Header:
-    """The header at `at`, or Bad. It is right when this returns: it has its own checksum."""
+    """Decode the header at `at`; it is right, since it has its own checksum. Raises Malformed."""
     if len(data) - at < HEADER_BYTES:
-        raise Bad("a header is cut short")
+        raise Malformed("a header is cut short")
     fields = _HEADER.unpack_from(data, at)
     magic, version, flags, crc = fields[:4]
     if magic != MAGIC:
-        raise Bad("no batch begins here")
+        raise Malformed("no batch begins here")
     head = zlib.crc32(data[at : at + 4], seed)
     if zlib.crc32(data[at + 8 : at + HEADER_BYTES], head) != crc:
-        raise Bad("a header does not match its checksum")
+        raise Malformed("a header does not match its checksum")
     if version != VERSION or flags & ~_FLAGS:
-        raise Bad(
+        raise Malformed(
             f"a batch has format {version} and flags {flags}, which this program is too old for"
         )
     header = Header(flags, *fields[4:])
     if header.length != length_of(header):
-        raise Bad("the lengths in a header contradict each other")
+        raise Malformed("the lengths in a header contradict each other")
     return header
 
 
 def length_of(header: Header) -> int:
-    """What the length has to be, by the other fields. Written out: it is done for every batch."""
+    """Return the length that follows from the other fields; unrolled, as every batch needs it."""
     flags, _, _, _, n, _, _, _, topic, client, payload, properties = header
     length = HEADER_BYTES + 8 * n + (n + 7 & -8) + 4 * (4 * n + 11 & -8)
     length += (topic + 7 & -8) + (client + 7 & -8) + (payload + 7 & -8) + (properties + 7 & -8)
@@ -129,18 +130,18 @@ def length_of(header: Header) -> int:
 
 
 def times_of(header: bytes) -> tuple[int, int]:
-    """The earliest and the latest broker timestamp of a batch that is ours, by its header."""
+    """Return the earliest and the latest broker timestamp by a header that is known to be right."""
     return _TIMES.unpack_from(header, 32)
 
 
 def check_body(header: Header, data: memoryview, at: int = 0) -> None:
-    """Raises Bad when the batch at `at`, which is there whole, is not as it was written."""
+    """Raise Malformed if the batch at `at`, which is complete, fails its checksum."""
     if zlib.crc32(data[at + HEADER_BYTES : at + header.length]) != header.body_crc:
-        raise Bad("a batch does not match its checksum")
+        raise Malformed("a batch does not match its checksum")
 
 
 class Column(NamedTuple):
-    """Texts or bytes: count + 1 offsets as they are written, and what they point into."""
+    """Texts or bytes: count + 1 offsets as they are written, and the blob they point into."""
 
     offsets: bytes
     blob: bytes
@@ -162,10 +163,10 @@ def encode(
     *,
     stands_alone: bool = False,
 ) -> list[bytes]:
-    """One batch, of columns as they are written: its header, and what stands behind it.
+    """Encode a batch from columns as they are written; return its header and the parts behind it.
 
-    Empty columns of event and sent are left out. The parts are not joined here: at 1 MB the
-    pages of a copy cost more than all the rest, and `pwritev` takes many.
+    Empty columns of event and sent times are left out. The parts are not joined: at 1 MB the
+    pages of a copy cost more than everything else, and `pwritev` takes many parts.
     """
     parts = [received, event, sent]
     shape = (HAS_EVENT if event else 0) | (HAS_SENT if sent else 0)
@@ -207,32 +208,32 @@ def encode(
 
 
 def split(data: bytes | memoryview, seed: int) -> list[Header]:
-    """The headers of whole batches that stand one behind the other, as they are served; Bad.
+    """Return the headers of whole batches that are served one behind the other; raises Malformed.
 
-    Bodies are not looked at.
+    Bodies are not checked.
     """
     headers: list[Header] = []
     at = 0
     while at < len(data):
         header = decode_header(data, at, seed)
         if at + header.length > len(data):
-            raise Bad("a batch is cut short")
+            raise Malformed("a batch is cut short")
         if headers and header.base != headers[-1].end:
-            raise Bad(f"a batch has offset {header.base} where {headers[-1].end} belongs")
+            raise Malformed(f"a batch has offset {header.base} where {headers[-1].end} belongs")
         headers.append(header)
         at += header.length
     return headers
 
 
 class Batch:
-    """A whole batch in memory or in a mapped file; columns are views into it."""
+    """A whole batch in memory or in a mapped file; its columns are views."""
 
     __slots__ = ("_places", "data", "header", "start", "until")
 
     def __init__(self, header: Header, data: memoryview) -> None:
         self.header = header
         self.data = data  # from the header to the end of the batch
-        # What of it a reader asked for, and has not had: batches are not cut.
+        # The offsets that a reader asked for: batches are not cut.
         self.start = header.base
         self.until = header.end
         self._places: tuple[int, ...] | None = None
@@ -251,7 +252,7 @@ class Batch:
         return self.header.rows
 
     def places(self) -> tuple[int, ...]:
-        """Where columns begin: received, event, sent, deltas, flags, four offsets, four blobs.
+        """Return the places of received, event, sent, deltas, flags, four offsets, and four blobs.
 
         A column that is left out has place 0.
         """
@@ -324,17 +325,17 @@ class Batch:
         return range(base, base + self.count)
 
     def wanted(self) -> slice:
-        """The rows between `start` and `until`."""
+        """Return the rows between `start` and `until`."""
         return slice(self.row_at(self.start), self.row_at(self.until))
 
     def row_at(self, offset: int) -> int:
-        """The first row with this offset or a later one; count: none."""
+        """Return the first row with this offset or a later one; count: there is none."""
         if self.header.flags & IS_SPARSE:
             return bisect_left(self.offsets(), offset)
         return min(max(0, offset - self.base), self.count)
 
     def row_since(self, at_us: int) -> int:
-        """The first row that was received then or later; count: none."""
+        """Return the first row received at this time or later; count: there is none."""
         if self.header.min_us >= at_us:
             return 0
         for row, received in enumerate(self.received()):
@@ -343,20 +344,22 @@ class Batch:
         return self.count
 
     def check(self) -> None:
-        """Raises Bad when the columns contradict each other, which no checksum can tell."""
+        """Raise Malformed if columns contradict each other, which no checksum can tell."""
         n, span = self.count, self.header.span
         bounds_at, blobs = self.places()[5:9], self.header[8:]
         for which, size in enumerate(blobs):
             bounds = self._numbers(5 + which, "i", 4, n + 1)
             if bounds[0] or bounds[-1] != size or any(a > b for a, b in pairwise(bounds)):
-                raise Bad(f"the offsets at byte {bounds_at[which]} of a batch are not in order")
+                raise Malformed(
+                    f"the offsets at byte {bounds_at[which]} of a batch are not in order"
+                )
         if self.header.flags & IS_SPARSE:
             deltas = self._numbers(3, "I", 4, n)
             rising = all(a < b for a, b in pairwise(deltas))
             if not rising or (deltas and deltas[-1] >= span):
-                raise Bad("the sparse offsets of a batch are not in order")
+                raise Malformed("the sparse offsets of a batch are not in order")
         elif n != span:
-            raise Bad(f"a batch of {n} rows covers {span} offsets")
+            raise Malformed(f"a batch of {n} rows covers {span} offsets")
         received = self.received()
         if received and (min(received), max(received)) != (self.header.min_us, self.header.max_us):
-            raise Bad("the times in a header are not those of its rows")
+            raise Malformed("the times in a header are not those of its rows")

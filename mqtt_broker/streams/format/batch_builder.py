@@ -1,8 +1,8 @@
-"""A batch that is being filled: runs of messages go in, columns come out.
+"""Fill a batch: runs of messages go in, columns come out.
 
-A run is what a publisher sent in one burst to one topic, and costs the same however long it is;
-each payload costs an entry in a list. Columns are made once, when the batch is written, by loops
-that run in C: about 0.04 us a message in runs of fifty, 0.5 us one by one.
+A run is the messages that a publisher sent in one burst to one topic, and costs the same however
+long it is; each payload costs an entry in a list. Columns are made once, when the batch is written,
+by loops that run in C: about 0.04 us a message in runs of fifty, 0.5 us one by one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final, NamedTuple
 
 from mqtt_broker.streams.format.batch import NEVER, NULL, Column, encode
 
-# A batch that has reached either is full; readers hold one or two in memory.
+# A batch with as much of either is full; readers hold one or two in memory.
 ROWS_MAX: Final = 16_384
 BYTES_MAX: Final = 4 << 20
-ROW_BYTES: Final = 32  # what a row needs beside its texts, about
-RUN_BYTES: Final = 256  # what a run of frames holds beside them, about
+ROW_BYTES: Final = 32  # that a row takes beside its texts, about
+RUN_BYTES: Final = 256  # that a run of frames takes beside them, about
 _TIME: Final = struct.Struct("<q")
 _FLAGS: Final = [bytes([number]) for number in range(256)]
 _RUN_MIN: Final = 8  # rows, on average: shorter runs are packed row by row
-_RUN_CACHED_MAX: Final = 256  # of which 260 KB are kept
+_RUN_CACHED_MAX: Final = 256  # of multiplied rows that are kept: 260 KB
 _FRAMES_MAX: Final = 128  # taken apart at once
 _cached_numbers: Final[dict[int, tuple[int, int]]] = {}
 _COUNTING: Final = struct.pack(f"<{ROWS_MAX + 1}i", *range(ROWS_MAX + 1))
@@ -40,20 +40,20 @@ class Run(NamedTuple):
     properties: bytes
     flags: int
     received_us: int
-    payload_bytes: int = -1  # of each, when they are all equal
-    frame_bytes: int = 0  # not 0: the payloads are one piece, packets of that size as they came
-    head_bytes: int = 0  # and this much in front of each payload
+    payload_bytes: int = -1  # of each payload, when all are equal
+    frame_bytes: int = 0  # not 0: the payloads are one piece, packets of this size as they came
+    head_bytes: int = 0  # in front of each payload
 
 
 class BatchBuilder:
-    """Rows in the order in which they came."""
+    """Collects rows, in the order in which they came, for one batch."""
 
     __slots__ = ("_events", "_payloads", "_runs", "_sents", "count", "held_bytes", "size")
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
         self._payloads: list[bytes] = []
-        self._events: list[int] = []  # empty: no row has one; else one a row
+        self._events: list[int] = []  # one a row, or empty: no row has one
         self._sents: list[int] = []
         self.count = 0
         self.size = 0  # bytes of the batch, about
@@ -65,7 +65,7 @@ class BatchBuilder:
 
     @property
     def received_us(self) -> int:
-        """When the last row was received."""
+        """The time at which the last row was received."""
         return self._runs[-1].received_us
 
     def append_run(
@@ -77,10 +77,10 @@ class BatchBuilder:
         sents: Sequence[int] = (),
         held_bytes: int = -1,
     ) -> None:
-        """`size` is what it counts; times are one a payload, or none at all.
+        """Append a run; `size` is its share of the batch, times are one a payload or none at all.
 
-        Frames are one piece instead of many payloads, and are cut when the batch is written:
-        they hold less memory than they count.
+        Frames are one piece instead of many payloads, and are cut when the batch is written: they
+        hold less memory than their size.
         """
         if events or self._events:
             _extend(self._events, self.count, run.rows, events)
@@ -93,7 +93,7 @@ class BatchBuilder:
         self.held_bytes += held_bytes if held_bytes >= 0 else size
 
     def takes(self, other: BatchBuilder) -> bool:
-        """Whether another may be joined to it."""
+        """Tell whether another builder's rows fit into this batch."""
         return self.count + other.count <= ROWS_MAX and self.size + other.size <= BYTES_MAX
 
     def join(self, other: BatchBuilder) -> None:
@@ -108,11 +108,11 @@ class BatchBuilder:
         self.held_bytes += other.held_bytes
 
     def encode(self, seed: int, base: int, *, stands_alone: bool = False) -> list[bytes]:
-        """The batch, its rows at `base` and on: the header, and what stands behind it."""
+        """Encode the rows at `base` and on; return the header and the parts behind it."""
         return self._encode(seed, base, self.count, None, stands_alone=stands_alone)
 
     def encode_sparse(self, seed: int, base: int, offsets: Sequence[int], end: int) -> list[bytes]:
-        """The batch that covers `base` to `end`, each row at its own offset; rows may be none."""
+        """Encode a batch that covers `base` to `end`, with each row, if any, at its own offset."""
         deltas = struct.pack(f"<{len(offsets)}I", *[offset - base for offset in offsets])
         return self._encode(seed, base, end - base, deltas)
 
@@ -160,12 +160,12 @@ class BatchBuilder:
 
 @lru_cache(maxsize=256)
 def _frames(count: int, head_bytes: int, payload_bytes: int) -> struct.Struct:
-    """What takes so many payloads out of their frames at once: 15 ns each, by slices 60."""
+    """Return a Struct that cuts so many payloads from their frames: 15 ns each; slices take 60."""
     return struct.Struct(f"{head_bytes}x{payload_bytes}s" * count)
 
 
 def _cut(runs: list[Run], pieces: list[bytes]) -> list[bytes]:
-    """The payloads of runs, of which some are frames still."""
+    """Return the payloads of runs, some of which are still frames."""
     payloads: list[bytes] = []
     at = 0
     for run in runs:
@@ -184,7 +184,7 @@ def _cut(runs: list[Run], pieces: list[bytes]) -> list[bytes]:
 
 
 def _extend(times: list[int], rows: int, count: int, more: Sequence[int]) -> None:
-    """Add the times of `count` rows to those of `rows` rows; none stands for no time each."""
+    """Append the times of `count` rows to those of `rows` rows; an empty list means no times."""
     if not times:
         times += repeat(NULL, rows)
     times += more or repeat(NULL, count)
@@ -199,13 +199,13 @@ def _spread(values: Iterable[int], counts: Sequence[int]) -> Iterable[int]:
 
 
 def _column(cells: Sequence[bytes], counts: Sequence[int]) -> Column:
-    """Offsets and blob of cells; with counts, of each so many."""
+    """Return offsets and blob of cells; with counts, each cell stands in so many rows."""
     blob = b"".join(map(mul, cells, counts)) if counts else b"".join(cells)
     return Column(_offsets(list(map(len, cells)), counts), blob)
 
 
 def _offsets(lengths: Sequence[int], counts: Sequence[int]) -> bytes:
-    """Where cells of these lengths begin and the last ends; with counts, of each so many."""
+    """Return the offsets of cells of these lengths; with counts, each in so many rows."""
     count = sum(counts) if counts else len(lengths)
     first = lengths[0] if lengths else 0
     if lengths.count(first) == len(lengths):
@@ -217,7 +217,7 @@ def _offsets(lengths: Sequence[int], counts: Sequence[int]) -> bytes:
 
 
 def _run_steps(lengths: Sequence[int], counts: Sequence[int]) -> bytes:
-    """The offsets of runs of cells, each run of one size: multiplied as in `_steps`, and moved.
+    """Return the offsets of runs of cells of one size each: multiplied as in `_steps`, and moved.
 
     5 ns a row in runs of a hundred, where packing costs 18.
     """
@@ -231,7 +231,7 @@ def _run_steps(lengths: Sequence[int], counts: Sequence[int]) -> bytes:
 
 
 def _numbers(count: int) -> tuple[int, int]:
-    """The rows 1, 2, 3, ... and 1, 1, 1, ... as one number each."""
+    """Return the rows 1, 2, 3, ... and 1, 1, 1, ... as one number each."""
     found = _cached_numbers.get(count)
     if found is None:
         counting = int.from_bytes(array("i", range(1, count + 1)).tobytes(), "little")
@@ -242,9 +242,9 @@ def _numbers(count: int) -> tuple[int, int]:
 
 
 def _steps(count: int, size: int) -> bytes:
-    """The offsets of cells of one size, which most are: 0, size, 2 * size and so on.
+    """Return the offsets of cells of one size, which most are: 0, size, 2 * size and so on.
 
-    All of them by one multiplication of the row 0, 1, 2, ... taken as a number: nothing is
+    One multiplication of the row 0, 1, 2, ..., taken as a number, makes all of them: nothing is
     carried from one to the next, since the last is below 2**31. 4 ns a row; packed, 13.
     """
     if not size:

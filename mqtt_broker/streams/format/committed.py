@@ -1,13 +1,13 @@
-"""How far readers may read: one small file a stream, overwritten in place with every commit.
+"""Keep the ends that readers may read to: a small file a stream, overwritten with each commit.
 
 The line is a crc32 in hex and offsets as JSON, filled up with blanks to a length that never
-changes, so that one write is the whole of it. A reader that meets a write half way sees a
-checksum that does not match, and looks again. Weighed: a new file renamed over the old one,
-which cost 155 us a commit on ext4 (it starts writing the new one out) against 3, and needs room
-on a full disk.
+changes, so that one write is the whole of it. A reader that meets a write half way sees a checksum
+that does not match, and looks again. The alternative is a new file renamed over the old one, which
+costs 155 us a commit on ext4 (it starts writing the new one out) against 3, and needs room on a
+full disk.
 
-It is not waited for: the journal knows the ends, and the file is made anew at the start. It
-says so when its stream is deleted, for readers that still have it open.
+Nobody waits for it to be on disk: the journal knows the ends, and the file is written anew at the
+start. When its stream is deleted the file says so, for readers that still have it open.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def encode(text: str, size: int) -> bytes:
 
 
 class Writer:
+    """Overwrites the file of one stream."""
+
     def __init__(self, disk: Disk, path: Path, partitions: int) -> None:
         self._disk = disk
         self._file = disk.open(path)
@@ -55,7 +57,7 @@ class Writer:
 
 
 class Reader:
-    """Keeps the file open: looking again costs a microsecond while nothing is new."""
+    """Keeps the file open: reading it again costs a microsecond while nothing has changed."""
 
     def __init__(self, path: Path, stream: str, epoch: str, partitions: int) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -71,7 +73,7 @@ class Reader:
             self._file = -1
 
     def read(self) -> tuple[int, ...]:
-        """The committed ends; UnreadableFile: it is damaged."""
+        """Return the committed ends; UnreadableFile: the file is damaged."""
         for _ in range(_TRIES):
             line = os.pread(self._file, _size(self._partitions) + 1, 0)
             if line == self._last:
@@ -90,7 +92,7 @@ class Reader:
 
 
 def peek(path: Path) -> Offsets | None:
-    """What the file says of whatever stream; None: nothing that can be trusted."""
+    """Return the offsets in the file, of whatever stream; None: they cannot be trusted."""
     try:
         line = path.read_bytes()
         if line[:9] != b"%08x " % zlib.crc32(line[9:-1]):

@@ -1,7 +1,7 @@
-"""The calls that change the disk, each once: what tests make fail, and what costs time.
+"""Change files: the one place with the calls that tests make fail, and that cost time.
 
-What is promised rests on three of them: `sync` (the bytes of a file), `replace` (a small file
-that is the old or the new one, whole, after any crash) and `sync_directory` (names).
+Durability rests on three of them: `sync` (the bytes of a file), `replace` (a small file
+that is the old or the new one after any crash) and `sync_directory` (names).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _VECTOR_MAX: Final = 512  # buffers in one call; Linux takes 1,024
 
 
 class Disk:
-    """The real one."""
+    """The calls of the operating system; tests replace them to make them fail."""
 
     def open(self, path: Path) -> int:
-        """A file to write to, new or as it is."""
+        """Open a file for writing, a new or an existing one."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, file: int, buffers: Sequence[bytes], position: int) -> int:
-        """All of them from there on, in one call where the system takes them; the end."""
+        """Write all buffers from this position on, in as few calls as possible; return the end."""
         waiting: list[bytes | memoryview] = list(buffers)
         while waiting:
             written = self.write_some(file, waiting[:_VECTOR_MAX], position)
@@ -46,7 +46,7 @@ class Disk:
         os.fdatasync(file)
 
     def forget(self, path: Path, position: int, length: int) -> None:
-        """The system need not keep this part in its memory, once it is on disk."""
+        """Tell the system that it need not cache this part of a file, once it is on disk."""
         if hasattr(os, "posix_fadvise"):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -74,14 +74,14 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def make_directories(self, path: Path) -> None:
-        """Make it, and what is missing above it, each with its name on disk."""
+        """Make a directory and its missing parents, each with its name on disk."""
         missing = [one for one in (path, *path.parents) if not one.exists()]
         for one in reversed(missing):
             self.make_directory(one)
             self.sync_directory(one.parent)
 
     def remove_directory(self, path: Path) -> None:
-        """It and the files in it; whoever has one open reads on."""
+        """Remove a directory and the files in it; a process that has one open reads on."""
         for entry in path.iterdir():
             if entry.is_dir():
                 self.remove_directory(entry)
@@ -90,7 +90,7 @@ class Disk:
         path.rmdir()
 
     def replace(self, path: Path, data: bytes) -> None:
-        """A small file: made aside, and put in place when it is on disk."""
+        """Write a small file aside, and put it in place when it is on disk."""
         aside = path.with_name(path.name + ".new")
         self.remove(aside)
         file = self.open(aside)
@@ -104,7 +104,7 @@ class Disk:
 
 
 class Lock:
-    """One process that writes. The system gives it back when that ends, however it ends."""
+    """Lets one process write. The system releases it when that process ends, however it ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -1,21 +1,21 @@
-"""What can be wrong with a stream: one small tree, each with its facts as fields, one line each.
+"""The errors of streams: one small tree; each has its facts as fields, and a text of one line.
 
 StreamError
-+-- Invalid             a setting, a name or an offset that cannot be what is meant
-|   +-- UnreadableFile  a file beside the segments that says nothing one can go by
++-- Invalid             a setting, a name or an offset that cannot be right
+|   +-- UnreadableFile  a file beside the segments that cannot be read
 +-- Locked              another process writes here
 +-- UnknownStream       no such stream
 +-- StreamGone          it was deleted while it was read
 +-- UnknownPartition    no such partition
-+-- WrongEpoch          offsets of another life of a stream of this name
-+-- OffsetGone          retention has removed what begins here
++-- WrongEpoch          offsets of an earlier stream of this name
++-- OffsetGone          retention has removed the records at this offset
 +-- OffsetAhead         an offset that is not written yet
 +-- EndBeforeStart      a range that ends before it begins
-+-- Damaged             what is on disk is not what was written
-    +-- CorruptBatch    bytes that are no batch, or do not match their checksum
-    +-- MissingSegment  a file is not there
-    +-- LostTail        the log ends before what was promised
-    +-- JournalBehind   the log has more sealed than the journal knows of
++-- Damaged             data on disk is not what was written
+    +-- CorruptBatch    bytes that are not a batch, or fail their checksum
+    +-- MissingSegment  a segment file is missing
+    +-- LostTail        the log ends before the end that was promised
+    +-- JournalBehind   the log has more sealed records than the journal knows
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Invalid(StreamError):
 
 
 class UnreadableFile(Invalid):
-    """What it says is not what anybody asked for, but what stands on the disk."""
+    """A file beside the segments is damaged, or was written by a newer program."""
 
 
 class Locked(StreamError):
@@ -128,7 +128,10 @@ class EndBeforeStart(StreamError):
 
 
 class Damaged(StreamError):
-    """`offset` is the first that is concerned, `until` the first that is not, -1: unknown."""
+    """Data on disk is not what was written.
+
+    `offset` is the first offset concerned, `until` the first behind the damage, -1: unknown.
+    """
 
     def __init__(self, stream: str, partition: int, offset: int, until: int, why: str) -> None:
         span = f"offsets {offset} to {until - 1}" if until >= 0 else f"offset {offset} on"

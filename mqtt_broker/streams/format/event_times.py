@@ -1,13 +1,13 @@
-"""When the device says it was: a user property, or a place in a JSON payload.
+"""Read the time that a device gives: from a user property, or from a JSON payload.
 
     property:NAME            the first user property of that name
     json:$.a.b[0]            a member, a member of that, its first element; $['a b'] for odd names
     json:$.ts ms             with a unit: s, ms, us, ns or iso
 
 Without a unit a text is taken for a number or ISO 8601, and a number for seconds, milli-,
-micro- or nanoseconds of Unix time by its size, which is right from 1973 to 5138. What is not
-there, is no time, or lies outside the years 1970 to 9999 is no time: `NULL`. Nothing a device
-sends makes this fail, and what is longer than `JSON_BYTES_MAX` is not looked into.
+micro- or nanoseconds of Unix time by its size, which is right from 1973 to 5138. A value that is
+missing, is not a time, or lies outside the years 1970 to 9999 is `NULL`. No payload makes this
+fail, and a payload longer than `JSON_BYTES_MAX` is not parsed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parse_path(key: str, text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TimeRule:
-    """Where a time is: under a name among user properties, or at a path."""
+    """The place of a time: a name among user properties, or a path in a JSON payload."""
 
     name: str
     path: Path
@@ -72,10 +72,10 @@ class TimeRule:
         raise Invalid(key, f"{text!r} is neither property:NAME nor json:$.path")
 
     def read(self, value: object) -> int:
-        """Microseconds of Unix time, or NULL."""
+        """Return microseconds of Unix time, or NULL."""
         if isinstance(value, str):
             value = value.strip()
-            is_digits = value.isascii() and value.isdigit()  # some of which are ISO 8601, too
+            is_digits = value.isascii() and value.isdigit()  # some numbers are ISO 8601, too
             if self.unit == "iso" or (not self.unit and not is_digits):
                 found = parse_time(value)
                 if found is not None:
@@ -94,15 +94,15 @@ def _microseconds(value: float, unit: str) -> int:
         return NULL
     if not unit:
         unit = "s" if value < 1e11 else "ms" if value < 1e14 else "us" if value < 1e17 else "ns"
-    if isinstance(value, int):  # exact: a float has no nanoseconds of today
+    if isinstance(value, int):  # exact: a float is too short for nanoseconds of today
         found = value // 1000 if unit == "ns" else value * int(_UNITS[unit])
     else:
         found = round(value * _UNITS[unit])
     return found if found < TIME_US_MAX else NULL
 
 
-class Times:
-    """The rules of one stream: event time, send time, either or none."""
+class EventTimes:
+    """The rules of one stream: for event time, send time, either or none."""
 
     __slots__ = ("_event", "_sent", "is_wanted")
 
@@ -112,7 +112,7 @@ class Times:
         self.is_wanted = bool(event_time or sent_time)
 
     def find(self, payloads: Sequence[bytes], user: User) -> tuple[list[int], list[int]]:
-        """(event times, send times), one a payload or none at all."""
+        """Return (event times, send times), each with one a payload, or empty."""
         event, sent = self._event, self._sent
         trees: list[Any] = []
         if (event and event.path) or (sent and sent.path):

@@ -1,12 +1,12 @@
-"""What files are called.
+"""Names of the files of a log.
 
     <root>/lock                                 held by the process that writes
-    <root>/<stream>/stream.json                 what the stream is: see `settings`
+    <root>/<stream>/stream.json                 the settings: see `stream_settings`
     <root>/<stream>/committed                   the ends that readers may read to: see `committed`
-    <root>/<stream>/p<k>/catalog                the sealed segments: see `catalog`
+    <root>/<stream>/p<k>/catalog                the sealed segments: see `segment_catalog`
     <root>/<stream>/p<k>/<base:020d>.seg        batches from offset `base` on
     <root>/<stream>/p<k>/<base:020d>.<n>.seg    the same, compacted for the n-th time
-    <root>/<stream>/p<k>/<segment>.idx          places in it: see `index`
+    <root>/<stream>/p<k>/<segment>.idx          places in it: see `segment_index`
 
 Names that end in `.new` were being made when a process died, and are removed at the next start.
 """
@@ -52,6 +52,6 @@ def index(segment_path: Path) -> Path:
 
 
 def parse_segment(name: str) -> tuple[int, int] | None:
-    """(base, generation), or None for another file."""
+    """Return (base, generation) of a segment's name; None: it is another file."""
     found = _SEGMENT.fullmatch(name)
     return (int(found[1]), int(found[2] or 0)) if found else None

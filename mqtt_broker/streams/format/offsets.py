@@ -1,8 +1,8 @@
-"""Where readers are: `{"epoch": "...", "p0": 17, "p1": 4}`, and the words people use for it.
+"""Positions in a stream: `{"epoch": "...", "p0": 17, "p1": 4}`, and the words people use for them.
 
-An offset is that of the next message, so the offsets of an end are the first that are not
-there. The epoch says which life of a stream is meant: one that is deleted and made again counts
-from 0, and offsets of the old one would silently be taken for those of the new one.
+An offset is that of the next message, so an end is the first offset that does not exist yet. The
+epoch tells streams of one name apart: one that is deleted and made again counts from 0, and
+offsets of the old one would silently be taken for those of the new one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Offsets:
     ends: tuple[int, ...]  # a partition each
 
     def text(self) -> str:
-        """JSON, its keys sorted: equal offsets are equal texts."""
+        """Return JSON with sorted keys: equal offsets are equal texts."""
         return json.dumps(
             {"epoch": self.epoch, **{f"p{n}": end for n, end in enumerate(self.ends)}},
             sort_keys=True,
@@ -47,7 +47,7 @@ class Offsets:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """What `text` made, of whatever stream it is."""
+        """Parse a text that `text` made, of whatever stream."""
         try:
             found = json.loads(text)
             ends = tuple(int(found[f"p{number}"]) for number in range(len(found) - 1))
@@ -57,7 +57,7 @@ class Offsets:
 
 
 def parse(text: str, stream: str, epoch: str, partitions: int) -> Offsets:
-    """Offsets for a stream with this epoch: each partition's, and the epoch if it is said."""
+    """Parse the offsets of every partition of a stream, and the epoch if it is given."""
     try:
         found = json.loads(text) if len(text) <= TEXT_CHARS_MAX else None
     except (ValueError, RecursionError):
@@ -84,9 +84,9 @@ def parse(text: str, stream: str, epoch: str, partitions: int) -> Offsets:
 
 
 def parse_time(text: str) -> int | None:
-    """Microseconds of Unix time of an ISO 8601 time, UTC unless it says otherwise."""
+    """Parse an ISO 8601 time, UTC unless it has a zone, into microseconds of Unix time."""
     if text.isdigit() and len(text) != _DATE_DIGITS:
-        return None  # seconds or offsets, perhaps; Python would find a year in some of them
+        return None  # maybe seconds or an offset; Python would parse some of them as years
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -101,7 +101,7 @@ def parse_time(text: str) -> int | None:
 
 
 def check(stream: str, wanted: Offsets, earliest: Sequence[int], latest: Sequence[int]) -> None:
-    """Raises unless every partition can be read on from there."""
+    """Raise an error unless every partition can be read from its offset on."""
     for number, offset in enumerate(wanted.ends):
         if offset < earliest[number]:
             raise OffsetGone(stream, number, offset, earliest[number])

@@ -1,10 +1,10 @@
-"""How much of the log stays in the system's page cache: what was written last.
+"""Limit the part of the log that stays in the system's page cache to what was written last.
 
 A log that is written day and night fills the memory of its machine with pages that nobody reads
 again, and each new page costs: a container is charged for it, and a virtual machine has to get
-it from its host (0.2 us a message of 100 bytes on one such, 0.02 on pages used before). So what
-is older than the newest `bytes_max` is given back, and the next pages are the same again.
-Readers who are further behind read from the disk.
+it from its host (0.2 us a message of 100 bytes on one such, 0.02 on pages used before). So pages
+older than the newest `bytes_max` are released, and the next writes use them again. Readers that
+are further behind read from the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from mqtt_broker.streams.format.disk import Disk
 
 CACHE_BYTES: Final = 128 << 20
-CHUNK_BYTES: Final = 4 << 20  # given back in one call, about
+CHUNK_BYTES: Final = 4 << 20  # released in one call, about
 _PAGE: Final = 4096
 
 
@@ -32,16 +32,18 @@ class _Chunk:
         self.end = end
 
 
-class Recent:
+class PageCache:
+    """Keeps the newest bytes of the log in the system's cache, and lets the older ones go."""
+
     def __init__(self, disk: Disk, bytes_max: int = CACHE_BYTES) -> None:
         self._disk = disk
-        self.bytes_max = bytes_max  # 0: as the system likes
-        self._filling: dict[Path, _Chunk] = {}  # by directory: what is written to a partition
+        self.bytes_max = bytes_max  # 0: the system decides
+        self._filling: dict[Path, _Chunk] = {}  # by directory: the newest chunk of a partition
         self._chunks: deque[_Chunk] = deque()
         self._bytes = 0
 
     def add(self, path: Path, begin: int, end: int) -> None:
-        """This part of a segment was written."""
+        """Count a part of a segment that was written."""
         if not self.bytes_max:
             return
         chunk = self._filling.get(path.parent)
@@ -57,5 +59,5 @@ class Recent:
     def _forget(self, chunk: _Chunk) -> None:
         self._bytes -= chunk.end - chunk.begin
         begin = chunk.begin // _PAGE * _PAGE  # the page it shares with the chunk before it
-        with contextlib.suppress(OSError):  # it was removed, or is taken for what it is: advice
+        with contextlib.suppress(OSError):  # the file was removed; it is advice anyway
             self._disk.forget(chunk.path, begin, chunk.end - begin)

@@ -1,16 +1,16 @@
-"""Which partition a message goes to. Order holds within one, so what must stay in order shares it.
+"""Choose the partition of a message. Order holds within a partition.
 
     client          by client id: crc32 of it, modulo the number of partitions
     topic           by topic
     level:N         by the N-th level of the topic, counted from 1
     property:NAME   by the first user property of that name
-    round-robin     each its own turn: even, and without any order
+    round-robin     the partitions in turn: even, and without any order
     a.b.function    by a function of yours: it gets topic, client id, payload and the user
                     properties, and returns the number of a partition, or a text or bytes to go by
 
-What has no such level or property goes by its client id. A function that fails, or returns
-something else, makes its message go by client id too, and the failure is counted: a message is
-never lost to it. It is called for each message, on the broker's thread.
+A message without such a level or property goes by its client id. So does one for which the
+function fails or returns something else; the failure is counted, and no message is lost to it. The
+function is called for each message, on the broker's thread.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def load(text: str) -> Function:
     module, _, name = text.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # it is other people's code
+    except Exception as error:  # other people's code
         raise Invalid("partition_by", f"{text}: {type(error).__name__}: {error}") from None
     if not callable(found):
         raise Invalid("partition_by", f"{text} is no function")
@@ -59,7 +59,7 @@ def load(text: str) -> Function:
 
 
 class Partitioner:
-    """Deals runs of messages of one stream to its partitions."""
+    """Distributes the messages of one stream over its partitions."""
 
     __slots__ = ("_cached", "_function", "_kind", "_next", "_what", "failures", "partitions")
 
@@ -76,13 +76,13 @@ class Partitioner:
 
     @property
     def splits_runs(self) -> bool:
-        """Whether messages of one run may go to several partitions."""
+        """Tell whether messages of one run may go to several partitions."""
         return self.partitions > 1 and self._kind in ("round-robin", "function")
 
     def deal(
         self, topic: str, client_id: str, payloads: Sequence[bytes], user: User
     ) -> list[tuple[int, Sequence[bytes]]]:
-        """Partitions, and what of the run goes there, in its order."""
+        """Yield partitions, each with its part of the run, in order."""
         n = self.partitions
         if n == 1:
             return [(0, payloads)]
@@ -125,14 +125,14 @@ class Partitioner:
         for payload in payloads:
             try:
                 number = self._number(self._function(topic, client_id, payload, user))
-            except (Exception, SystemExit):  # it is other people's code: we go on without it
+            except (Exception, SystemExit):  # other people's code: go on without it
                 self.failures += 1
                 number = self._by(client_id)
             dealt.setdefault(number, []).append(payload)
         return list(dealt.items())
 
     def _number(self, key: object) -> int:
-        """Where what a function has returned belongs; TypeError, when that is nothing to go by."""
+        """Return the partition for a function's result; TypeError: it is not a valid one."""
         if isinstance(key, int):
             return int(key) % self.partitions
         if isinstance(key, str):

@@ -1,6 +1,6 @@
-"""Messages of a batch one by one, for those who need each: replay, tools.
+"""Read the messages of a batch one by one, for tools.
 
-A record costs about a microsecond; who can use columns takes those of the batch.
+A record costs about a microsecond; code that can use columns takes those of the batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 def records(batch: Batch) -> Iterator[Record]:
-    """Those that were asked for."""
+    """Yield the records of a batch that were asked for."""
     rows = batch.wanted()
     nulls = [NULL] * batch.count
     flags = batch.flags()
@@ -75,14 +75,14 @@ def records(batch: Batch) -> Iterator[Record]:
 
 
 def time_text(at_us: int) -> str | None:
-    """ISO 8601 in UTC, to the microsecond."""
+    """Format a time as ISO 8601 in UTC, to the microsecond."""
     if at_us == NULL:
         return None
     return (_EPOCH + timedelta(microseconds=at_us)).isoformat().replace("+00:00", "Z")
 
 
 def as_dict(record: Record, partition: int) -> dict[str, Any]:
-    """For JSON lines: names as people say them; a payload that is no text is base64."""
+    """Return a record for JSON lines; a payload that is not text is base64."""
     found: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,

@@ -1,7 +1,7 @@
-"""One segment read: walked batch by batch, searched by offset or time, and got over damage.
+"""Read one segment: walk it batch by batch, search it by offset or time, get past damage.
 
-A segment is a row of batches, each beginning where the one before it ends, in bytes and in
-offsets. Nothing here waits or writes, and nothing is believed that has no checksum.
+A segment is a sequence of batches, each of which begins where the one before it ends, in bytes
+and in offsets. Nothing here waits or writes, and nothing without a valid checksum is used.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.batch import (
     HEADER_BYTES,
     MAGIC,
-    Bad,
     Batch,
     Header,
+    Malformed,
     check_body,
     decode_header,
 )
 from mqtt_broker.streams.format.errors import CorruptBatch
-from mqtt_broker.streams.format.segment_index import Entry, Index
+from mqtt_broker.streams.format.segment_index import Index, IndexEntry
 
 WINDOW_BYTES: Final = 4 << 10  # read at once when walking headers
 _SEARCH_BYTES: Final = 1 << 20
 
 
-class Place(NamedTuple):
-    """Where a batch begins."""
+class BatchPosition(NamedTuple):
+    """The first offset of a batch, and its place in the file."""
 
     base: int
     position: int
 
 
-class Found(NamedTuple):
-    """A batch of a segment, or what stands in its place: `why`, and where it goes on."""
+class WalkItem(NamedTuple):
+    """A batch of a segment, or damage in its place: `why`, and where the walk goes on."""
 
     position: int
     base: int
     header: Header | None
     why: str
-    next: Place | None  # None: nothing whole follows
+    next: BatchPosition | None  # None: no whole batch follows
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """A partition: what its files need to be read, and what to call it."""
+class PartitionFiles:
+    """A partition: how to read its files, and its names for errors."""
 
     stream: str
     partition: int
@@ -58,17 +58,18 @@ class Where:
     def corrupt(
         self, offset: int, until: int, segment: str, position: int, why: str
     ) -> CorruptBatch:
-        """Damage in one of its files, as an error."""
+        """Return damage in one of its files as an error."""
         return CorruptBatch(self.stream, self.partition, offset, until, segment, position, why)
 
 
-def damage_of(where: Where, segment: str, item: Found) -> CorruptBatch:
+def damage_of(where: PartitionFiles, segment: str, item: WalkItem) -> CorruptBatch:
+    """Return the error of an item that is damaged."""
     until = item.next.base if item.next else -1
     return where.corrupt(item.base, until, segment, item.position, item.why)
 
 
 class Segment:
-    """An open file. Closing it is the caller's; what is removed meanwhile stays readable."""
+    """An open file. The caller closes it; a file that is removed meanwhile stays readable."""
 
     __slots__ = ("_at", "_file", "_window", "base", "path", "seed")
 
@@ -100,7 +101,7 @@ class Segment:
         return os.fstat(self._file).st_size
 
     def read(self, position: int, length: int) -> bytes:
-        """Fewer bytes at the end of the file only."""
+        """Read so many bytes; fewer only at the end of the file."""
         data = os.pread(self._file, length, position)
         while 0 < len(data) < length:
             more = os.pread(self._file, length - len(data), position + len(data))
@@ -110,11 +111,11 @@ class Segment:
         return data
 
     def forget(self) -> None:
-        """What was read ahead may have changed."""
+        """Drop what was read ahead: the file may have changed."""
         self._window = b""
 
     def header_at(self, position: int, base: int) -> Header | None:
-        """The header of the batch that begins there with offset `base`; None: the file ends."""
+        """Return the header of the batch with offset `base` at this place; None: the file ends."""
         if not 0 <= position - self._at <= len(self._window) - HEADER_BYTES:
             self._window = self.read(position, WINDOW_BYTES)
             self._at = position
@@ -122,31 +123,31 @@ class Segment:
                 return None
         header = decode_header(self._window, position - self._at, self.seed)
         if header.base != base:
-            raise Bad(f"a batch has offset {header.base} where {base} belongs")
+            raise Malformed(f"a batch has offset {header.base} where {base} belongs")
         return header
 
     def batch_at(self, position: int, header: Header) -> Batch:
-        """The whole batch, checked."""
+        """Read a whole batch and check it."""
         data = memoryview(self.read(position, header.length))
         if len(data) < header.length:
-            raise Bad("a batch is cut short")
+            raise Malformed("a batch is cut short")
         check_body(header, data)
         return Batch(header, data)
 
-    def checked_batch(self, where: Where, item: Found) -> Batch:
-        """The batch that a walk has found; CorruptBatch when its columns are not what they were."""
+    def checked_batch(self, where: PartitionFiles, item: WalkItem) -> Batch:
+        """Read the batch of a walk; CorruptBatch: its columns are damaged."""
         assert item.header is not None
         try:
             return self.batch_at(item.position, item.header)
-        except Bad as bad:
+        except Malformed as bad:
             raise damage_of(where, self.path.name, item._replace(why=str(bad))) from None
 
-    def walk(self, place: Place, *, is_whole: bool = False) -> Iterator[Found]:
-        """Batches from there on; with `is_whole` their bodies are checked too.
+    def walk(self, place: BatchPosition, *, is_whole: bool = False) -> Iterator[WalkItem]:
+        """Yield the batches from here on; with `is_whole` their bodies are checked too.
 
         Damage is one item, and the walk goes on behind it.
         """
-        at: Place | None = place
+        at: BatchPosition | None = place
         while at is not None:
             base, position = at
             header: Header | None = None
@@ -154,24 +155,24 @@ class Segment:
                 header = self.header_at(position, base)
                 if header is None:
                     return
-                at = Place(header.end, position + header.length)
+                at = BatchPosition(header.end, position + header.length)
                 if is_whole:
                     self.batch_at(position, header)
                 elif at.position > self.size:
-                    raise Bad("a batch is cut short")
-                yield Found(position, base, header, "", at)
-            except Bad as bad:
-                at = self.resume(place=Place(base, position), header=header)
-                yield Found(position, base, None, str(bad), at)
+                    raise Malformed("a batch is cut short")
+                yield WalkItem(position, base, header, "", at)
+            except Malformed as bad:
+                at = self.resume(place=BatchPosition(base, position), header=header)
+                yield WalkItem(position, base, None, str(bad), at)
 
-    def resume(self, place: Place, header: Header | None) -> Place | None:
-        """Where whole batches go on behind damage; None: nowhere in this file.
+    def resume(self, place: BatchPosition, header: Header | None) -> BatchPosition | None:
+        """Return where whole batches go on behind damage; None: nowhere in this file.
 
-        A header that is right says where its batch ends. Else the next one is looked for: it
-        lies on a multiple of 8 and has a checksum that only this partition's headers have.
+        A valid header says where its batch ends. Otherwise search for the next one: it lies on a
+        multiple of 8 and has a checksum that only this partition's headers have.
         """
         if header is not None:
-            after = Place(header.end, place.position + header.length)
+            after = BatchPosition(header.end, place.position + header.length)
             return after if after.position <= self.size else None
         position = place.position + 8
         while True:
@@ -182,31 +183,31 @@ class Segment:
             while 0 <= at <= len(data) - HEADER_BYTES:
                 if not at % 8 and self._is_after(data, at, place.base):
                     found = decode_header(data, at, self.seed)
-                    return Place(found.base, position + at)
+                    return BatchPosition(found.base, position + at)
                 at = data.find(MAGIC, at + 1)
             position += len(data) - HEADER_BYTES + 8 & ~7
 
     def _is_after(self, data: bytes, at: int, base: int) -> bool:
         try:
             return decode_header(data, at, self.seed).base >= base
-        except Bad:
+        except Malformed:
             return False
 
-    def find_offset(self, offset: int) -> Place:
-        """A batch at or before this offset, near it: the walk to it is short."""
+    def find_offset(self, offset: int) -> BatchPosition:
+        """Return a batch at or shortly before this offset: the walk to it is short."""
         entry = Index.read(file_names.index(self.path), self.seed).at_offset(offset)
         return self._place(entry)
 
-    def find_time(self, at_us: int) -> Place:
-        """A batch with nothing before it in this segment that was received then or later."""
+    def find_time(self, at_us: int) -> BatchPosition:
+        """Return a batch before which nothing was received at this time or later."""
         entry = Index.read(file_names.index(self.path), self.seed).at_time(at_us)
         return self._place(entry)
 
-    def _place(self, entry: Entry | None) -> Place:
+    def _place(self, entry: IndexEntry | None) -> BatchPosition:
         if entry is not None:
             try:
                 if self.header_at(entry.position, entry.base) is not None:
-                    return Place(entry.base, entry.position)
-            except Bad:
+                    return BatchPosition(entry.base, entry.position)
+            except Malformed:
                 pass  # the index is of another file: begin at the beginning
-        return Place(self.base, 0)
+        return BatchPosition(self.base, 0)

@@ -1,16 +1,16 @@
-"""The sealed segments of a partition: what is in which file, without opening any of them.
+"""List the sealed segments of a partition: which offsets and times are in which file.
 
-A catalog does not change: who seals, removes or compacts makes the next one, puts it on disk in
-one step, and only then takes it for its own. So a reader in another thread has a whole one in
-hand, and one in another process finds a whole one on disk. 10,000 segments are 480 KB and are
-read in a millisecond.
+A catalog is immutable: sealing, removing and compacting make the next one, put it on disk in one
+step, and only then use it. So a reader in another thread has a consistent one, and a reader in
+another process finds a consistent one on disk. 10,000 segments are 480 KB and are read in a
+millisecond.
 
 The file: "FMC1", crc32 of what follows (begun with the partition's seed), the number of
-segments (u32), 4 bytes of nothing, `next_base` (i64); then six columns i64: base, end, bytes,
+segments (u32), 4 zero bytes, `next_base` (i64); then six columns i64: base, end, bytes,
 min and max broker timestamp, generation.
 
-Segments lie in order. Between two may be a hole, whose offsets are lost; offsets from `next_base`
-on are in the file of that name, which is written to.
+Segments are in order. Between two there may be a hole, whose offsets are lost; offsets from
+`next_base` on are in the file of that name, which is written to.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqtt_broker.streams.format import file_names
-from mqtt_broker.streams.format.batch import NEVER, NULL, Bad
+from mqtt_broker.streams.format.batch import NEVER, NULL, Malformed
 
 _MAGIC: Final = b"FMC1"
 _HEAD: Final = struct.Struct("<4sIIxxxxq")
 _COLUMNS: Final = 6
 
 
-class Sealed(NamedTuple):
+class SealedSegment(NamedTuple):
+    """A file that is not written to any more."""
+
     base: int
     end: int
     size: int
@@ -44,30 +47,41 @@ class Sealed(NamedTuple):
 
 
 class Catalog:
+    """The sealed segments of one partition, in order. Immutable."""
+
     __slots__ = ("_columns", "_latest_us", "next_base")
 
     def __init__(self, columns: list[array[int]], next_base: int) -> None:
         self._columns = columns
         self.next_base = next_base
-        # The latest time of each segment and all before it rises, whatever clocks did.
+        # The latest time of each segment and all before it never falls, whatever clocks did.
         self._latest_us = array("q", accumulate(columns[4], max))
 
     @classmethod
-    def of(cls, segments: list[Sealed], next_base: int) -> Catalog:
+    def of(cls, segments: list[SealedSegment], next_base: int) -> Catalog:
         columns = zip(*segments, strict=True) if segments else [()] * _COLUMNS
         return cls([array("q", column) for column in columns], next_base)
 
     @classmethod
+    def read(cls, directory: Path, seed: int) -> Catalog | None:
+        """Read the catalog of a partition; None: there is none. Raises Malformed."""
+        try:
+            data = (directory / file_names.CATALOG).read_bytes()
+        except FileNotFoundError:
+            return None
+        return cls.decode(data, seed)
+
+    @classmethod
     def decode(cls, data: bytes, seed: int) -> Catalog:
         if len(data) < _HEAD.size:
-            raise Bad("it is cut short")
+            raise Malformed("it is cut short")
         magic, crc, count, next_base = _HEAD.unpack_from(data)
         if magic != _MAGIC:
-            raise Bad("it is no catalog")
+            raise Malformed("it is not a catalog")
         if zlib.crc32(data[8:], seed) != crc:
-            raise Bad("it does not match its checksum")
+            raise Malformed("it does not match its checksum")
         if len(data) != _HEAD.size + 8 * _COLUMNS * count:
-            raise Bad("its length is wrong")
+            raise Malformed("its length is wrong")
         columns = []
         for at in range(_HEAD.size, len(data), 8 * count or 1):
             column = array("q")
@@ -83,8 +97,8 @@ class Catalog:
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def __getitem__(self, at: int) -> Sealed:
-        return Sealed(*[column[at] for column in self._columns])
+    def __getitem__(self, at: int) -> SealedSegment:
+        return SealedSegment(*[column[at] for column in self._columns])
 
     @property
     def start(self) -> int:
@@ -93,7 +107,7 @@ class Catalog:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The bytes of all segments."""
         return sum(self._columns[2])
 
     @property
@@ -104,31 +118,32 @@ class Catalog:
     def max_us(self) -> int:
         return max(self._columns[4], default=NULL)
 
-    def segments(self) -> list[Sealed]:
-        return [Sealed(*fields) for fields in zip(*self._columns, strict=True)]
+    def segments(self) -> list[SealedSegment]:
+        return [SealedSegment(*fields) for fields in zip(*self._columns, strict=True)]
 
     def find(self, offset: int) -> int:
-        """The place of the last segment that begins at or before it; -1: none does."""
+        """Return the index of the last segment that begins at or before it; -1: none does."""
         return bisect_right(self._columns[0], offset) - 1
 
     def find_time(self, at_us: int) -> int:
-        """The place of the first segment with something received then or later; len: none."""
+        """Return the index of the first segment with a record of this time or later; len: none."""
         return bisect_left(self._latest_us, at_us)
 
     # The next catalog.
 
-    def sealed(self, segment: Sealed, next_base: int) -> Catalog:
+    def sealed(self, segment: SealedSegment, next_base: int) -> Catalog:
+        """Return the catalog with one more segment."""
         columns = [array("q", column) for column in self._columns]
         for column, value in zip(columns, segment, strict=True):
             column.append(value)
         return Catalog(columns, next_base)
 
     def without(self, count: int) -> Catalog:
-        """Without the first so many."""
+        """Return the catalog without the first so many segments."""
         return Catalog([column[count:] for column in self._columns], self.next_base)
 
-    def replaced(self, at: int, count: int, segment: Sealed) -> Catalog:
-        """One in the place of so many."""
+    def replaced(self, at: int, count: int, segment: SealedSegment) -> Catalog:
+        """Return the catalog with one segment in the place of so many."""
         columns = [array("q", column) for column in self._columns]
         for column, value in zip(columns, segment, strict=True):
             column[at : at + count] = array("q", (value,))

@@ -1,11 +1,10 @@
-"""Places in a segment: about every 64 KB a batch, by its offset and by what came before.
+"""Index a segment: about every 64 KB the place of a batch, by its offset and the times before it.
 
 An entry is 24 bytes: the batch's base offset (i64), the latest time received before it in this
 segment (i64), its place (u32, in units of 8 bytes) and a crc32 of these, begun with the
 partition's seed. The index is a hint: it is written beside the segment, and nobody waits for it
-until that is sealed. An entry that does not match its checksum ends the search, and who follows
-one looks whether a batch of that offset begins there; else the segment is walked from its
-beginning.
+until that is sealed. An entry that fails its checksum ends the search, and whether a batch of that
+offset begins at an entry's place is checked; otherwise the segment is walked from its beginning.
 """
 
 from __future__ import annotations
@@ -23,20 +22,22 @@ ENTRY_BYTES: Final = 24
 _ENTRY: Final = struct.Struct("<qqII")
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
+    """The place of a batch, and the latest time received before it."""
+
     base: int
     before_us: int
     position: int
 
 
-def encode(entry: Entry, seed: int) -> bytes:
+def encode(entry: IndexEntry, seed: int) -> bytes:
     place = entry.position // 8
     data = _ENTRY.pack(entry.base, entry.before_us, place, 0)
     return _ENTRY.pack(entry.base, entry.before_us, place, zlib.crc32(data, seed))
 
 
 class Index:
-    """What a file has, read once; without the file it is empty."""
+    """The entries of a file, read once; a missing file is an empty index."""
 
     __slots__ = ("_count", "_data", "_seed")
 
@@ -55,23 +56,25 @@ class Index:
     def __len__(self) -> int:
         return self._count
 
-    def entry(self, at: int) -> Entry | None:
+    def entry(self, at: int) -> IndexEntry | None:
         base, before_us, place, crc = _ENTRY.unpack_from(self._data, at * ENTRY_BYTES)
-        if encode(Entry(base, before_us, place * 8), self._seed)[-4:] != struct.pack("<I", crc):
+        if encode(IndexEntry(base, before_us, place * 8), self._seed)[-4:] != struct.pack(
+            "<I", crc
+        ):
             return None
-        return Entry(base, before_us, place * 8)
+        return IndexEntry(base, before_us, place * 8)
 
-    def at_offset(self, offset: int) -> Entry | None:
-        """The last place at or before this offset."""
+    def at_offset(self, offset: int) -> IndexEntry | None:
+        """Return the last entry at or before this offset."""
         return self._last(lambda entry: entry.base <= offset)
 
-    def at_time(self, at_us: int) -> Entry | None:
-        """The last place with nothing before it that was received then or later."""
+    def at_time(self, at_us: int) -> IndexEntry | None:
+        """Return the last entry before which nothing was received at this time or later."""
         return self._last(lambda entry: entry.before_us < at_us)
 
-    def _last(self, holds: Callable[[Entry], bool]) -> Entry | None:
+    def _last(self, holds: Callable[[IndexEntry], bool]) -> IndexEntry | None:
         low, high = 0, self._count
-        found: Entry | None = None
+        found: IndexEntry | None = None
         while low < high:
             middle = (low + high) // 2
             entry = self.entry(middle)
@@ -85,7 +88,7 @@ class Index:
         return found
 
 
-class Marks:
+class IndexBuilder:
     """Decides which batches of a segment get an entry, while it is written or walked."""
 
     __slots__ = ("_latest_us", "_marked", "_seed")
@@ -96,10 +99,10 @@ class Marks:
         self._latest_us = NULL
 
     def add(self, base: int, max_us: int, position: int) -> bytes:
-        """The entry of the next batch, or nothing."""
+        """Return the entry of the next batch, or nothing."""
         before_us = self._latest_us
         self._latest_us = max(before_us, max_us)
         if position - self._marked < STEP_BYTES:
             return b""
         self._marked = position
-        return encode(Entry(base, before_us, position), self._seed)
+        return encode(IndexEntry(base, before_us, position), self._seed)

@@ -1,8 +1,8 @@
-"""What a stream is, as people say it and as `stream.json` keeps it.
+"""The settings of a stream, as people write them and as `stream.json` keeps them.
 
-Name, number of partitions and epoch never change: offsets would lose their meaning. Where
-messages go may change, and then order holds from there on. The schema is kept for those who
-read, and means nothing here.
+Name, number of partitions and epoch never change: offsets would lose their meaning. The choice of
+partition may change, and then order holds from there on. The schema is kept for readers; it is
+not used here.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class StreamSettings:
     """Name, filter, partitions and retention of a stream, checked."""
 
     name: str
-    filter: str = ""  # the topics whose messages a broker puts here; empty: it puts none
+    filter: str = ""  # topics that a broker writes to it; empty: none
     partitions: int = 1
-    partition_by: str = "client"  # see `partitioners`
-    retain_s: int = 0  # whole segments go when all in them is older; 0: never
+    partition_by: str = "client"  # see `partitioning`
+    retain_s: int = 0  # segments are removed when all in them is older; 0: never
     max_bytes: int = 0  # of all partitions together; 0: no limit
-    compact: bool = False  # keep the last message a topic
-    tombstone_s: int = _DAY_S  # how long an empty payload still says that a topic is gone
+    compact: bool = False  # keep only the last message of each topic
+    tombstone_s: int = _DAY_S  # that an empty payload is kept after its topic is gone
     segment_bytes: int = 128 << 20
-    segment_s: int = _DAY_S  # a segment is sealed when it is full, or so old
-    event_time: str = ""  # where the device says when it was; see `times`
+    segment_s: int = _DAY_S  # a segment is sealed at this size, or this age
+    event_time: str = ""  # where a message has its times; see `event_times`
     sent_time: str = ""
     schema: Mapping[str, Any] | None = None
     epoch: str = ""  # given at creation
@@ -76,7 +76,7 @@ class StreamSettings:
             raise Invalid("filter", f"{self.filter!r}: nothing is published there")
 
     def changed(self, **changes: Any) -> StreamSettings:
-        """With other settings; what never changes may be repeated."""
+        """Return the settings with changes; those that are fixed may be repeated."""
         known = {field.name for field in fields(self)}
         for key, value in changes.items():
             if key not in known:
@@ -126,7 +126,7 @@ class StreamSettings:
 
 
 def _check_text(key: str, text: str) -> None:
-    """JSON can say half of a surrogate pair: no topic has it, and no database takes it."""
+    """Refuse unpaired surrogates: JSON allows them, topics and databases do not."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -142,12 +142,12 @@ _QUANTITY: Final = re.compile(r"(\d{1,15}) ?([A-Za-z]*)")
 
 
 def parse_duration(key: str, text: str) -> int:
-    """Seconds of `90`, `5m`, `2h`, `7d`."""
+    """Parse `90`, `5m`, `2h` or `7d` into seconds."""
     return _parse_quantity(key, text, _DURATIONS, "a duration like 90s, 5m, 2h or 7d")
 
 
 def parse_bytes(key: str, text: str) -> int:
-    """Bytes of `512`, `10GB`, `64MiB`."""
+    """Parse `512`, `10GB` or `64MiB` into bytes."""
     return _parse_quantity(key, text, _SIZES, "a size like 512, 10GB or 64MiB")
 
 

@@ -31,15 +31,14 @@ from mqtt_broker.streams.format.batch import (
     IS_SPARSE,
     NEVER,
     NULL,
-    Bad,
     Batch,
     Header,
+    Malformed,
     check_body,
     split,
 )
 from mqtt_broker.streams.format.errors import Damaged
-from mqtt_broker.streams.format.offsets import Offsets, check_range
-from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.segment import PartitionFiles
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 
@@ -115,7 +114,7 @@ def record_batches(
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """What is committed from offset `start` on and before `until`, in order."""
-    scan = _Scan(source.partition(partition).where, on_damage, rows)
+    scan = _Scan(source.partition(partition).files, on_damage, rows)
     with Reader(source, partition, start, until, on_damage) as reader:
         while (extent := reader.extent(_EXTENT_BYTES)) is not None:
             view = memoryview(pa.allocate_buffer(extent.length)).cast("B")
@@ -125,21 +124,9 @@ def record_batches(
     yield from scan.rest()
 
 
-def export(
-    source: Source,
-    start: Offsets,
-    end: Offsets,
-    on_damage: Callable[[Damaged], None] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """What lies between two offsets, partition by partition."""
-    check_range(source.name, start, end)
-    for number, (offset, until) in enumerate(zip(start.ends, end.ends, strict=True)):
-        yield from record_batches(source, number, offset, until, on_damage=on_damage)
-
-
 def decode(
     data: bytes,
-    where: Where,
+    where: PartitionFiles,
     start: int,
     until: int = NEVER,
     *,
@@ -153,7 +140,7 @@ def decode(
     view = memoryview(data)
     try:
         headers = split(view, where.seed)
-    except Bad as bad:
+    except Malformed as bad:
         raise where.corrupt(start, -1, _ELSEWHERE, 0, str(bad)) from None
     scan = _Scan(where, on_damage, rows)
     yield from scan.add(_Run(view, headers, _ELSEWHERE, 0, start, until))
@@ -164,9 +151,9 @@ class _Scan:
     """Takes batches, and gives RecordBatches of about so many rows."""
 
     def __init__(
-        self, where: Where, on_damage: Callable[[Damaged], None] | None, rows: int
+        self, where: PartitionFiles, on_damage: Callable[[Damaged], None] | None, rows: int
     ) -> None:
-        self._where = where
+        self._files = where
         self._on_damage = on_damage
         self._rows_max = rows
         self._waiting: list[_Piece] = []
@@ -198,7 +185,7 @@ class _Scan:
             try:
                 check_body(header, batch.data)
                 _check_bounds(batch)
-            except Bad as bad:
+            except Malformed as bad:
                 self._tell(batch, position, segment, str(bad))
             else:
                 whole = buffer.slice(at, header.length)
@@ -209,14 +196,14 @@ class _Scan:
             at += header.length
 
     def _joined(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
-        found = _joined(pieces, self._where.partition)
+        found = _joined(pieces, self._files.partition)
         try:
             for which in range(4):
                 _as_bytes(found.column(_TEXT_COLUMNS[which])).validate(full=True)
         except pa.ArrowInvalid:
             good = [piece for piece in pieces if self._is_good(piece)]
             if good:
-                yield _joined(good, self._where.partition)
+                yield _joined(good, self._files.partition)
         else:
             yield found
 
@@ -230,7 +217,7 @@ class _Scan:
         return True
 
     def _tell(self, batch: Batch, position: int, segment: str, why: str) -> None:
-        damage = self._where.corrupt(batch.base, batch.end, segment, position, why)
+        damage = self._files.corrupt(batch.base, batch.end, segment, position, why)
         if self._on_damage is None:
             raise damage
         self._on_damage(damage)
@@ -253,7 +240,7 @@ def _check_bounds(batch: Batch) -> None:
             _BOUND.unpack_from(batch.data, at + last_at),
         )
         if first[0] or last[0] != size:
-            raise Bad("the offsets of a batch are not in order")
+            raise Malformed("the offsets of a batch are not in order")
 
 
 def _piece(batch: Batch, buffer: Any, position: int, segment: str, first: int, last: int) -> _Piece:

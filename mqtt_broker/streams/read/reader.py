@@ -20,14 +20,14 @@ from typing import Final, NamedTuple, Self
 from mqtt_broker.streams.format.batch import (
     HEADER_BYTES,
     NEVER,
-    Bad,
     Batch,
     Header,
+    Malformed,
     check_body,
     decode_header,
 )
 from mqtt_broker.streams.format.errors import Damaged, EndBeforeStart, MissingSegment, OffsetAhead
-from mqtt_broker.streams.format.segment import Place, Segment
+from mqtt_broker.streams.format.segment import BatchPosition, Segment
 from mqtt_broker.streams.read.source import Location, Source
 
 READ_BYTES: Final = 1 << 20
@@ -64,7 +64,7 @@ class Reader:
         self._on_damage = on_damage
         self._segment: Segment | None = None
         self._location = Location("", 0, -1)
-        self._at = Place(0, 0)  # of the next batch
+        self._at = BatchPosition(0, 0)  # of the next batch
         end = source.end(partition)
         if offset > end:
             raise OffsetAhead(source.name, partition, offset, end)
@@ -150,10 +150,10 @@ class Reader:
                         break
                     data, at = memoryview(segment.read(position, header.length)), 0
                     if len(data) < header.length:
-                        raise Bad("a batch is cut short")
+                        raise Malformed("a batch is cut short")
                 batch = Batch(header, data[at : at + header.length])
                 check_body(header, batch.data)
-            except Bad as bad:
+            except Malformed as bad:
                 if not found:  # else what is good goes first
                     self._damage(segment, limit, header, str(bad))
                 break
@@ -163,7 +163,7 @@ class Reader:
             at += header.length
             position += header.length
             base = header.end
-            self._go(Place(base, position))
+            self._go(BatchPosition(base, position))
         return found
 
     def _pass(self, segment: Segment, limit: int, bytes_max: int) -> list[Header]:
@@ -182,8 +182,8 @@ class Reader:
                         self._at_end(segment, limit)
                     break
                 if position + header.length > size:
-                    raise Bad("a batch is cut short")
-            except Bad as bad:
+                    raise Malformed("a batch is cut short")
+            except Malformed as bad:
                 if not passed:
                     self._damage(segment, limit, header, str(bad))
                 break
@@ -191,16 +191,16 @@ class Reader:
             if passed and left < 0:
                 break
             passed.append(header)
-            self._go(Place(header.end, position + header.length))
+            self._go(BatchPosition(header.end, position + header.length))
         return passed
 
     def _decode(self, segment: Segment, data: memoryview, at: int, base: int) -> Header:
         header = decode_header(data, at, segment.seed)
         if header.base != base:
-            raise Bad(f"a batch has offset {header.base} where {base} belongs")
+            raise Malformed(f"a batch has offset {header.base} where {base} belongs")
         return header
 
-    def _go(self, place: Place) -> None:
+    def _go(self, place: BatchPosition) -> None:
         self._at = place
         self.offset = max(self.offset, place.base)
 
@@ -218,7 +218,7 @@ class Reader:
         self._segment = segment
         at = segment.find_offset(self.offset)
         for item in segment.walk(at):
-            at = Place(item.base, item.position)
+            at = BatchPosition(item.base, item.position)
             if item.next is None or item.next.base > self.offset:
                 break  # this one has it, or it is in damage from here on
             at = item.next
@@ -246,7 +246,7 @@ class Reader:
         until = place.base if place is not None else end
         first = max(self.offset, self._at.base)
         name, position = segment.path.name, self._at.position
-        self._tell(self._files.where.corrupt(first, until, name, position, why))
+        self._tell(self._files.files.corrupt(first, until, name, position, why))
         if place is not None:
             self._go(place)
         else:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from mqtt_broker.streams.format import committed, file_names
 from mqtt_broker.streams.format import offsets as offset_texts
-from mqtt_broker.streams.format.batch import Bad, seed_of
+from mqtt_broker.streams.format.batch import Malformed, seed_of
 from mqtt_broker.streams.format.errors import (
     Invalid,
     MissingSegment,
@@ -25,10 +25,9 @@ from mqtt_broker.streams.format.errors import (
     UnreadableFile,
 )
 from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, parse_time
-from mqtt_broker.streams.format.segment import Segment, Where
+from mqtt_broker.streams.format.segment import PartitionFiles, Segment
 from mqtt_broker.streams.format.segment_catalog import Catalog
 from mqtt_broker.streams.format.stream_settings import StreamSettings
-from mqtt_broker.streams.write.recovery import read_catalog
 
 
 def stream_names(root: Path) -> list[str]:
@@ -53,40 +52,40 @@ class Location(NamedTuple):
 
 
 class PartitionSource:
-    def __init__(self, where: Where) -> None:
-        self.where = where
+    def __init__(self, where: PartitionFiles) -> None:
+        self.files = where
         self.catalog = Catalog.of([], 0)
         self._known: tuple[int, int] = (0, 0)  # the file that was read last
         self.reload()
 
     def reload(self) -> None:
         """Read the catalog again, if it is another."""
-        path = self.where.directory / file_names.CATALOG
+        path = self.files.directory / file_names.CATALOG
         try:
             status = os.stat(path)
             known = (status.st_ino, status.st_mtime_ns)
             if known == self._known:
                 return
-            found = read_catalog(self.where)
+            found = Catalog.read(self.files.directory, self.files.seed)
         except FileNotFoundError:
             found = None
-        except Bad as bad:
+        except Malformed as bad:
             if not self._is_ours():
-                raise StreamGone(self.where.stream) from None
+                raise StreamGone(self.files.stream) from None
             raise UnreadableFile(str(path), str(bad)) from None
         if found is not None:
             self.catalog = found
             self._known = known
-        elif not self.where.directory.exists():
-            raise StreamGone(self.where.stream)
+        elif not self.files.directory.exists():
+            raise StreamGone(self.files.stream)
 
     def _is_ours(self) -> bool:
         """Whether what stands here now is still the stream that was opened."""
         try:
-            epoch = StreamSettings.read(self.where.directory.parent).epoch
+            epoch = StreamSettings.read(self.files.directory.parent).epoch
         except StreamError:
             return False
-        return seed_of(epoch, self.where.partition) == self.where.seed
+        return seed_of(epoch, self.files.partition) == self.files.seed
 
     @property
     def start(self) -> int:
@@ -96,7 +95,7 @@ class PartitionSource:
     def locate(self, offset: int) -> Location:
         """By the catalog as it is known; OffsetGone, MissingSegment."""
         catalog = self.catalog
-        where = self.where
+        where = self.files
         if offset < catalog.start:
             raise OffsetGone(where.stream, where.partition, offset, catalog.start)
         at = catalog.find(offset)
@@ -124,7 +123,7 @@ class PartitionSource:
 
     def _open(self, offset: int, committed: int) -> tuple[Location, Segment]:
         location = self.locate(offset)
-        where = self.where
+        where = self.files
         try:
             segment = Segment(where.directory / location.name, location.base, where.seed)
         except FileNotFoundError:
@@ -148,7 +147,7 @@ class PartitionSource:
                 if item.base >= committed:
                     break
                 if item.header is not None and item.header.max_us >= at_us:
-                    batch = segment.checked_batch(self.where, item)
+                    batch = segment.checked_batch(self.files, item)
                     return batch.offsets()[batch.row_since(at_us)]
         return committed
 
@@ -164,7 +163,7 @@ class Source:
         try:
             self.partitions = [
                 PartitionSource(
-                    Where(
+                    PartitionFiles(
                         self.name,
                         number,
                         directory / file_names.partition(number),

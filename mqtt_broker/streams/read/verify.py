@@ -14,14 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqtt_broker.streams.format import file_names
-from mqtt_broker.streams.format.batch import NEVER, NULL, Bad
+from mqtt_broker.streams.format.batch import NEVER, NULL, Malformed
 from mqtt_broker.streams.format.errors import Damaged, MissingSegment, StreamError
-from mqtt_broker.streams.format.offsets import Offsets, check_range
-from mqtt_broker.streams.format.records import as_dict, records, time_text
-from mqtt_broker.streams.format.segment import Place, Segment, damage_of
-from mqtt_broker.streams.format.segment_catalog import Sealed
+from mqtt_broker.streams.format.records import time_text
+from mqtt_broker.streams.format.segment import BatchPosition, Segment, damage_of
+from mqtt_broker.streams.format.segment_catalog import SealedSegment
 from mqtt_broker.streams.format.segment_index import Index
-from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import PartitionSource, Source
 
 
@@ -36,8 +34,8 @@ def describe(source: Source) -> dict[str, Any]:
         name = file_names.segment(catalog.next_base)
         size, min_us, max_us = catalog.size, catalog.min_us, catalog.max_us
         try:
-            with Segment(files.where.directory / name, catalog.next_base, files.where.seed) as last:
-                for item in last.walk(Place(catalog.next_base, 0)):
+            with Segment(files.files.directory / name, catalog.next_base, files.files.seed) as last:
+                for item in last.walk(BatchPosition(catalog.next_base, 0)):
                     if item.header is not None and item.header.end <= end:
                         size += item.header.length
                         min_us = min(min_us, item.header.min_us)
@@ -46,7 +44,7 @@ def describe(source: Source) -> dict[str, Any]:
             pass  # nothing was written since the last one was sealed
         partitions.append(
             {
-                "partition": files.where.partition,
+                "partition": files.files.partition,
                 "start": catalog.start,
                 "end": end,
                 "segments": len(catalog) + 1,
@@ -96,13 +94,13 @@ def verify(source: Source, on_segment: Callable[[str], None] = lambda name: None
 def _verify_partition(
     source: Source, files: PartitionSource, verdict: Verdict, on_segment: Callable[[str], None]
 ) -> None:
-    where = files.where
+    where = files.files
     committed = source.end(where.partition)
     files.reload()
     catalog = files.catalog
     segments = catalog.segments()
     if committed > catalog.next_base:
-        segments.append(Sealed(catalog.next_base, committed, 0, NEVER, NULL, 0))
+        segments.append(SealedSegment(catalog.next_base, committed, 0, NEVER, NULL, 0))
     at = catalog.start
     for segment in segments:
         if segment.base != at:
@@ -126,13 +124,13 @@ def _verify_partition(
         verdict.findings.append(str(lost))
 
 
-def _verify_segment(files: PartitionSource, segment: Sealed, verdict: Verdict) -> None:
-    where = files.where
+def _verify_segment(files: PartitionSource, segment: SealedSegment, verdict: Verdict) -> None:
+    where = files.files
     places: dict[int, int] = {}
     min_us, max_us, end = NEVER, NULL, segment.base
     with Segment(where.directory / segment.name, segment.base, where.seed) as data:
         verdict.segments += 1
-        for item in data.walk(Place(segment.base, 0), is_whole=True):
+        for item in data.walk(BatchPosition(segment.base, 0), is_whole=True):
             if item.base >= segment.end:
                 break
             if item.header is None:
@@ -142,7 +140,7 @@ def _verify_segment(files: PartitionSource, segment: Sealed, verdict: Verdict) -
             batch = data.checked_batch(where, item)
             try:
                 batch.check()
-            except Bad as bad:
+            except Malformed as bad:
                 found = damage_of(where, segment.name, item._replace(why=str(bad)))
                 verdict.findings.append(str(found))
             places[item.base] = item.position
@@ -160,31 +158,15 @@ def _verify_segment(files: PartitionSource, segment: Sealed, verdict: Verdict) -
 
 
 def _index_findings(
-    files: PartitionSource, segment: Sealed, places: dict[int, int]
+    files: PartitionSource, segment: SealedSegment, places: dict[int, int]
 ) -> Iterator[str]:
-    path = file_names.index(files.where.directory / segment.name)
+    path = file_names.index(files.files.directory / segment.name)
     if path.is_dir():
         yield "its index is a directory"  # as without one, it is only slower
-    index = Index.read(path, files.where.seed)
+    index = Index.read(path, files.files.seed)
     for at in range(len(index)):
         entry = index.entry(at)
         if entry is None:
             yield f"index entry {at} does not match its checksum"
         elif entry.base < segment.end and places.get(entry.base) != entry.position:
             yield f"index entry {at} points to no batch"
-
-
-def export(
-    source: Source,
-    start: Offsets,
-    end: Offsets,
-    on_damage: Callable[[Damaged], None] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Records between two offsets, partition by partition."""
-    check_range(source.name, start, end)
-    for number, (offset, until) in enumerate(zip(start.ends, end.ends, strict=True)):
-        with Reader(source, number, offset, until, on_damage) as reader:
-            while batches := reader.read():
-                for batch in batches:
-                    for record in records(batch):
-                        yield as_dict(record, number)

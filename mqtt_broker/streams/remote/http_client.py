@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
 
-from mqtt_broker.streams.format.batch import Bad
+from mqtt_broker.streams.format.batch import Malformed
 from mqtt_broker.streams.format.errors import Invalid, StreamError
 from mqtt_broker.streams.remote import http_protocol
 
@@ -75,7 +75,7 @@ class Reply(NamedTuple):
     def number(self, name: str) -> int:
         text = self.headers.get(name, "")
         if not text.isascii() or not text.isdigit():
-            raise Bad(f"the header {name} is {text[:40]!r}")
+            raise Malformed(f"the header {name} is {text[:40]!r}")
         return int(text)
 
 

@@ -24,7 +24,15 @@ from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
 from mqtt_broker.streams.format import file_names
-from mqtt_broker.streams.format.batch import NEVER, Bad, Batch, Header, check_body, seed_of, split
+from mqtt_broker.streams.format.batch import (
+    NEVER,
+    Batch,
+    Header,
+    Malformed,
+    check_body,
+    seed_of,
+    split,
+)
 from mqtt_broker.streams.format.errors import (
     Damaged,
     EndBeforeStart,
@@ -36,7 +44,7 @@ from mqtt_broker.streams.format.errors import (
 from mqtt_broker.streams.format.event_times import TIME_US_MAX
 from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, parse
 from mqtt_broker.streams.format.records import time_text
-from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.segment import PartitionFiles
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source, stream_names
@@ -54,7 +62,7 @@ _TRIES: Final = 3  # of an answer that came broken
 
 
 class RemotePartition(NamedTuple):
-    where: Where
+    files: PartitionFiles
 
 
 class RemoteSource:
@@ -122,7 +130,9 @@ class RemoteSource:
         if not 0 <= number < self.settings.partitions:
             raise UnknownPartition(self.name, f"p{number}", self.settings.partitions)
         place = Path(file_names.partition(number))
-        return RemotePartition(Where(self.name, number, place, seed_of(self.epoch, number)))
+        return RemotePartition(
+            PartitionFiles(self.name, number, place, seed_of(self.epoch, number))
+        )
 
     def end(self, partition: int) -> int:
         """Up to where a partition may be read now."""
@@ -175,7 +185,7 @@ def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key in known}
 
 
-class Sent(NamedTuple):
+class RemoteBatches(NamedTuple):
     """Whole batches as they came: what `arrow.decode` takes. Bodies are not checked."""
 
     data: bytes
@@ -198,7 +208,7 @@ class RemoteReader:
         on_damage: Callable[[Damaged], None] | None = None,
     ) -> None:
         self._source = source
-        self._where = source.partition(partition).where
+        self._files = source.partition(partition).files
         self.partition = partition
         self.offset = offset  # of what is read next
         self._until = until
@@ -235,14 +245,16 @@ class RemoteReader:
                 return found
         return []
 
-    def fetch(self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0) -> Sent | None:
+    def fetch(
+        self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0
+    ) -> RemoteBatches | None:
         """The same as bytes, only their headers checked; None at the end."""
         sent = self._next(bytes_max, wait_s)
         if sent is not None:
             self.offset = max(self.offset, sent.end)
         return sent
 
-    def _next(self, bytes_max: int, wait_s: float) -> Sent | None:
+    def _next(self, bytes_max: int, wait_s: float) -> RemoteBatches | None:
         while self.offset < self._until:
             try:
                 return self._ask(bytes_max, min(wait_s, http_protocol.WAIT_S_MAX), self._until)
@@ -253,7 +265,7 @@ class RemoteReader:
                 self.offset = damage.until
         return None
 
-    def _ask(self, bytes_max: int, wait_s: float, until: int) -> Sent | None:
+    def _ask(self, bytes_max: int, wait_s: float, until: int) -> RemoteBatches | None:
         query: dict[str, object] = {"offset": self.offset, "max_bytes": max(1, bytes_max)}
         if until != NEVER:
             query["until"] = until
@@ -266,18 +278,18 @@ class RemoteReader:
                 return None
             try:
                 return self._sent(reply)
-            except Bad as bad:  # over there they were right: it was broken on its way
+            except Malformed as bad:  # over there they were right: it was broken on its way
                 connection.close()
                 why = str(bad)
         raise Rejected(self._source.url, reply.status, f"what it sends is no batch: {why}")
 
-    def _sent(self, reply: Reply) -> Sent:
-        headers = split(reply.body, self._where.seed)
+    def _sent(self, reply: Reply) -> RemoteBatches:
+        headers = split(reply.body, self._files.seed)
         if not headers or headers[-1].end != reply.number(http_protocol.END):
-            raise Bad("batches are missing")
+            raise Malformed("batches are missing")
         if not headers[0].base <= self.offset < headers[0].end:
-            raise Bad(f"it begins with offset {headers[0].base}, not {self.offset}")
-        return Sent(
+            raise Malformed(f"it begins with offset {headers[0].base}, not {self.offset}")
+        return RemoteBatches(
             reply.body,
             headers,
             self.offset,
@@ -286,7 +298,7 @@ class RemoteReader:
             reply.number(http_protocol.POSITION),
         )
 
-    def _checked(self, sent: Sent) -> list[Batch]:
+    def _checked(self, sent: RemoteBatches) -> list[Batch]:
         found: list[Batch] = []
         view = memoryview(sent.data)
         at = 0
@@ -294,7 +306,7 @@ class RemoteReader:
             batch = Batch(header, view[at : at + header.length])
             try:
                 check_body(header, batch.data)
-            except Bad as bad:
+            except Malformed as bad:
                 if not found:  # else what is good goes first
                     self._damaged(header, sent, at, str(bad))
                 break
@@ -305,13 +317,13 @@ class RemoteReader:
             at += header.length
         return found
 
-    def _damaged(self, header: Header, sent: Sent, at: int, why: str) -> None:
+    def _damaged(self, header: Header, sent: RemoteBatches, at: int, why: str) -> None:
         if self._doubted != header.base:
             self._doubted = header.base  # once more, by another connection
             self._connection.close()
             return
         first = max(self.offset, header.base)
-        self._tell(self._where.corrupt(first, header.end, sent.segment, sent.position + at, why))
+        self._tell(self._files.corrupt(first, header.end, sent.segment, sent.position + at, why))
         self.offset = header.end
 
     def _tell(self, damage: Damaged) -> None:

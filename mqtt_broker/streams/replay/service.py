@@ -438,7 +438,7 @@ class ReplayService:
         group = self._idle_group(name, stream)
         if group.members:
             raise Invalid(
-                "group", f"{name!r} has {len(group.members)} members that are not connected"
+                "group", f"{name!r} still has members that are not connected: {len(group.members)}"
             )
         self._delete_group(group)
 

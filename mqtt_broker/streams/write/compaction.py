@@ -30,9 +30,9 @@ from mqtt_broker.streams.format.batch import NEVER, NULL, SPAN_MAX, Batch, times
 from mqtt_broker.streams.format.batch_builder import ROW_BYTES, BatchBuilder, Run
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import MissingSegment
-from mqtt_broker.streams.format.segment import Place, Segment, Where, damage_of
-from mqtt_broker.streams.format.segment_catalog import Sealed
-from mqtt_broker.streams.format.segment_index import Marks
+from mqtt_broker.streams.format.segment import BatchPosition, PartitionFiles, Segment, damage_of
+from mqtt_broker.streams.format.segment_catalog import SealedSegment
+from mqtt_broker.streams.format.segment_index import IndexBuilder
 from mqtt_broker.streams.write.partition import Partition
 
 TOPICS_MAX: Final = 2_000_000
@@ -82,7 +82,7 @@ class _Compaction:
         is_over: Callable[[], bool],
     ) -> None:
         self._partition = partition
-        self._where: Where = partition.where
+        self._files: PartitionFiles = partition.files
         self._disk = disk
         self._lock = lock
         self._is_over = is_over
@@ -101,8 +101,8 @@ class _Compaction:
             pass
         return dropped
 
-    def _batches(self, segment: Sealed) -> Iterator[Batch]:
-        where = self._where
+    def _batches(self, segment: SealedSegment) -> Iterator[Batch]:
+        where = self._files
         try:
             source = Segment(where.directory / segment.name, segment.base, where.seed)
         except FileNotFoundError:
@@ -110,14 +110,14 @@ class _Compaction:
                 where.stream, where.partition, segment.base, segment.end, segment.name
             ) from None
         with source:
-            for item in source.walk(Place(segment.base, 0)):
+            for item in source.walk(BatchPosition(segment.base, 0)):
                 if self._is_over():
                     raise _Stopped
                 if item.header is None:
                     raise damage_of(where, segment.name, item)
                 yield source.checked_batch(where, item)
 
-    def _latest(self, segments: list[Sealed]) -> tuple[Latest, int]:
+    def _latest(self, segments: list[SealedSegment]) -> tuple[Latest, int]:
         """The last offset of each topic in what is new, and up to where that is known."""
         latest: Latest = {}
         until = segments[-1].end if segments else 0
@@ -130,15 +130,15 @@ class _Compaction:
                 latest.update(zip(batch.topics(), batch.offsets(), strict=True))
         return latest, until
 
-    def _compact(self, group: list[Sealed], rules: CompactionRules) -> int:
+    def _compact(self, group: list[SealedSegment], rules: CompactionRules) -> int:
         if len(group) == 1 and group[0].generation:
             if all(len(rules.kept(batch)) == batch.count for batch in self._batches(group[0])):
                 return 0
         base, end = group[0].base, group[-1].end
         generation = max(segment.generation for segment in group) + 1
-        path = self._where.directory / file_names.segment(base, generation)
+        path = self._files.directory / file_names.segment(base, generation)
         aside = path.with_name(path.name + file_names.UNFINISHED)
-        output = _Output(self._disk, aside, self._where.seed, base)
+        output = _Output(self._disk, aside, self._files.seed, base)
         try:
             for segment in group:
                 for batch in self._batches(segment):
@@ -152,7 +152,7 @@ class _Compaction:
         self._put_index(file_names.index(path), bytes(output.index))
         self._disk.rename(aside, path)
         self._disk.sync_directory(path.parent)
-        sealed = Sealed(base, end, output.size, output.min_us, output.max_us, generation)
+        sealed = SealedSegment(base, end, output.size, output.min_us, output.max_us, generation)
         return output.dropped if self._swap(group, sealed) else 0
 
     def _put_index(self, path: Path, data: bytes) -> None:
@@ -164,7 +164,7 @@ class _Compaction:
         finally:
             os.close(file)
 
-    def _swap(self, group: list[Sealed], sealed: Sealed) -> bool:
+    def _swap(self, group: list[SealedSegment], sealed: SealedSegment) -> bool:
         """Change the catalog, unless retention was there first."""
         partition = self._partition
         with self._lock:
@@ -180,9 +180,9 @@ class _Compaction:
             return True
 
 
-def _groups(segments: list[Sealed], bytes_max: int) -> Iterator[list[Sealed]]:
+def _groups(segments: list[SealedSegment], bytes_max: int) -> Iterator[list[SealedSegment]]:
     """Neighbours without a hole between them that fit into one segment."""
-    group: list[Sealed] = []
+    group: list[SealedSegment] = []
     size = 0
     for segment in segments:
         if group and (size + segment.size > bytes_max or segment.base != group[-1].end):
@@ -206,7 +206,7 @@ class _Output:
         self._end = base
         self._builder = BatchBuilder()
         self._offsets: list[int] = []
-        self._marks = Marks(seed)
+        self._marks = IndexBuilder(seed)
         self.index = bytearray()
         self.size = 0
         self.min_us = NEVER

@@ -25,7 +25,7 @@ from mqtt_broker.streams.format import committed, file_names
 from mqtt_broker.streams.format.disk import Disk, Lock
 from mqtt_broker.streams.format.errors import Invalid, StreamError, UnknownStream, WrongEpoch
 from mqtt_broker.streams.format.offsets import Offsets
-from mqtt_broker.streams.format.page_cache import CACHE_BYTES, Recent
+from mqtt_broker.streams.format.page_cache import CACHE_BYTES, PageCache
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write import compaction, retention
 from mqtt_broker.streams.write.partition import Partition
@@ -46,7 +46,7 @@ class Log:
         self.report = report
         self.streams: dict[str, Stream] = {}
         self.lock = threading.RLock()
-        self.recent = Recent(disk, cache_bytes)
+        self.recent = PageCache(disk, cache_bytes)
         self._process_lock = lock
         self._half_made: set[str] = set()  # streams whose making failed
         self._syncing = ThreadPoolExecutor(_SYNCS_MAX, "fleetmq-sync")

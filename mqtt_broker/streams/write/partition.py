@@ -21,17 +21,19 @@ from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.batch import times_of
 from mqtt_broker.streams.format.batch_builder import BatchBuilder
 from mqtt_broker.streams.format.disk import Disk
-from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.segment import PartitionFiles
 from mqtt_broker.streams.format.segment_catalog import Catalog
-from mqtt_broker.streams.format.segment_index import Marks
+from mqtt_broker.streams.format.segment_index import IndexBuilder
 from mqtt_broker.streams.format.stream_settings import StreamSettings
-from mqtt_broker.streams.write.recovery import Opened, Scan
+from mqtt_broker.streams.write.recovery import OpenedPartition, SegmentScan
 
 
 class Partition:
-    def __init__(self, disk: Disk, where: Where, settings: StreamSettings, opened: Opened) -> None:
+    def __init__(
+        self, disk: Disk, where: PartitionFiles, settings: StreamSettings, opened: OpenedPartition
+    ) -> None:
         self._disk = disk
-        self.where = where
+        self.files = where
         self.settings = settings
         self.catalog = opened.catalog
         self._active = opened.active  # what is settled
@@ -49,7 +51,7 @@ class Partition:
         return self._active.end
 
     @property
-    def active(self) -> Scan:
+    def active(self) -> SegmentScan:
         """The segment that is written to; not to be changed."""
         return self._active
 
@@ -61,7 +63,7 @@ class Partition:
     @property
     def path(self) -> Path:
         """Of the segment that is written to."""
-        return self.where.directory / file_names.segment(self._active.base)
+        return self.files.directory / file_names.segment(self._active.base)
 
     # A write.
 
@@ -78,7 +80,7 @@ class Partition:
         buffers: list[bytes] = []
         written: list[tuple[bytes, int]] = []
         for builder in builders:
-            parts = builder.encode(self.where.seed, base, stands_alone=stands_alone)
+            parts = builder.encode(self.files.seed, base, stands_alone=stands_alone)
             buffers += parts
             written.append((parts[0], sum(map(len, parts))))
             base += builder.count
@@ -172,13 +174,13 @@ class Partition:
         self._next_catalog = None
         self.close()
         base = self.catalog.next_base
-        self._active = Scan(base, base, marks=Marks(self.where.seed))
+        self._active = SegmentScan(base, base, marks=IndexBuilder(self.files.seed))
         self._index_bytes = 0
 
     def save(self, catalog: Catalog) -> None:
         """Put the next catalog on disk, and take it."""
         self._disk.replace(
-            self.where.directory / file_names.CATALOG, catalog.encode(self.where.seed)
+            self.files.directory / file_names.CATALOG, catalog.encode(self.files.seed)
         )
         self.catalog = catalog
 
@@ -189,7 +191,7 @@ class Partition:
         if not count:
             return
         for at in range(count):  # places are found without it; a full disk has room then
-            self._disk.remove(file_names.index(self.where.directory / self.catalog[at].name))
+            self._disk.remove(file_names.index(self.files.directory / self.catalog[at].name))
         self.finish_roll()
         gone = [self.catalog[at] for at in range(count)]
         self.save(self.catalog.without(count))
@@ -197,7 +199,7 @@ class Partition:
             self.remove_file(segment.name)
 
     def remove_file(self, name: str) -> None:
-        path = self.where.directory / name
+        path = self.files.directory / name
         self._disk.remove(file_names.index(path))
         self._disk.remove(path)
 

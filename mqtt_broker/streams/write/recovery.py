@@ -22,18 +22,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqtt_broker.streams.format import file_names
-from mqtt_broker.streams.format.batch import NEVER, NULL, Bad
+from mqtt_broker.streams.format.batch import NEVER, NULL, Malformed
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import CorruptBatch, JournalBehind, LostTail
-from mqtt_broker.streams.format.segment import Place, Segment, Where, damage_of
-from mqtt_broker.streams.format.segment_catalog import Catalog, Sealed
-from mqtt_broker.streams.format.segment_index import Marks
+from mqtt_broker.streams.format.segment import BatchPosition, PartitionFiles, Segment, damage_of
+from mqtt_broker.streams.format.segment_catalog import Catalog, SealedSegment
+from mqtt_broker.streams.format.segment_index import IndexBuilder
 
 Report = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Scan:
+class SegmentScan:
     """What a walk over one segment found to be whole, up to where it was asked for."""
 
     base: int
@@ -42,35 +42,35 @@ class Scan:
     min_us: int = NEVER
     max_us: int = NULL
     damage: list[CorruptBatch] = field(default_factory=list)
-    marks: Marks = field(default_factory=lambda: Marks(0))
+    marks: IndexBuilder = field(default_factory=lambda: IndexBuilder(0))
     index: bytearray = field(default_factory=bytearray)
     goes_on: bool = False  # with whole batches that the journal would have to know
 
-    def sealed(self, generation: int = 0) -> Sealed:
-        return Sealed(self.base, self.end, self.size, self.min_us, self.max_us, generation)
+    def sealed(self, generation: int = 0) -> SealedSegment:
+        return SealedSegment(self.base, self.end, self.size, self.min_us, self.max_us, generation)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedPartition:
     catalog: Catalog
-    active: Scan
+    active: SegmentScan
 
 
 def scan(
-    where: Where, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
-) -> Scan:
+    where: PartitionFiles, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
+) -> SegmentScan:
     """Walk a segment to its end, or to `until` and over what stands alone behind that.
 
     One that is not there is empty. What lies before `until` or `seen` was promised: damage
     there is not the end.
     """
-    found = Scan(base, base, marks=Marks(where.seed))
+    found = SegmentScan(base, base, marks=IndexBuilder(where.seed))
     path = where.directory / file_names.segment(base, generation)
     if not path.exists():
         return found
     promised = max(until, seen)
     with Segment(path, base, where.seed) as segment:
-        for item in segment.walk(Place(base, 0), is_whole=is_whole):
+        for item in segment.walk(BatchPosition(base, 0), is_whole=is_whole):
             header = item.header
             if header is None:
                 if found.end >= promised:
@@ -91,26 +91,17 @@ def scan(
     return found
 
 
-def read_catalog(where: Where) -> Catalog | None:
-    """None: there is none. Bad: it is damaged."""
-    try:
-        data = (where.directory / file_names.CATALOG).read_bytes()
-    except FileNotFoundError:
-        return None
-    return Catalog.decode(data, where.seed)
-
-
 class Recovery:
     """Opens one partition."""
 
-    def __init__(self, disk: Disk, where: Where, report: Report, *, salvage: bool) -> None:
+    def __init__(self, disk: Disk, where: PartitionFiles, report: Report, *, salvage: bool) -> None:
         self._disk = disk
-        self._where = where
+        self._files = where
         self._report = report
         self._salvage = salvage
-        self._files: set[tuple[int, int]] = set()
+        self._found: set[tuple[int, int]] = set()  # segments: base and generation
 
-    def open(self, recorded: int | None, seen: int | None) -> Opened:
+    def open(self, recorded: int | None, seen: int | None) -> OpenedPartition:
         """`recorded`: the end by the journal; `seen`: the end that readers were shown."""
         self._list()
         catalog, is_new = self._catalog()
@@ -127,51 +118,51 @@ class Recovery:
         promised = max(recorded or 0, seen)
         is_short = active.end < promised
         if is_short and recorded is not None and not self._salvage:
-            raise LostTail(self._where.stream, self._where.partition, active.end, promised)
+            raise LostTail(self._files.stream, self._files.partition, active.end, promised)
         self._cut(active)
         if is_short:
             catalog = self._leave_hole(catalog, active, promised)
-            active = Scan(promised, promised, marks=Marks(self._where.seed))
+            active = SegmentScan(promised, promised, marks=IndexBuilder(self._files.seed))
         if is_new or is_short:
             self._save(catalog)
         self._tidy(catalog)
-        return Opened(catalog, active)
+        return OpenedPartition(catalog, active)
 
-    def _scan(self, catalog: Catalog, recorded: int | None, seen: int) -> Scan:
+    def _scan(self, catalog: Catalog, recorded: int | None, seen: int) -> SegmentScan:
         until = NEVER if recorded is None else recorded
-        return scan(self._where, catalog.next_base, 0, until, is_whole=True, seen=seen)
+        return scan(self._files, catalog.next_base, 0, until, is_whole=True, seen=seen)
 
     def _list(self) -> None:
-        if not self._where.directory.exists():
-            self._disk.make_directory(self._where.directory)
-            self._disk.sync_directory(self._where.directory.parent)
-        for name in os.listdir(self._where.directory):
+        if not self._files.directory.exists():
+            self._disk.make_directory(self._files.directory)
+            self._disk.sync_directory(self._files.directory.parent)
+        for name in os.listdir(self._files.directory):
             if name.endswith(file_names.UNFINISHED):
-                self._disk.remove(self._where.directory / name)
+                self._disk.remove(self._files.directory / name)
             elif (found := file_names.parse_segment(name)) is not None:
-                self._files.add(found)
+                self._found.add(found)
 
     def _catalog(self) -> tuple[Catalog, bool]:
         """The catalog, and whether it has to be put on disk."""
         try:
-            found = read_catalog(self._where)
+            found = Catalog.read(self._files.directory, self._files.seed)
             if found is not None:
                 return found, False
             why = "is missing"
-        except Bad as bad:
+        except Malformed as bad:
             why = f"is damaged: {bad}"
-        if self._files:
+        if self._found:
             self._say(f"the catalog {why}; it is made anew from the segments")
         return self._rebuilt(), True
 
     def _rebuilt(self) -> Catalog:
         """From the files alone. Where one was compacted into another, the later one counts."""
-        segments: list[Sealed] = []
+        segments: list[SealedSegment] = []
         end = 0
-        for base, generation in sorted(self._files, key=lambda file: (file[0], -file[1])):
+        for base, generation in sorted(self._found, key=lambda file: (file[0], -file[1])):
             if segments and base < end:
                 continue  # what was compacted or left behind
-            found = scan(self._where, base, generation, NEVER, is_whole=False)
+            found = scan(self._files, base, generation, NEVER, is_whole=False)
             segments.append(found.sealed(generation))
             end = max(found.end, base + 1)
         if segments and segments[-1].generation == 0:
@@ -181,10 +172,10 @@ class Recovery:
     def _follow(self, catalog: Catalog, is_new: bool) -> tuple[Catalog, bool]:
         """Segments behind the one that is written to: then the catalog is an old one."""
         later = sorted(
-            base for base, generation in self._files if base > catalog.next_base and not generation
+            base for base, generation in self._found if base > catalog.next_base and not generation
         )
         for base in later:
-            found = scan(self._where, catalog.next_base, 0, NEVER, is_whole=False)
+            found = scan(self._files, catalog.next_base, 0, NEVER, is_whole=False)
             if found.end == found.base:  # nothing of it is there
                 catalog = Catalog.of(catalog.segments(), base)
             else:
@@ -198,19 +189,19 @@ class Recovery:
         """What the journal knows; None: it is older than the log, and is not asked."""
         if recorded is None or recorded >= end:
             return recorded
-        behind = JournalBehind(self._where.stream, self._where.partition, end, recorded)
+        behind = JournalBehind(self._files.stream, self._files.partition, end, recorded)
         if not self._salvage:
             raise behind
         self._report(str(behind))
         return None
 
-    def _cut(self, active: Scan) -> None:
+    def _cut(self, active: SegmentScan) -> None:
         """Leave nothing behind the end, and what is before it on disk, with its name.
 
         The process that wrote it may have died between a write and its sync, and what readers are
         shown from now on is not to go with the power.
         """
-        path = self._where.directory / file_names.segment(active.base)
+        path = self._files.directory / file_names.segment(active.base)
         if not path.exists():
             return
         size = path.stat().st_size
@@ -234,30 +225,30 @@ class Recovery:
         finally:
             os.close(file)
 
-    def _leave_hole(self, catalog: Catalog, active: Scan, promised: int) -> Catalog:
-        lost = LostTail(self._where.stream, self._where.partition, active.end, promised)
+    def _leave_hole(self, catalog: Catalog, active: SegmentScan, promised: int) -> Catalog:
+        lost = LostTail(self._files.stream, self._files.partition, active.end, promised)
         self._report(str(lost))
         if active.size:
             return catalog.sealed(active.sealed(), promised)
         return Catalog.of(catalog.segments(), promised)
 
     def _save(self, catalog: Catalog) -> None:
-        path = self._where.directory / file_names.CATALOG
-        self._disk.replace(path, catalog.encode(self._where.seed))
+        path = self._files.directory / file_names.CATALOG
+        self._disk.replace(path, catalog.encode(self._files.seed))
 
     def _tidy(self, catalog: Catalog) -> None:
         """Remove what retention and compaction had given up when the process died."""
         kept = {(segment.base, segment.generation) for segment in catalog.segments()}
         kept.add((catalog.next_base, 0))
-        self._remove(sorted(self._files - kept))
-        for base, generation in sorted(kept - self._files - {(catalog.next_base, 0)}):
+        self._remove(sorted(self._found - kept))
+        for base, generation in sorted(kept - self._found - {(catalog.next_base, 0)}):
             self._say(f"{file_names.segment(base, generation)} is missing")
 
     def _remove(self, files: Iterable[tuple[int, int]]) -> None:
         for base, generation in files:
-            path = self._where.directory / file_names.segment(base, generation)
+            path = self._files.directory / file_names.segment(base, generation)
             self._disk.remove(file_names.index(path))
             self._disk.remove(path)
 
     def _say(self, text: str) -> None:
-        self._report(f"stream {self._where.stream!r} p{self._where.partition}: {text}")
+        self._report(f"stream {self._files.stream!r} p{self._files.partition}: {text}")

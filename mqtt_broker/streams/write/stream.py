@@ -12,10 +12,10 @@ from mqtt_broker.streams.format import committed, file_names
 from mqtt_broker.streams.format.batch import seed_of
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import WrongEpoch
-from mqtt_broker.streams.format.event_times import Times
+from mqtt_broker.streams.format.event_times import EventTimes
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.partitioning import Partitioner
-from mqtt_broker.streams.format.segment import Where
+from mqtt_broker.streams.format.segment import PartitionFiles
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.partition import Partition
 from mqtt_broker.streams.write.recovery import Recovery, Report
@@ -30,7 +30,7 @@ class Stream:
         self.settings = settings
         self.partitions = partitions
         self.partitioner = Partitioner(settings.partition_by, settings.partitions)
-        self.times = Times(settings.event_time, settings.sent_time)
+        self.times = EventTimes(settings.event_time, settings.sent_time)
         self.is_deleted = False
         self.appended = 0  # messages that were taken for it since it was opened
         self.refused = 0  # for want of room
@@ -65,7 +65,7 @@ class Stream:
             recorded = shown
         partitions = []
         for number in range(settings.partitions):
-            where = Where(
+            where = PartitionFiles(
                 settings.name,
                 number,
                 directory / file_names.partition(number),
@@ -132,7 +132,7 @@ class Stream:
         self._disk.replace(self.directory / file_names.METADATA, settings.text().encode())
         self.settings = settings
         self.partitioner = partitioner
-        self.times = Times(settings.event_time, settings.sent_time)
+        self.times = EventTimes(settings.event_time, settings.sent_time)
         for partition in self.partitions:
             partition.settings = settings
 

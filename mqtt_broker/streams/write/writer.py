@@ -313,7 +313,7 @@ class LogWriter:
                         waiting.append(builder)
         streams = self._log.streams
         for partition in list(self._writing):
-            stream = streams.get(partition.where.stream)
+            stream = streams.get(partition.files.stream)
             if stream is None or partition not in stream.partitions:  # it was deleted meanwhile
                 self._written_bytes += sum(b.held_bytes for b in self._writing.pop(partition))
 
@@ -323,7 +323,7 @@ class LogWriter:
             partition.settle([builder.count for builder in builders])
             self._log.recent.add(partition.path, begin, partition.active.size)
             self._written_bytes += sum(builder.held_bytes for builder in builders)
-            stream = self._log.streams[partition.where.stream]
+            stream = self._log.streams[partition.files.stream]
             self._unrecorded[stream.name] = stream
         self._writing = {}
 
