@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-slow test-compiled check bench bench-spark torture \
-	powerloss sabotage spark-kill spark-zip load fuzz clean
+	powerloss sabotage spark-kill spark-zip load fuzz docs release clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,6 +44,11 @@ $(VENV)/.ready: pyproject.toml
 SOURCES := $(shell find mqtt_broker sessions qos iot_sim spark_ingest -name '*.py')
 $(VENV)/.product: $(VENV)/.ready deploy/compile.py $(SOURCES)
 	@$(BIN)/python deploy/compile.py
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@rm -f $(VENV)/.product  # the working tree stands in its place now
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.ready
@@ -129,6 +134,15 @@ fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60), from SE
 			{ tail -n 60 build/fuzz/log >&2; exit 1; }; \
 		grep -h number_of_executed_units build/fuzz/log; \
 	done
+
+docs: $(VENV)/.docs  ## write docs/reference from the code, and build the site into build/site
+	@$(BIN)/python deploy/reference.py
+	@PYTHONPATH=deploy $(BIN)/python -m mkdocs build --quiet --strict --config-file deploy/mkdocs.yml
+	@echo "docs: build/site/index.html"
+
+# Uploads nothing: docs/RELEASING.md says what follows.
+release: check test docs  ## check version and change log, and build the archive and the wheel into dist/
+	@$(BIN)/python deploy/release.py
 
 clean:  ## remove .venv and what tools left behind
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.in_process import (
     Disconnected,
@@ -43,8 +44,9 @@ class Broker:
     """A broker on the running event loop.
 
     It runs inside `async with`. `host` and `port` say where it listens (port 0: a free one),
-    `access` who may connect and what they may do, `data_dir` where its state is kept (empty:
-    in memory), and every other keyword is a field of `Settings`.
+    `access` who may connect and what they may do, `payload_checks` which payloads are taken,
+    `data_dir` where its state is kept (empty: in memory), and every other keyword is a field of
+    `Settings`.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Broker:
         port: int = 0,
         *,
         access: Access | None = None,
+        payload_checks: PayloadChecks | None = None,
         data_dir: str = "",
         **settings: Any,
     ) -> None:
@@ -60,6 +63,7 @@ class Broker:
         self.port = port
         self._data_dir = data_dir
         self._access = None if access is None else InProcessAccess(access)
+        self._payload_checks = payload_checks
         self._settings = Settings(**settings)
         self._server: Server | None = None
         self._publisher: Publisher | None = None
@@ -141,6 +145,8 @@ class Broker:
             data_dir=self._data_dir,
         )
         self._server = Server(config, self._access)
+        if self._payload_checks is not None:
+            self._server.broker.checks = self._payload_checks
         self.port = self._server.start()[0].port
         return self
 

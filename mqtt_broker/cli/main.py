@@ -46,17 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] not in COMMANDS:
         return _without_command(arguments)
-    name = arguments[0]
-    command = COMMANDS[name]
-    module = importlib.import_module(command.module)
-    parser = Parser(
-        prog=f"fleetmq {name}", description=f"{command.summary.capitalize()}.", add_help=False
-    )
-    parser.add_argument(*command.help_flags, action="help", help="show this help and exit")
-    module.add_arguments(parser)
+    parser = parser_of(arguments[0])
     args = parser.parse_args(arguments[1:])
     try:
-        code: int = module.run(args)
+        code: int = importlib.import_module(COMMANDS[arguments[0]].module).run(args)
     except UsageError as error:
         parser.error(str(error))
     except Failure as failure:
@@ -71,6 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def parser_of(name: str) -> Parser:
+    """The parser of a subcommand's arguments."""
+    command = COMMANDS[name]
+    parser = Parser(
+        prog=f"fleetmq {name}", description=f"{command.summary.capitalize()}.", add_help=False
+    )
+    parser.add_argument(*command.help_flags, action="help", help="show this help and exit")
+    importlib.import_module(command.module).add_arguments(parser)
+    return parser
 
 
 def _without_command(arguments: list[str]) -> int:

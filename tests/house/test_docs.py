@@ -11,7 +11,11 @@ import pytest
 from mqtt_broker.core.limits.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / ".github").rglob("*.md")),
+]
 
 
 @pytest.mark.parametrize("key", [field.name for field in dataclasses.fields(Settings)])

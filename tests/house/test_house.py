@@ -235,22 +235,3 @@ def test_files_are_small_and_know_no_machine() -> None:
                 if pattern is ELSEWHERE or path.suffix == ".py"
             ]
     check(findings)
-
-
-def test_commands_in_the_documents_exist() -> None:
-    """`make X` and `fleetmq Y` in fenced blocks of README and docs."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    findings = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        blocks = re.findall(r"^```.*?\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
-        for block in blocks:
-            for words in re.findall(r"(?:^|[|&;$] *)make((?: +[\w-]+)+)", block, re.MULTILINE):
-                findings += [
-                    f"{path.relative_to(ROOT)}: no make {word}"
-                    for word in words.split()
-                    if word not in targets
-                ]
-            for word in re.findall(r"(?:^|[|&;$/(] *)fleetmq +([a-z]\w*)", block, re.MULTILINE):
-                if word not in COMMANDS:
-                    findings.append(f"{path.relative_to(ROOT)}: no fleetmq {word}")
-    check(findings)

@@ -14,7 +14,6 @@ from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config, ConfigError, is_local, load
 from mqtt_broker.server.net.listener import Endpoint
 from tests.server.process import document, environment
-from tests.server.transports import Files
 
 
 class Outcome(NamedTuple):
@@ -299,18 +298,3 @@ def test_the_document_has_every_setting_with_its_default() -> None:
         expected = written.lower() if isinstance(default, bool) else written
         assert rows.get(field.name) == expected, field.name
         assert f"`FLEETMQ_{field.name.upper()}`" in text, field.name
-
-
-def test_the_examples_of_the_documents_are_accepted(check: Command, tmp_path: Path) -> None:
-    """Their certificates are made here."""
-    files = Files(tmp_path)
-    files.authority.write_crl(tmp_path)
-    examples = [
-        block
-        for name in ("README.md", "docs/CONFIGURATION.md")
-        for block in re.findall(r"^```toml\n(.*?)^```", document(name), re.MULTILINE | re.DOTALL)
-    ]
-    assert examples
-    for example in examples:
-        ours = example.replace("/etc/fleetmq/", f"{tmp_path}/")
-        assert check(ours).code == 0, example

@@ -44,16 +44,19 @@ class _Ranges:
         self._describing = asyncio.Lock()  # one at a time: it may walk through a whole segment
 
     async def list(self, request: web.Request) -> web.Response:
+        """List the names of the streams."""
         Query(request)
         shelf = self._site.streams()
         return json_answer({"streams": await self._site.in_thread(shelf.names)})
 
     async def about(self, request: web.Request) -> web.Response:
+        """Give what a reader needs of a stream: epoch, settings, partitions."""
         query = Query(request, "epoch")
         shelf, name = self._site.streams(), request.match_info["name"]
         return json_answer(await self._site.in_thread(shelf.about, name, query.text("epoch")))
 
     async def describe(self, request: web.Request) -> web.Response:
+        """Describe the files of a stream."""
         query = Query(request, "epoch")
         shelf, name = self._site.streams(), request.match_info["name"]
         async with self._describing:
@@ -61,6 +64,7 @@ class _Ranges:
         return json_answer(found)
 
     async def offsets(self, request: web.Request) -> web.Response:
+        """Find the offsets at a place or a time."""
         query = Query(request, "at", "epoch")
         shelf, name = self._site.streams(), request.match_info["name"]
         found = await self._site.in_thread(
@@ -69,6 +73,7 @@ class _Ranges:
         return web.Response(text=found.text() + "\n", content_type="application/json")
 
     async def range(self, request: web.Request) -> web.StreamResponse:
+        """Send batches of a partition from an offset on."""
         query = Query(request, "offset", "until", "max_bytes", "wait_s", "epoch")
         offset = query.whole("offset")
         until = query.whole("until", NEVER)

@@ -14,6 +14,7 @@ from mqtt_broker.http_api.request.middleware import Problem, Site, json_answer
 
 def routes(site: Site) -> list[web.RouteDef]:
     async def healthz(request: web.Request) -> web.Response:
+        """Answer 200 if the broker works, else 503 with what is wrong."""
         why = await _what_fails(site)
         if why:
             return json_answer({"status": "failing", "why": why}, 503)

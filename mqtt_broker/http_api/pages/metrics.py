@@ -28,6 +28,7 @@ PREFIX: Final = "fleetmq_"
 
 def routes(site: Site) -> list[web.RouteDef]:
     async def metrics(request: web.Request) -> web.Response:
+        """Give the metrics in the format that was asked for."""
         watch = site.commands.watch()
         snapshot: Snapshot | None = None
         if watch is None or not watch.is_loop_late:

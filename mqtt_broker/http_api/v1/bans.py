@@ -42,11 +42,13 @@ class _Bans:
         self._do = site.commands
 
     async def list(self, request: web.Request) -> web.Response:
+        """List the bans in force."""
         Query(request)
         found = await self._site.ask(self._do.bans)
         return json_answer({"bans": [_ban_json(ban) for ban in found]})
 
     async def add(self, request: web.Request) -> web.Response:
+        """Add a ban."""
         Query(request)
         body = await read_object(request, self._site.limits)
         check_keys(body, _KEYS)
@@ -64,6 +66,7 @@ class _Bans:
         return json_answer(_ban_json(BanFigures(ban.kind, ban.value, ban.until, ban.why)), 201)
 
     async def lift(self, request: web.Request) -> web.Response:
+        """Lift a ban."""
         query = Query(request, "kind", "value")
         ban = _checked(query.text("kind"), query.text("value"))
         if not await self._change(self._do.ban_lift, ban.kind, ban.value):

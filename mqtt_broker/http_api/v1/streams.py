@@ -51,15 +51,18 @@ class _Api:
     # Streams.
 
     async def list(self, request: web.Request) -> web.Response:
+        """List the streams."""
         Query(request)
         snapshot = await self._site.ask(self._do.snapshot)
         return json_answer({"streams": [stream_json(stream) for stream in snapshot.streams]})
 
     async def describe(self, request: web.Request) -> web.Response:
+        """Describe a stream: settings, offsets, bytes."""
         Query(request)
         return json_answer(await self._described(request.match_info["name"]))
 
     async def create(self, request: web.Request) -> web.Response:
+        """Create a stream."""
         Query(request)
         found = checked_settings(await read_object(request, self._site.limits))
         if "name" not in found:
@@ -71,6 +74,7 @@ class _Api:
         return answer
 
     async def change(self, request: web.Request) -> web.Response:
+        """Change settings of a stream."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
         changes = checked_settings(await read_object(request, self._site.limits))
@@ -82,12 +86,14 @@ class _Api:
         return json_answer(await self._described(name))
 
     async def delete(self, request: web.Request) -> web.Response:
+        """Delete a stream and its records."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
         await self._site.ask(self._do.stream_delete, name)
         return json_answer({"deleted": name})
 
     async def truncate(self, request: web.Request) -> web.Response:
+        """Remove the records before an offset or a time."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
         body = await read_object(request, self._site.limits)
@@ -116,12 +122,14 @@ class _Api:
     # Consumer groups.
 
     async def groups(self, request: web.Request) -> web.Response:
+        """List the consumer groups of a stream."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
         groups = await self._site.ask(self._do.groups, name)
         return json_answer({"groups": [group_json(group) for group in groups]})
 
     async def reset(self, request: web.Request) -> web.Response:
+        """Set the offsets of a consumer group."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
         body = await read_object(request, self._site.limits)
@@ -135,6 +143,7 @@ class _Api:
         return json_answer({"group": group, "committed": partition_map(offsets.ends)})
 
     async def delete_group(self, request: web.Request) -> web.Response:
+        """Delete a consumer group."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
         group = request.match_info["group"]
