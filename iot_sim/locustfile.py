@@ -54,7 +54,7 @@ events.init_command_line_parser.add_listener(add_arguments)  # type: ignore[no-u
 
 
 class World:
-    """What the users of one process share; made when the first of them starts."""
+    """The state that all users of a process share, made when the first of them starts."""
 
     def __init__(self, environment: Environment) -> None:
         options = environment.parsed_options
@@ -80,7 +80,7 @@ class World:
         raise AssertionError("a place beyond the last device")
 
     def filters(self) -> list[str]:
-        """What all devices publish to, those beyond the scenario's count too."""
+        """Return filters for the topics of all devices, those beyond the scenario's count too."""
         fleets = (replace(one, count=max(2, one.count)) for one in self.scenario.fleets)
         return disjoint(text for fleet in fleets for text in fleet.filters())
 
@@ -171,7 +171,7 @@ class Publisher(SimUser):
             self.go()
 
     def hears(self, command: str) -> bool:
-        """Whether a command would reach it now."""
+        """Tell whether a command would reach the device now."""
         connection = self.connection
         return (
             command in self.fleet.info.commands
@@ -198,7 +198,7 @@ class Publisher(SimUser):
 
 
 class Subscriber(SimUser):
-    """One a process, or as many as -u brings beyond the rest."""
+    """A user that subscribes to what all devices publish: one a process, or more with -u."""
 
     weight = 1
     fixed_count = 1
@@ -234,7 +234,7 @@ class Subscriber(SimUser):
 
     @task
     def listen(self) -> None:
-        """What arrives is measured as it arrives."""
+        """Measure messages as they arrive."""
 
 
 class Commander(SimUser):

@@ -62,7 +62,7 @@ class Registry:
         return spark.createDataFrame(self.read())
 
     def read(self) -> pa.Table:
-        """All versions: device, valid_from, valid_to, and `registry_...` for the rest."""
+        """Read all versions: device, valid_from, valid_to, and `registry_...` for the rest."""
         with self._engine.connect() as connection:
             rows = [tuple(row) for row in connection.execute(select(self._table))]
         names = [column.name for column in self._table.columns]
@@ -90,7 +90,7 @@ def _time(value: object) -> datetime | None:
 
 
 def _column(values: list[Any]) -> Any:
-    """Of whatever SQL gave; what Spark has no type for becomes text."""
+    """Convert a SQL column; a type that Spark does not have becomes text."""
     if all(value is None for value in values):
         return pa.array(values, pa.string())
     try:
@@ -104,7 +104,7 @@ def _column(values: list[Any]) -> Any:
 
 
 def _check_versions(versions: pa.Table, name: str) -> None:
-    """No two of one device at a time."""
+    """Check that no two versions of one device are valid at the same time."""
     ordered = versions.select([DEVICE, VALID_FROM, VALID_TO]).sort_by(
         [(DEVICE, "ascending"), (VALID_FROM, "ascending")]
     )
@@ -126,6 +126,6 @@ def _check_versions(versions: pa.Table, name: str) -> None:
 
 
 def is_valid_at(at: Column, versions: str) -> Column:
-    """Whether a version, in a frame of this alias, was valid then."""
+    """Return the condition that a version was valid at a time."""
     begins, ends = F.col(f"{versions}.{VALID_FROM}"), F.col(f"{versions}.{VALID_TO}")
     return (begins.isNull() | (begins <= at)) & (ends.isNull() | (at < ends))

@@ -1,1 +1,1 @@
-"""What device models share: the contract, signals, commands, firmware updates."""
+"""The code that device models share: the contract, signals, commands, firmware updates."""

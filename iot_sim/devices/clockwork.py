@@ -1,4 +1,4 @@
-"""What makes a device run: its clock, its reports in time, timers, the buffer, a reboot.
+"""The clockwork of a device: time, reports, timers, the buffer for messages, a reboot.
 
 Rules: a report says when it was due, so its bytes do not depend on how late the fleet asked.
 While there is no link, what is said goes into a buffer with an end: the oldest is dropped.
@@ -74,11 +74,11 @@ class Clockwork:
     # What a model says.
 
     def reports(self, t: float) -> list[Publication]:
-        """What it has to say of `t`, at which a report was due."""
+        """Return the publications of the report that was due at `t`."""
         return []
 
     def births(self, now: float) -> list[Publication]:
-        """What it says first on a new link."""
+        """Return the publications that begin a new connection."""
         return []
 
     def booted(self, now: float) -> list[Publication]:
@@ -145,7 +145,7 @@ class Clockwork:
         self._timer = self._timers[0][0]
 
     def catch_up(self, now: float) -> list[Publication]:
-        """All that was due before something else happens, so that time goes one way."""
+        """Act on everything that was due before `now`, so that time never runs backwards."""
         out: list[Publication] = []
         while self.next_at() <= now:
             out += self.act(now)
@@ -160,7 +160,7 @@ class Clockwork:
         return []
 
     def keep(self, message: Publication) -> None:
-        """For the next link. When there is no room, the oldest goes."""
+        """Keep a publication for the next connection; a full buffer drops its oldest."""
         kept = self.kept
         kept.append(message)
         self._kept_bytes += len(message.payload)
@@ -190,7 +190,7 @@ class Clockwork:
         self._forget()
 
     def flush(self) -> list[Publication]:
-        """What was kept, in order."""
+        """Return the publications kept in the buffer, in their order, and empty it."""
         out = list(self.kept)
         self._forget()
         return out
@@ -211,7 +211,7 @@ class Clockwork:
         return [*self.births(now), *said] if self.connected else said
 
     def _first_report(self, now: float, share: float) -> float:
-        """After so much of an interval, or at its next whole multiple."""
+        """Return when the first report is due: after a share of the interval, or at a multiple."""
         if self.spec.options["aligned"]:
             return math.floor(now / self._period + 1.0) * self._period
         return now + share * self._period

@@ -1,4 +1,4 @@
-"""What a device is to the fleet that runs it: the one contract of this room.
+"""The contract between a device model and the fleet that runs it.
 
 A device is pure: no clock, no socket, no chance but its own seed. The fleet tells it what
 happens (`on_connected`, `on_message`, ...) and asks what it wants to say and when (`next_at`,
@@ -22,7 +22,7 @@ CLASSES: Final = (TELEMETRY, BIRTH, DEATH, COMMAND, RESPONSE, BULK)
 
 @dataclass(slots=True)
 class Publication:
-    """One message a device wants to send. The fleet adds sequence and send time to it."""
+    """A message that a device sends. The fleet adds a sequence number and the time of sending."""
 
     topic: str
     payload: bytes
@@ -43,7 +43,7 @@ class Subscription:
 
 @dataclass(slots=True)
 class Spec:
-    """What a fleet asks of one of its devices; checked before the device is made."""
+    """The specification of one device of a fleet, checked before the device is made."""
 
     fleet: str
     number: int  # within its fleet, from 0
@@ -58,7 +58,7 @@ class Spec:
 
 
 class Device(Protocol):
-    """One device. Every `now` is simulated wall-clock time and never runs backwards.
+    """A simulated device. Each `now` is simulated wall-clock time and never runs backwards.
 
     `next_at` and `wants_link` may have changed after each call of another method. What a
     device measures follows from when it was due, not from when the fleet came to ask.
@@ -67,13 +67,13 @@ class Device(Protocol):
     spec: Spec
 
     def will(self, now: float) -> Publication | None:
-        """What the broker says when the device is lost; asked before each connect."""
+        """Return the will of the next connection, or None."""
 
     def will_delay_s(self) -> int:
         """Will Delay Interval."""
 
     def subscriptions(self) -> list[Subscription]:
-        """What it listens to; made when there was no session."""
+        """Return the subscriptions to make when the broker has no session."""
 
     def on_connected(self, now: float, *, session_present: bool) -> list[Publication]:
         """Births and what it kept while it was away."""
@@ -85,7 +85,7 @@ class Device(Protocol):
         """A command or another message it listens to; answers, and what changes by it."""
 
     def next_at(self) -> float:
-        """When it wants to act next; infinity: only when something happens."""
+        """Return the time of the next action; infinity where the device only reacts."""
 
     def act(self, now: float) -> list[Publication]:
         """Measure, and say what there is to say. Called at `next_at`, connected or not."""
@@ -94,7 +94,7 @@ class Device(Protocol):
         """The load shape: it measures this many times as often as it was told; 0: it pauses."""
 
     def wants_link(self, now: float) -> bool:
-        """Whether it wants to be connected; a sleeper says no between its reports."""
+        """Tell whether the device wants to be connected; a sleeper does not between reports."""
 
     def goodbye(self, now: float) -> list[Publication]:
-        """What it sends before it disconnects in order."""
+        """Return the publications that precede a DISCONNECT."""

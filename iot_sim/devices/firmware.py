@@ -35,7 +35,7 @@ _INSTALL_SHARE: Final = 0.2
 
 
 class Update:
-    """One update under way."""
+    """A firmware update in progress."""
 
     __slots__ = ("_fails", "_step_s", "_steps", "percent", "stage", "version", "was")
 
@@ -50,7 +50,7 @@ class Update:
 
     @property
     def step_s(self) -> float:
-        """How long the stage, or this part of it, takes."""
+        """Return the duration of the stage, or of this part of it."""
         if self.stage == VERIFYING:
             return self._step_s * self._steps * _VERIFY_SHARE
         if self.stage == INSTALLING:

@@ -1,4 +1,4 @@
-"""How a model says what it is: options with their limits, documents, commands.
+"""The description of a device model: options with their limits, documents, commands.
 
 All that a scenario can get wrong about a device is found here, before the device is made,
 and told in one line that begins with the key.
@@ -36,7 +36,7 @@ TOPIC_BYTES_MAX: Final = 1_024
 
 
 class ModelError(ValueError):
-    """What a scenario asks of a model that the model cannot do."""
+    """A scenario asks a model for something that it does not offer."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(f"{key}: {text}")
@@ -46,7 +46,7 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One key of a model's own."""
+    """An option of a model, with its default and limits."""
 
     name: str
     type: str
@@ -75,7 +75,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a device can be told, and arguments that it takes."""
+    """A command that a device obeys, with its arguments."""
 
     summary: str
     example: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +141,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_spec(spec: Spec) -> None:
-    """What holds for every model."""
+    """Check the parts of a specification that all models share."""
     if not INTERVAL_S_MIN <= spec.interval_s <= INTERVAL_S_MAX:
         raise ModelError(
             "interval_s",

@@ -40,7 +40,7 @@ class CommandRefused(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a command: its answer, and what is to be said beside it."""
+    """The result of a command: its answer, and further publications."""
 
     value: float | None = None
     text: str | None = None

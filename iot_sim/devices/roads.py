@@ -26,7 +26,7 @@ _DIRECTIONS: Final = ((0, 1), (1, 0), (0, -1), (-1, 0))  # north, east, south, w
 
 
 class Fix(NamedTuple):
-    """Where a vehicle is: metres east and north of the town's centre."""
+    """The position of a vehicle: metres east and north of the town's centre."""
 
     x: float
     y: float
@@ -121,7 +121,7 @@ class Leg:
 
 
 class Drive:
-    """One vehicle on its way, trip after trip. Ask `fix` with times that never run back."""
+    """A vehicle that drives trip after trip. Call `fix` with times that never run backwards."""
 
     __slots__ = (
         "_direction", "_draw", "_eager", "_here", "_leg", "_leg_at", "_legs_left", "_metres",
@@ -218,7 +218,7 @@ class Drive:
         self._direction = turned
 
     def _turn(self, there: tuple[int, int]) -> int:
-        """Where it goes on from there: mostly straight, never back, never out of town."""
+        """Choose the next road: mostly straight on, never back, never out of town."""
         if not self._inside(there):
             return self._direction
         which = self._draw()

@@ -1,4 +1,4 @@
-"""What is there to be measured: patterns of the day, drift, noise, and what goes wrong.
+"""Measured signals: patterns of the day, drift, noise, and defects of sensors.
 
 Every signal is drawn from one seeded `Random` of its device and from simulated time, so a
 device measures the same whatever the network does. Only `random()` is drawn, and noise is a
@@ -98,7 +98,7 @@ class Signal:
 
 
 class Defects:
-    """What sensors do wrong: a value that sticks, an outlier, a gap. One at a time.
+    """Defects of a sensor: a value that sticks, an outlier, a gap. One at a time.
 
     Ask `apply` only when `t >= next_at`: most reports cost one comparison.
     """

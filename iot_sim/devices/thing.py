@@ -1,4 +1,4 @@
-"""What models of plain topics share: reports, state and will, commands, firmware updates.
+"""The base of models with plain topics: reports, state and will, commands, firmware updates.
 
 A model inherits `Thing` and says how it measures (`measure`) and what else it can be told
 (`ORDERS`). Its topics lie under the root that the scenario gives:
@@ -80,7 +80,7 @@ Order = Callable[[Any, Mapping[str, Any], float], Outcome]
 
 
 class Thing(Clockwork):
-    """One device of any model; a model inherits it."""
+    """A device with plain topics; models inherit from it."""
 
     MODEL: ClassVar[str] = "thing"  # what it calls itself in its state
     FIELDS: ClassVar[tuple[Field, ...]] = ()  # of a report, without its head
@@ -151,7 +151,7 @@ class Thing(Clockwork):
     # What models use.
 
     def report(self, t: float) -> Publication:
-        """What it measures at `t`, as the next of its reports."""
+        """Return the report of the values measured at `t`."""
         self.seq += 1
         payload = self._layout.report(self.seq, self.clock.read_ms(t), self.measure(t))
         return Publication(
@@ -194,7 +194,7 @@ class Thing(Clockwork):
         return Publication(topic, payload, qos, retain, kind, self._layout.document_type)
 
     def births(self, now: float) -> list[Publication]:
-        """What it says first on a new link."""
+        """Return the publications that begin a new connection."""
         out = [self._state(now, online=True)]
         if self.update is not None:
             out.append(self._progress(self.update, now))
@@ -364,7 +364,7 @@ def describe(
 
 
 def inherit(model: type[Thing], name: str, summary: str, known: Iterable[ModelInfo]) -> ModelInfo:
-    """What a class that inherits a model takes, says and obeys, without saying so itself."""
+    """Describe a class that inherits from a model and has no description of its own."""
     of_class = {info.build: info for info in known}
     base = next((of_class[cls] for cls in model.__mro__ if cls in of_class), None)
     if base is None:

@@ -1,4 +1,4 @@
-"""One MQTT client of the fleet: its Session State lives as long as the object, links come and go.
+"""An MQTT client of the fleet. Its Session State outlives its connections.
 
     idle -> opening -> greeting -> online -> leaving -> idle
 
@@ -68,7 +68,7 @@ FILTERS_A_SUBSCRIBE: Final = 500
 
 
 class Client:
-    """One client id."""
+    """The client of one client id, over all its connections."""
 
     __slots__ = (
         "_attempts",
@@ -128,7 +128,7 @@ class Client:
 
     @property
     def has_session(self) -> bool:
-        """Whether the broker keeps what comes while this client is away."""
+        """Tell whether the broker keeps messages while this client is away."""
         return self._was_online and not self.clean_next
 
     @property
@@ -473,7 +473,7 @@ class Client:
 
     @property
     def is_deaf(self) -> bool:
-        """Whether the broker may not know yet what it subscribes to."""
+        """Tell whether the broker may not have the subscriptions of this client yet."""
         return self.lacks_suback or self.awaits_suback
 
     def _on_publish(self, run: Publish, now_us: int) -> None:

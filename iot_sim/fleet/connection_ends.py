@@ -1,4 +1,4 @@
-"""How connections end, and what becomes of the will of each.
+"""The ends of connections, and the fate of the will of each.
 
 A will is *due* when its connection broke without a word, *void* when the client said goodbye
 and the broker heard it, or came back before the Will Delay was over; in every other case
@@ -39,7 +39,7 @@ class Wills:
         return self._number
 
     def none(self) -> None:
-        """There is no will, or no telling what becomes of it."""
+        """Stop expecting the current will: there is none, or its fate cannot be known."""
         self._number = -1
 
     def take(self) -> CancelledWill | None:
@@ -101,7 +101,7 @@ class CancelledWill:
 
 
 class ClosedConnection:
-    """The rest of a connection behind our DISCONNECT."""
+    """A connection after our DISCONNECT, until the broker closes it."""
 
     __slots__ = ("_void",)
 
@@ -109,10 +109,10 @@ class ClosedConnection:
         self._void = void
 
     def on_open(self, link: Link) -> None:
-        """It was open long before."""
+        """Do nothing: the connection was open before."""
 
     def on_data(self, link: Link, data: bytes) -> None:
-        """Too late."""
+        """Ignore data that arrives after our DISCONNECT."""
 
     def on_end(self, link: Link, why: str) -> None:
         """The broker closed in order: it read our DISCONNECT."""
@@ -126,10 +126,10 @@ class ReplacedConnection:
     __slots__ = ()
 
     def on_open(self, link: Link) -> None:
-        """It was open long before."""
+        """Do nothing: the connection was open before."""
 
     def on_data(self, link: Link, data: bytes) -> None:
-        """What was on its way to the old connection: at QoS 1 and 2 it comes again."""
+        """Ignore messages to the old connection; QoS 1 and 2 come again on the new one."""
 
     def on_end(self, link: Link, why: str) -> None:
-        """As it should be."""
+        """Do nothing: the broker has to close a connection that was taken over."""

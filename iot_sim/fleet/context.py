@@ -1,4 +1,4 @@
-"""What the clients of a process have in common, who each of them is, and to whom it belongs."""
+"""The context that all clients of a process share, the identity of a client, and its owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mqtt_broker.codec.packets import Publish
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a client is and how it behaves."""
+    """The identity of a client and its way to connect."""
 
     client_id: str
     version: int = V5
@@ -33,7 +33,7 @@ class Identity:
 
 @dataclass(slots=True)
 class FleetContext:
-    """What all clients of a process stand on."""
+    """The engine, target, ledger and counters that all clients of a process share."""
 
     engine: Engine
     target: Target
@@ -53,15 +53,15 @@ class FleetContext:
 
 
 class Owner(Protocol):
-    """Whose client it is."""
+    """The owner of a client, which decides what the client does."""
 
     def will(self) -> tuple[Publication, int] | None:
-        """The will of the next connection and its delay."""
+        """Return the will of the next connection and its delay."""
 
     def on_online(self, session_present: bool) -> None: ...
 
     def on_offline(self) -> None:
-        """There is no connection any more; whether to come back is said by `wants_link`."""
+        """Note the end of a connection; `wants_link` decides whether to come back."""
 
     def wants_link(self) -> bool: ...
 

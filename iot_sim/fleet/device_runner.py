@@ -1,4 +1,4 @@
-"""One device and its client: what the device says goes to the broker, what happens goes to it."""
+"""Connect a device model with its client: publications go out, events come back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Schedule(Protocol):
 
 
 class DeviceRunner:
-    """Owns the client of one device."""
+    """The runner of one device, which owns its client."""
 
     __slots__ = ("_flows", "_last", "_run", "client", "device", "fleet", "is_broken",
                  "is_queued", "is_started", "number", "version")  # fmt: skip
@@ -86,7 +86,7 @@ class DeviceRunner:
         return self._last
 
     def act(self, due: float, sim_now: float) -> None:
-        """It is `due`; the schedule runs late by the rest."""
+        """Let the device act at `due`; the difference to `sim_now` is the lag of the schedule."""
         behind_s = (sim_now - due) / self._run.speed
         self._run.schedule_lag.record(int(behind_s * 1e6))
         now = self._now(due if behind_s < BEHIND_S else sim_now)

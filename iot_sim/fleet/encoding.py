@@ -23,7 +23,7 @@ _NO_TOPIC: Final = b"\x00\x00"
 
 
 class Message:
-    """One message with its stamp, as it may have to be sent again."""
+    """A message with its stamp, encoded so that it can be sent again."""
 
     __slots__ = ("body", "flow", "payload", "retain", "sent_us", "sequence", "version")
 
@@ -101,7 +101,7 @@ def encode_will(
 
 
 def properties_of(publication: Publication) -> Properties:
-    """What the publication itself says, without a stamp."""
+    """Return the properties of a publication without those of the stamp."""
     found = Properties()
     if publication.content_type:
         found[prop.CONTENT_TYPE] = publication.content_type

@@ -43,7 +43,7 @@ class Clock:
 
 
 class Target(NamedTuple):
-    """Where the broker is and how to come in."""
+    """The address of the broker, with TLS, WebSocket and credentials."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class Target(NamedTuple):
 
 
 class Talker(Protocol):
-    """Who is behind a link."""
+    """The owner of a link, called with its events."""
 
     def on_open(self, link: Link) -> None: ...
 
@@ -109,7 +109,7 @@ class _SelectorPoller:
 
 
 class Link:
-    """One TCP connection, from its first packet to its end; faults happen to it."""
+    """A TCP connection from its first packet to its end; faults act on it."""
 
     __slots__ = ("_backlog", "_engine", "_fd", "_mask", "_out", "_rate", "_sock", "_tls_done",
                  "is_closed", "is_deaf", "is_dirty", "is_held", "is_open", "swallowed",
@@ -134,7 +134,7 @@ class Link:
         self.swallowed = 0  # writes that a half-open connection took
 
     def write(self, data: bytes) -> None:
-        """What leaves with the end of this turn."""
+        """Queue data that is sent at the end of this turn."""
         if self.is_deaf or self.is_closed:
             self.swallowed += 1
             return
@@ -319,7 +319,7 @@ class Link:
 
 
 class Engine:
-    """All links of a process, and its timers."""
+    """The links and timers of a process, driven turn by turn."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()

@@ -1,4 +1,4 @@
-"""What a fault does to a client, and how it is lifted."""
+"""Inject a fault into a client, and lift it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iot_sim.scenarios.faults import Fault
 
 
 def inject(client: Client, fault: Fault) -> bool:
-    """Do it. False: there is no connection that it could meet."""
+    """Inject a fault; return False where the client has no connection that could have it."""
     link, kind = client.link, fault.kind
     if not client.is_online or link is None:
         return False
@@ -41,7 +41,7 @@ def inject(client: Client, fault: Fault) -> bool:
 
 
 def lift_all(client: Client) -> None:
-    """The run is over: no fault holds on."""
+    """End every fault of a client when the run is over."""
     client.away_until = 0.0
     link = client.link
     if link is None:

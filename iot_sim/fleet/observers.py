@@ -143,7 +143,7 @@ class Commander:
         self._pending.clear()
 
     def owes(self, runner: DeviceRunner) -> bool:
-        """Whether a command waits at the broker for this device."""
+        """Tell whether the broker still holds a command for this device."""
         return any(
             flow.qos and flow.judge == DEVICE and flow.acked.count_without(flow.delivered)
             for flow in self.flows_of.get(runner, ())
@@ -183,5 +183,5 @@ class Commander:
 
 
 def is_refusal(payload: bytes) -> bool:
-    """Whether an answer in JSON or CBOR has `ok` = false."""
+    """Tell whether an answer in JSON or CBOR has `ok` = false."""
     return b'"ok":false' in payload or b"\x62ok\xf4" in payload

@@ -29,7 +29,7 @@ OVERHEAD_BYTES: Final = 1024  # more than topic, stamp and header of a packet of
 
 
 class Outbound:
-    """What one client sends at the three QoS."""
+    """The outbound half of one client at the three QoS levels."""
 
     __slots__ = ("_alias_max", "_aliases", "_backlog", "_context", "_link", "_packet_bytes_max",
                  "_retain_ok", "_sender", "_who", "qos_max", "wrote")  # fmt: skip

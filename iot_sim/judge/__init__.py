@@ -1,1 +1,1 @@
-"""What a run saw, and the verdict on it. Shares no code with the broker that it judges."""
+"""The ledger of a run and the verdict on it. Shares no code with the broker that it judges."""

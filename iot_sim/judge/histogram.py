@@ -15,7 +15,7 @@ _EXACT: Final = 1 << (_SUB_BITS + 1)  # below this every value has a bucket of i
 
 
 class Histogram:
-    """How often each duration came."""
+    """Counts of durations in buckets of bounded error."""
 
     __slots__ = ("buckets", "count", "max_us", "min_us", "total_us")
 
@@ -55,7 +55,7 @@ class Histogram:
         self.total_us += other.total_us
 
     def since(self, before: Mapping[int, int]) -> Histogram:
-        """What came since `buckets` looked like `before`."""
+        """Return the durations recorded since `buckets` were `before`."""
         newer = Histogram()
         for bucket, count in self.buckets.items():
             more = count - before.get(bucket, 0)

@@ -101,7 +101,7 @@ class Flow:
         self.cut: Intervals | None = None
 
     def missing(self) -> Iterator[tuple[int, int]]:
-        """What was to arrive and did not, as spans of sequence numbers."""
+        """Return the messages that are missing, as intervals of sequence numbers."""
         if self.qos:
             return self.acked.without(self.delivered)
         if self.sent == self.delivered.count:

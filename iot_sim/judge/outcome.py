@@ -1,4 +1,4 @@
-"""What a run saw, as data: what one process counted, and how several become one."""
+"""The outcome of a run as data: the counts of one process, and their sum over several."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CommandCounts:
 
 @dataclass(slots=True)
 class Sample:
-    """One second of a run."""
+    """The counts of one second of a run."""
 
     second: int
     sent: int = 0
@@ -105,7 +105,7 @@ COUNTERS: Final = {
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything the verdict and the reports are made of."""
+    """The counts from which the verdict and the reports are made."""
 
     tallies: list[Tally] = field(default_factory=list)
     wills: WillCounts = field(default_factory=WillCounts)

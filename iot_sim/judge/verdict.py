@@ -25,7 +25,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One limit held against one run."""
+    """A limit compared with the measured value of a run."""
 
     name: str
     allowed: float

@@ -29,11 +29,11 @@ TIMEOUT_S: Final = 10.0
 
 
 class Refused(Exception):
-    """There is no connection; Locust knows of it."""
+    """The connection failed, and Locust has counted the failure."""
 
 
 class Connection:
-    """One connection of one user."""
+    """The MQTT connection of one Locust user."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How many Locust users there are, from the load shapes of a scenario.
+"""The number of Locust users over time, from the load shapes of a scenario.
 
     locust -f iot_sim/locustfile.py,iot_sim/locust_users/shape.py --sim-scenario soak --host ...
 

@@ -29,7 +29,7 @@ _HEAD_BYTES: Final = len(MAGIC) + 4
 
 @cache
 def _noise() -> bytes:
-    """One block for all cameras of the process: a frame is a slice of it, at memcpy's price."""
+    """Return the noise that all cameras of a process share: a frame is a slice of it."""
     return Random("noise of every frame").randbytes(_NOISE_BYTES)
 
 
@@ -44,7 +44,7 @@ def make_frame(said: Mapping[str, Any], offset: int, size: int) -> tuple[bytes, 
 
 
 def read_frame(raw: bytes) -> dict[str, Any]:
-    """What a frame says of itself; ValueError when it is not whole."""
+    """Decode the header of a frame; raise ValueError when the frame is not whole."""
     if raw[:4] != MAGIC or len(raw) < _HEAD_BYTES:
         raise ValueError("no frame")
     end = _HEAD_BYTES + int.from_bytes(raw[4:_HEAD_BYTES], "big")

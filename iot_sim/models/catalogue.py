@@ -62,7 +62,7 @@ def find(name: str) -> ModelInfo:
 
 
 def make(name: str, spec: Spec) -> Device:
-    """One device, its spec checked and completed."""
+    """Make a device from a specification that is checked and completed first."""
     info = find(name)
     spec = info.complete(spec)
     if spec.payload == layouts.CBOR and importlib.util.find_spec("cbor2") is None:

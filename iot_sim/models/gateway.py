@@ -31,7 +31,7 @@ _CHILDREN_DEFAULT: Final = 20
 
 
 class Child:
-    """One device behind the gateway, and its radio link."""
+    """A device behind the gateway, with its radio link."""
 
     __slots__ = ("attached", "chance", "device", "lost", "planned", "root")
 
@@ -170,7 +170,7 @@ class Gateway(Thing):
     # The radio side.
 
     def _settle(self, number: int, now: float) -> list[Publication]:
-        """After anything happened to a child: is it there, and when is it next?"""
+        """Update a child's presence and its next action after an event."""
         child = self.children[number]
         there = not child.lost and child.device.wants_link(now)
         out: list[Publication] = []
@@ -193,7 +193,7 @@ class Gateway(Thing):
 
     @staticmethod
     def _death(child: Child, now: float) -> list[Publication]:
-        """What its will would be, if it could have one."""
+        """Return the message that stands in for a child's will."""
         will = child.device.will(now)
         return [will] if will is not None else []
 

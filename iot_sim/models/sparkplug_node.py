@@ -153,7 +153,7 @@ class Part:
 
 
 class Process:
-    """What a device is attached to: a vessel that is heated, with a pump and a product."""
+    """The process that a device measures: a heated vessel with a pump and a product."""
 
     __slots__ = ("_at", "_draw", "_flow", "_heat", "_pressure", "_temperature", "mode", "produced",
                  "running", "set_point")  # fmt: skip
@@ -250,7 +250,7 @@ class SparkplugNode(Clockwork):
         return out
 
     def flush(self) -> list[Publication]:
-        """What was kept has no sequence number yet: it gets its place behind the births."""
+        """Return the kept publications; they get sequence numbers behind the births."""
         out = super().flush()
         for message in out:
             message.payload = spb.seal(message.payload, self._next_seq())

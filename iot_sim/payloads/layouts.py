@@ -29,15 +29,15 @@ class Unreadable(ValueError):
 
 
 class Layout(Protocol):
-    """One format, for one device."""
+    """The format of one device's documents."""
 
     @property
     def content_type(self) -> str:
-        """Of its reports."""
+        """Return the content type of reports."""
 
     @property
     def document_type(self) -> str:
-        """Of everything else."""
+        """Return the content type of all documents that are no reports."""
 
     def report(self, seq: int, ts: int, values: Sequence[Any]) -> bytes:
         """The declared fields, in their order, behind `id`, `seq` and `ts`."""
@@ -193,7 +193,7 @@ class TemplateLayout:
 def make_layout(
     payload: str, client_id: str, fields: Sequence[Field], template: Template | None
 ) -> Layout:
-    """For fields without `id`, `seq` and `ts`, which every report begins with."""
+    """Make the layout for fields other than `id`, `seq` and `ts`, which begin every report."""
     if payload == JSON:
         return JsonLayout(client_id, fields)
     if payload == CBOR:

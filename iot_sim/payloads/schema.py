@@ -1,4 +1,4 @@
-"""What a document of a device holds: declared once a model, rendered for whoever reads it.
+"""The schema of a device's documents, declared once in the model and rendered for readers.
 
 A model declares its fields here; payloads are encoded by them, and the schema that Spark
 reads with is generated from them. Nothing of Spark is imported: its schemas are text.
@@ -26,7 +26,7 @@ _LONG_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a flat document."""
+    """A field of a flat document."""
 
     name: str
     type: str
@@ -65,7 +65,7 @@ def _comment(field: Field) -> str:
 
 
 def spark_ddl(fields: Iterable[Field]) -> str:
-    """As `CREATE TABLE`, `from_json` and a reader's `schema()` take it."""
+    """Render the schema for `CREATE TABLE`, `from_json` and a reader's `schema()`."""
     columns = []
     for field in fields:
         name = field.name.replace("`", "``")
@@ -80,7 +80,7 @@ def spark_ddl(fields: Iterable[Field]) -> str:
 
 
 def spark_json(fields: Iterable[Field]) -> str:
-    """As `StructType.fromJson` takes it, with the units as metadata."""
+    """Render the schema for `StructType.fromJson`, with the units as metadata."""
     return json.dumps(
         {
             "type": "struct",
@@ -102,7 +102,7 @@ def spark_json(fields: Iterable[Field]) -> str:
 
 
 def misfits(fields: Iterable[Field], document: Mapping[str, Any]) -> list[str]:
-    """What a document has that its schema does not allow; empty when it fits."""
+    """Return what the schema does not allow in a document; empty when it fits."""
     found = []
     known = set()
     for field in fields:

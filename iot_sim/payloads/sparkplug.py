@@ -55,7 +55,7 @@ class Unreadable(ValueError):
 
 @dataclass(slots=True)
 class Metric:
-    """One value. In data messages an alias stands for the name that its birth gave."""
+    """A metric. In data messages an alias stands for the name that its birth gave."""
 
     name: str = ""
     value: Any = None
@@ -290,7 +290,7 @@ def as_type(type: int, value: int) -> int:
 
 
 def _decode_properties(raw: bytes) -> dict[str, str]:
-    """Those that are text; others have no place in what a device is asked."""
+    """Decode properties that are text; commands to a device use no others."""
     keys: list[str] = []
     values: list[str | None] = []
     for number, wire, content in _fields(raw):

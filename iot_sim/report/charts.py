@@ -20,7 +20,7 @@ TICKS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: a name, its class in the page's style, and a value a second (None: a gap)."""
+    """A line of a chart: name, class in the page's style, a value a second (None: a gap)."""
 
     name: str
     style: str

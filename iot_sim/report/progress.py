@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: a block that renews itself on a terminal, lines in a log."""
+"""The progress of a run: a block that renews itself on a terminal, lines in a log file."""
 
 from __future__ import annotations
 

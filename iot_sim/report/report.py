@@ -256,7 +256,7 @@ def _chart(title: str, seconds: Sequence[float], show: Any, lines: Sequence[Line
 
 
 def _distribution(outcome: Outcome) -> str:
-    """How long messages took, as a table of percentiles."""
+    """Render the latency of messages as a table of percentiles."""
     latency, acks = outcome.latency(), outcome.ack_latency()
     wanted = {**PERCENTILES, "p99.99": 99.99, "longest": 100.0}
     rows = [

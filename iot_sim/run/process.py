@@ -1,4 +1,4 @@
-"""One process of a run: it brings its share of the fleets to the broker and keeps the books.
+"""One process of a run: connect a share of the fleets, drive it, and keep the ledger.
 
 observers and commander connect and subscribe
 devices connect as fast as the scenario allows, act when they are due, suffer their faults
@@ -50,7 +50,7 @@ class NotReady(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which devices are this process's."""
+    """The share of the devices that belongs to this process."""
 
     index: int = 0
     count: int = 1
@@ -171,7 +171,7 @@ class ProcessRun:
         )
 
     def _observed(self) -> list[str]:
-        """What the observers of this process subscribe to, no two filters of it overlapping."""
+        """Return the filters of this process's observers; no two of them overlap."""
         fleets = [fleet for fleet in self.scenario.fleets if fleet.is_observed]
         if self.part.count == 1:
             return disjoint(text for fleet in fleets for text in fleet.filters())
@@ -414,7 +414,7 @@ class ProcessRun:
     # The end.
 
     def _finish(self) -> bool:
-        """Let everybody end in order; whether all that was promised has arrived."""
+        """End the run in order; tell whether every acknowledged message has arrived."""
         clock = self.context.engine.clock
         runners = [runner for fleet in self._runners.values() for runner in fleet]
         deadline = clock.now() + (0.5 if self.is_aborted else self.scenario.drain_s)
@@ -526,7 +526,7 @@ ERRORS: Final = (
 
 
 def _has_root(text: str, roots: set[str]) -> bool:
-    """Whether another filter of the set matches all that this one does."""
+    """Tell whether another filter of the set matches everything that this one matches."""
     levels = text.removesuffix("/#").split("/")
     return any("/".join(levels[:size]) in roots for size in range(1, len(levels)))
 

@@ -41,12 +41,12 @@ class SetupError(Exception):
 
 
 class RunError(Exception):
-    """It ran and could not be brought to an end."""
+    """The run began and could not be finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where the broker is, in a form that another process can be given."""
+    """The address of the broker in a form that can be passed to another process."""
 
     host: str
     port: int

@@ -39,7 +39,7 @@ class Fault:
     bytes_per_s: int = 1000
 
     def scaled(self, factor: float) -> Fault:
-        """The same fault in a run that takes `factor` times as long.
+        """Return the fault for a run that takes `factor` times as long.
 
         It lasts a second at least, or what it lasted: shorter, and nobody would notice.
         """
@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One device is hit by one fault."""
+    """A fault that hits one device at one time."""
 
     at_s: float
     number: int

@@ -64,7 +64,7 @@ class LoadShape:
         return 1.0 if self.kind == "steady" else max(self.low, self.high)
 
     def scaled(self, factor: float) -> LoadShape:
-        """The same shape for a run that takes `factor` times as long."""
+        """Return the shape for a run that takes `factor` times as long."""
         return LoadShape(
             self.kind,
             self.drives,

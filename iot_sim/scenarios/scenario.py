@@ -34,7 +34,7 @@ _GOLDEN: Final = 0.618033988749895
 
 @dataclass(frozen=True, slots=True)
 class Qos:
-    """Which share of a fleet publishes at which QoS."""
+    """The shares of a fleet that publish at each QoS."""
 
     shares: tuple[float, float, float]
 
@@ -74,7 +74,7 @@ class Fleet:
         )
 
     def spec(self, number: int, seed: int, started_at: float) -> Spec:
-        """What device `number` of this fleet is asked to be."""
+        """Return the specification of device `number` of this fleet."""
         client_id = self._filled(self.client_id, number, "")
         return Spec(
             self.name,
@@ -90,7 +90,7 @@ class Fleet:
         )
 
     def factor(self, drives: str, t: float) -> float:
-        """What the load shapes say at `t`; several of one sort multiply."""
+        """Return the factor of the load shapes at `t`; several of one kind multiply."""
         found = 1.0
         for shape in self.load:
             if shape.drives == drives:
@@ -129,7 +129,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What some devices of a fleet are told, again and again."""
+    """A command that some devices of a fleet are sent repeatedly."""
 
     fleet: str
     command: str
@@ -195,7 +195,7 @@ class Scenario:
         )
 
     def resized(self, devices: int | None, duration_s: float | None) -> Scenario:
-        """The same story with as many devices in all, over another time."""
+        """Return the scenario with another number of devices, or another duration."""
         found = self
         if devices is not None:
             if devices < len(self.fleets):
@@ -236,7 +236,7 @@ class Scenario:
 
 
 def check_rate(scenario: Scenario, workers: int | None) -> None:
-    """Whether so many processes can send what the fleets want to (None: some number can)."""
+    """Check that so many processes can send what the fleets publish (None: any number)."""
     able = RATE_MAX * (64 if workers is None else workers)
     if scenario.rate_per_s > able:
         worst = max(scenario.fleets, key=lambda fleet: fleet.rate_per_s * fleet.highest("rate"))
@@ -254,7 +254,7 @@ def check_rate(scenario: Scenario, workers: int | None) -> None:
 
 
 def _same_form(one: str, other: str) -> bool:
-    """Whether they have as many levels, so that one filter can stand for both."""
+    """Tell whether topics have equally many levels, so that one filter can match both."""
     return one.count("/") == other.count("/") and one.endswith("#") == other.endswith("#")
 
 

@@ -1,1 +1,1 @@
-"""What the jobs share: columns of telemetry, pure machines, lateness."""
+"""The code that jobs share: columns of telemetry, pure machines, lateness."""

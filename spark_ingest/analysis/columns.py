@@ -1,4 +1,4 @@
-"""Who sent a row, from which site, when it was, what was measured: columns of the log's rows.
+"""Columns of the log's rows: device, site, time, measurements.
 
 The rows of the log are those of `source`: partition, offset, received, event, sent, topic,
 client_id, payload, properties; `value`, a struct by the stream's schema, and `reject_reason`,
@@ -44,7 +44,7 @@ _PLACE: Final = re.compile(r"client|none|received|event|sent|topic:[1-9]\d?|valu
 
 
 def place(*words: str) -> Callable[[str], str]:
-    """Where in a row something stands: `client`, `topic:2` (a level), `value:a.b` (a field)."""
+    """Parse a place in a row: `client`, `topic:2` (a level), `value:a.b` (a field)."""
 
     def parse(text: str) -> str:
         if not _PLACE.fullmatch(text) or text.partition(":")[0] not in words:
@@ -92,7 +92,7 @@ class Telemetry:
 
 
 def matches(topic: Column, filter: str) -> Column | None:
-    """Whether a topic matches; None: every topic does."""
+    """Return the condition that a topic matches; None where every topic does."""
     if filter == "#":
         return None
     parts = []
@@ -142,7 +142,7 @@ def value_column(rows: DataFrame, path: str, flag: str) -> tuple[Column, DataTyp
 
 
 def text_of(rows: DataFrame, where: str, flag: str) -> Column:
-    """What stands at a `place`, as a text; empty where there is nothing."""
+    """Return the value at a `place` as text; empty where there is none."""
     kind, _, rest = where.partition(":")
     if kind == "none":
         return F.lit("")
@@ -157,7 +157,7 @@ def text_of(rows: DataFrame, where: str, flag: str) -> Column:
 
 
 def time_of(rows: DataFrame, where: str, flag: str = "--time") -> Column:
-    """When a row was; the broker's clock where nobody said."""
+    """Return the event time of a row; the broker's time where the row has none."""
     kind, _, rest = where.partition(":")
     if kind == "received":
         return F.col("received")
@@ -255,7 +255,7 @@ def _measured(column: Column) -> Column:
 
 
 def _schema(rows: DataFrame) -> DataType:
-    """What payloads are: a struct as a rule, a number alone perhaps; nothing when not parsed."""
+    """Return the type of payloads: a struct or a single number; None when not parsed."""
     return rows.schema["value"].dataType if "value" in rows.columns else StructType()
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with one device's messages: the pure machine of `quality`.
+"""The pure state machine of `quality`: find what is wrong with one device's messages.
 
     gap         sequence numbers are missing; `count` of them; ended when the last one came late
     duplicate   a sequence number came again
@@ -93,7 +93,7 @@ class Findings:
     # Sequence numbers.
 
     def _count(self, reading: Reading, number: int) -> tuple[bool, list[Finding]]:
-        """Whether the message is one that was not there before, and what is to be said."""
+        """Count a message; return whether it is new, and findings about its sequence number."""
         last = self._last
         if last is None or number == last + 1:
             self._last = number
@@ -119,7 +119,7 @@ class Findings:
         ]
 
     def _fill(self, at: int, number: int, now_us: int) -> list[Finding]:
-        """One of a gap came after all: what is left of it may be two."""
+        """Fill a gap with a message that came late; the rest of the gap may be two."""
         low, high, began_us, first, whole = self._gaps.pop(at)
         self._totals["missing"] -= 1
         self._totals["reordered"] += 1
@@ -138,7 +138,7 @@ class Findings:
     # Values.
 
     def _compare(self, reading: Reading) -> Iterator[Finding]:
-        """Whether a metric still has the value it had."""
+        """Compare a metric with its last value, to find sensors that are stuck."""
         limits = self._limits
         for name, value in reading.values.items():
             same = self._same.get(name)

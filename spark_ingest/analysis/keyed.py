@@ -52,7 +52,7 @@ SPARK_EPOCH_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One message of a device."""
+    """A message of a device, as machines see it."""
 
     partition: int
     offset: int
@@ -64,22 +64,22 @@ class Reading:
 
 
 class Machine(Protocol):
-    """What happens to one device. It may keep nothing but what `state` returns."""
+    """The state machine of one device. It keeps nothing beyond what `state` returns."""
 
     def restore(self, state: Any) -> None:
-        """What `state` returned, as JSON gives it back."""
+        """Restore what `state` returned, after a round trip through JSON."""
 
     def state(self) -> Any: ...
 
     def read(self, reading: Reading) -> Iterable[Finding]: ...
 
     def silent_at_us(self) -> int | None:
-        """When it should have been heard again, by the broker's clock."""
+        """Return the time, by the broker's clock, at which the device counts as silent."""
 
     def on_silence(self) -> Iterable[Finding]: ...
 
     def summary(self) -> Iterable[Finding]:
-        """What is said with each micro-batch that had rows of it."""
+        """Return the row that each micro-batch with messages of this device adds."""
 
 
 class Maker(Protocol):

@@ -1,4 +1,4 @@
-"""Which rows come too late for a window. A rule of each row alone, and Spark's never disagrees.
+"""Decide which rows come too late for a window, by a rule of each row alone.
 
 Spark drops what is older than its watermark, and its watermark depends on where micro-batches
 were cut and on how far other partitions were read: the same log gives other results another
@@ -52,7 +52,7 @@ def plus(time: Column, us: int) -> Column:
 
 
 def interval_text(us: int) -> str:
-    """As Spark's windows and watermarks want it."""
+    """Return an interval as Spark's windows and watermarks expect it."""
     return f"{us} microseconds"
 
 
@@ -69,7 +69,7 @@ def is_late(end: Column, lateness: Lateness) -> Column:
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """For those who watch a stream; what stands in the results does not depend on it."""
+    """Count late rows for progress reports; results do not depend on it."""
     if not rows.isStreaming:
         return rows
     return rows.observe(

@@ -1,4 +1,4 @@
-"""Whether a device has been silent for too long: what the machines of jobs share.
+"""Detect a device that has been silent for too long, for the machines of several jobs.
 
 It knows times alone, by the broker's clock. What is said of a silence, and whether it counts, is
 the machine's.
@@ -25,7 +25,7 @@ class Silence:
         return due_us if due_us is not None and at_us > due_us else None
 
     def due_us(self) -> int | None:
-        """When it is to be told, unless the device is heard; None if it is told."""
+        """Return the time at which silence is due to be reported; None if it has been."""
         return None if self.is_told else self._due_us()
 
     def tell(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What is usual for one device, and what is not: the pure machine of `anomalies`.
+"""The pure state machine of `anomalies`: learn what is usual for one device.
 
 For each metric an exponentially weighted mean and variance of its values, and of its rate of
 change. A value so many deviations away is an outlier, a rate so many away a jump. What is unusual
@@ -54,7 +54,7 @@ class Usual:
         return max(math.sqrt(self.variance), FLOOR * abs(self.mean), _TINY)
 
     def score(self, value: float) -> float:
-        """How many deviations away, as far as a number says it."""
+        """Return the distance from the mean in standard deviations."""
         score = (value - self.mean) / self.deviation
         return min(max(score, -sys.float_info.max), sys.float_info.max)
 
@@ -78,7 +78,7 @@ class Usual:
 
 
 class _Metric:
-    """One metric: what is usual of it, its last value, and the alerts that are open."""
+    """A metric: its usual range, its last value, and its open alerts."""
 
     __slots__ = ("at_us", "last", "open", "rate", "value")
 

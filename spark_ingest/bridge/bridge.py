@@ -84,7 +84,7 @@ def add_bridge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_bridge(args: argparse.Namespace, say: Say | None = None) -> int:
-    """Until SIGINT or SIGTERM, or until it cannot go on."""
+    """Run the bridge until SIGINT or SIGTERM, or until an error that it cannot survive."""
     say = say or _to_stderr
     try:
         broker, device = _broker(args), device_rule(args.device)
@@ -146,7 +146,7 @@ def _run(
 
 
 class _Watch:
-    """What is to be done and said now and then."""
+    """Periodic work of the bridge: progress on the terminal, and the care of the log."""
 
     def __init__(self, log: Log, session: Session, say: Say, *, is_quiet: bool) -> None:
         self._log = log
@@ -218,7 +218,7 @@ def _to_stderr(line: str) -> None:
 
 
 def device_rule(text: str) -> Device:
-    """Who a message is about; where there is none such, its topic."""
+    """Return the device that a message is about; its topic where no rule matches."""
     level = _LEVEL.fullmatch(text)
     if text == "topic":
         return lambda topic, user: topic

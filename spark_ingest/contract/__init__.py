@@ -1,1 +1,1 @@
-"""What a job and a sink are."""
+"""The contracts of jobs and sinks."""

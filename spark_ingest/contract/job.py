@@ -1,4 +1,4 @@
-"""What a job is.
+"""The contract of a job: its options, its outputs, and the function that builds them.
 
 `build` takes the log's rows and gives a frame with one nullable struct column for each output: a
 row of the frame belongs to the outputs whose struct is not null. So one query has several results
@@ -38,7 +38,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One result of a job: a table, a directory, a kind of message."""
+    """An output of a job: a table, a directory, a kind of message."""
 
     name: str
     keys: tuple[str, ...]  # which columns say which row it is
@@ -47,7 +47,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a job may use beside its rows."""
+    """The resources that a job may use beside its rows."""
 
     # The device registry as it is now.
     registry: Callable[[SparkSession], DataFrame] | None = None

@@ -1,4 +1,4 @@
-"""What a sink is, and what it is given.
+"""The contract of a sink, and the batch that it is given.
 
     sqlite:///out.db, postgresql://...     any SQLAlchemy URL
     parquet:DIR or parquet:hdfs://...      directories of Parquet files
@@ -70,14 +70,14 @@ class Batch:
 
     @property
     def is_collected(self) -> bool:
-        """Whether `tables` has been computed."""
+        """Tell whether `tables` has been computed."""
         return "tables" in self.__dict__
 
     def fields(self, output: Output) -> list[str]:
         return list(self.frame.schema[output.name].dataType.names)  # type: ignore[attr-defined]
 
     def rows_of(self, output: Output) -> DataFrame:
-        """The same as a frame, for sinks that let executors write."""
+        """Return the rows as a DataFrame, for sinks that write from the executors."""
         return self.frame.where(F.col(output.name).isNotNull()).select(f"{output.name}.*")
 
 

@@ -86,7 +86,7 @@ class CorrelateOptions:
 
     @property
     def delay_us(self) -> int:
-        """How far Spark's watermark is behind, so that it drops nothing that is taken."""
+        """Return the delay of Spark's watermark that drops no row which the job accepts."""
         if self.time == RECEIVED:
             return self.skew_us
         return self.skew_us + self.allowed_us + self.ahead_us
@@ -176,7 +176,7 @@ def _side(
 
 
 def _key_column(rows: DataFrame, key: str) -> Column:
-    """As text, so that both sides may have it in different places. Bytes are shown in hex."""
+    """Return the key as text, so that the sides may differ in its place. Bytes become hex."""
     if key == CORRELATION:
         return F.hex(F.col("properties.correlation_data"))
     return text_of(rows, key, "--key")

@@ -112,7 +112,7 @@ def spark_schema(schema: Mapping[str, Any] | None, names: Sequence[str]) -> t.St
 
 
 def value_shape(schema: t.StructType) -> Shape | None:
-    """What `value` is in columns that were planned, or given by hand. SchemaError, ValueError."""
+    """Return the shape of the column `value`. Raise SchemaError or ValueError."""
     found: Shape | None = None
     known = {field.name: field for field in RAW.fields}
     for column in schema.fields:
@@ -211,7 +211,7 @@ class Rows:
         return REASON in self._names
 
     def end(self, newest_us: int) -> pa.RecordBatch:
-        """One row that is no message, and stands behind all others; received as the last one."""
+        """Make the row that marks the end of the log; its time is that of the last message."""
         told = {"partition": END, "offset": END, "topic": "", "client_id": "", "qos": 0}
         said = {**told, "received": newest_us, "retain": False}
         columns = [

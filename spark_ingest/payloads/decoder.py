@@ -96,7 +96,7 @@ class Decoder:
         self._read(columns, work, trimmed, places)
 
     def _read(self, columns: JsonColumns, work: _Work, part: Array, places: Any) -> None:
-        """All at once; in pieces, if not all of it passes; one by one, if it is only few."""
+        """Parse payloads together; in halves where some fail; one by one where they are few."""
         while count := len(part):
             try:
                 values, doubtful = columns.read(part)

@@ -1,4 +1,4 @@
-"""One parsed payload against its shape: the plain way, for what the fast one cannot take.
+"""Fit one parsed payload to its shape: the slow path for what the column decoder refuses.
 
 `conformer(shape)` is a function that returns a payload as its column wants it, or raises
 `Unfit` with the field and the reason. It is what decides: the fast way of `json_columns` takes
@@ -66,7 +66,7 @@ class Unfit(Exception):
 
 
 def conformer(shape: Shape) -> Conformer:
-    """For a whole payload: null is not one."""
+    """Return the function that fits a whole payload; null is not a payload."""
     conform = _maker(shape)
 
     def conform_payload(value: Any) -> Any:

@@ -54,7 +54,7 @@ _ENUM_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 class SchemaError(ValueError):
-    """What cannot be made columns of, with the place in the schema."""
+    """A schema that has no columns, with the place in the schema."""
 
 
 @dataclass(frozen=True, slots=True)

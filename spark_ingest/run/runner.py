@@ -39,16 +39,16 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 
 class RunError(Exception):
-    """It ran and failed: one line."""
+    """A run that failed, in one line."""
 
 
 class ReadError(Exception):
-    """What is to be read is not there, or options are wrong: one line; nothing was read."""
+    """The log is not there or options are wrong; nothing was read. One line."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a run has done so far; one batch at a time."""
+    """The progress of a run, updated with each batch."""
 
     batch: int = -1
     rows: int = 0
@@ -114,7 +114,7 @@ def _observed(rows: DataFrame) -> DataFrame:
 
 
 class _Writer:
-    """What Spark calls with each micro-batch."""
+    """The function that Spark calls with each micro-batch."""
 
     def __init__(self, spark: SparkSession, plan: Plan, progress: Progress, losses: Losses) -> None:
         self._spark = spark  # the one that Spark gives with a batch knows no queries
@@ -197,7 +197,7 @@ def stream(
     is_stopped: Callable[[], bool],
     on_progress: Callable[[Progress], None],
 ) -> Progress:
-    """Until `is_stopped`, or with `once` until the log is read. RunError."""
+    """Run a stream until `is_stopped`, or with `once` until the log is read. Raise RunError."""
     spark_session.prepare(spark)
     progress = Progress()
     losses = Losses(spark, plan.checkpoint)

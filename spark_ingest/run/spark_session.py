@@ -87,7 +87,7 @@ def start(
 
 
 def prepare(spark: SparkSession) -> None:
-    """What streams need, in a session that somebody else may have made."""
+    """Set what streams need in a session that the caller may have made."""
     for key, value in _FIXED.items():
         spark.conf.set(key, value)
     # transformWithState works with no other; and its state need not fit into memory.

@@ -1,4 +1,4 @@
-"""Where results go: SQL, Parquet, MQTT, the console, or a class of your own.
+"""Sinks for results: SQL, Parquet, MQTT, the console, or a class of your own.
 
 Every sink is idempotent by (query, batch): after a crash Spark runs the last batch again, and
 what the sink already has, it does not take twice. `sink` has the contract and finds the sink for

@@ -59,7 +59,7 @@ def _ascii(text: str) -> str:
 
 
 def times_outside(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Which times Python has none for; None where all are well."""
+    """Return the times that Python cannot hold; None where all are within range."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     outside = pc.fill_null(
         pc.or_(pc.less(micros, TIME_US_MIN), pc.greater_equal(micros, TIME_US_MAX)), False
@@ -68,7 +68,7 @@ def times_outside(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """As Python has them; a time that it has none for is a text."""
+    """Return Python values; a time outside Python's range becomes text."""
     if not pa.types.is_timestamp(column.type) or (outside := times_outside(column)) is None:
         found: list[Any] = column.to_pylist()
         return found

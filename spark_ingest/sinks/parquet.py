@@ -74,7 +74,7 @@ def open_sink(url: str, prefix: str) -> ParquetSink:
 
 
 def read_current(spark: SparkSession, place: str, *keys: str) -> DataFrame:
-    """What a directory of one output says now: each row once, as its last batch has it."""
+    """Read the current rows of one output's directory: each row once, from its last batch."""
     number, order = f"batch_{uuid.uuid4().hex}", Window.partitionBy(*keys)
     rows = spark.read.option("basePath", place).parquet(f"{place}/query=*/batch=*")
     ranked = rows.withColumn(number, F.row_number().over(order.orderBy(F.desc("batch"))))

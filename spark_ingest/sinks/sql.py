@@ -101,7 +101,7 @@ class SqlSink:
         return self.engine.url.render_as_string(hide_password=True)
 
     def has(self, batch: Batch) -> bool:
-        """Whether this batch was committed."""
+        """Tell whether this batch was committed."""
         with self.engine.connect() as connection:
             if not self.engine.dialect.has_table(connection, LEDGER):
                 return False
@@ -204,6 +204,6 @@ def open_sink(url: str, prefix: str) -> SqlSink:
 
 
 def explain(error: Exception) -> str:
-    """One line of what a driver says over several."""
+    """Shorten a driver's error of several lines to one."""
     said = str(getattr(error, "orig", None) or error).strip()
     return " ".join(said.split()) or type(error).__name__

@@ -128,7 +128,7 @@ def upsert_or_bury(
 def _halved(
     connection: Connection, table: Table, output: Output, rows: pa.Table
 ) -> list[DeadLetter]:
-    """What only the database knows is told by trying: the half with the row it refuses, and so on.
+    """Find the rows that the database refuses by halving the batch until each stands alone.
 
     Each try is a savepoint, so what it refuses undoes nothing else.
     """
@@ -154,7 +154,7 @@ _ROW_STATES: Final = ("22", "23", "54")
 
 
 def _is_of_a_row(error: Exception) -> bool:
-    """Whether it would be gone without one row; else the database is what is in trouble."""
+    """Tell whether a single row causes the error; otherwise the database has the problem."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, OverflowError | ValueError):  # Unicode and Arrow errors among them
         return True
@@ -165,7 +165,7 @@ def _is_of_a_row(error: Exception) -> bool:
 
 
 def _troubles(rows: pa.Table, output: Output, dialect: str) -> dict[int, str]:
-    """What is known to be refused, by row: a batch full of it is not tried row by row."""
+    """Return the rows that are known to be refused, so that a batch of them is not halved."""
     found: dict[int, str] = {}
 
     def note(mask: Any, reason: str) -> None:
@@ -205,7 +205,7 @@ def upsert(connection: Connection, table: Table, output: Output, rows: pa.Table)
 
 
 def _on_conflict(connection: Connection, table: Table, output: Output) -> str:
-    """What both SQLite and PostgreSQL say behind an INSERT."""
+    """Return the ON CONFLICT clause that SQLite and PostgreSQL share."""
     quote = connection.dialect.identifier_preparer.quote
     keys = ", ".join(map(quote, output.keys))
     rest = [column.name for column in table.columns if column.name not in output.keys]
@@ -263,7 +263,7 @@ _ROW: Final = "\0row"
 
 
 def last_of_each(rows: pa.Table, output: Output) -> pa.Table:
-    """Of rows with the same keys the one that would be left if they were written in their order."""
+    """Keep the last row of each key, as writing them in their order would."""
     numbered = rows.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
     if output.newer_by:
         order = [*output.newer_by, _ROW]
@@ -301,7 +301,7 @@ def _upsert_any(connection: Connection, table: Table, output: Output, rows: pa.T
 
 
 def _is_older(connection: Connection, table: Table, output: Output, record: dict[str, Any]) -> bool:
-    """Whether the table has a newer row of these keys."""
+    """Tell whether the table has a newer row of these keys."""
     is_newer = or_(
         *[
             and_(

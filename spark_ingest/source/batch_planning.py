@@ -1,4 +1,4 @@
-"""How much a trigger reads, and how it is dealt to tasks. Numbers only: no file, no Spark.
+"""Plan how much a trigger reads and which task reads what. Numbers only: no file, no Spark.
 
 deal(starts, ends, limit, ...)       ends within a limit, by a received time that all share
 share_rows(starts, ends, rows_max)   ends that are no more than so many offsets further
@@ -31,7 +31,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a limit is counted in."""
+    """A way to measure ranges of the log: by rows, by bytes, or by both."""
 
     # How much there is from the starts to these ends.
     weigh: Callable[[Ends], int]
@@ -112,7 +112,7 @@ def share_rows(starts: Sequence[int], ends: Sequence[int], rows_max: int) -> tup
 def split(
     starts: Sequence[int], ends: Sequence[int], tasks_min: int, task_rows_max: int
 ) -> list[tuple[Range, ...]]:
-    """What each task reads. A long partition goes to many, many short ones to one.
+    """Split ranges into tasks: a long partition over many, many short ones into one.
 
     Work is enough for `tasks_min` tasks where each then has `TASK_ROWS_MIN` rows, and no task
     has more than `task_rows_max`.

@@ -67,7 +67,7 @@ _PAUSE_S: Final = 0.25
 
 
 class LogPartition(InputPartition):
-    """What one task reads. With `drained_us` it is the end: a row that says when that was."""
+    """The ranges that one task reads. With `drained_us` set, the task yields the end row."""
 
     def __init__(self, ranges: tuple[Range, ...], drained_us: int | None = None) -> None:
         super().__init__(None)
@@ -108,7 +108,7 @@ class FleetmqDataSource(DataSource):
 
 
 class _Reading:
-    """What both readers have. The source is opened where it is asked, and is not pickled."""
+    """The base of both readers. The source is opened on first use and is not pickled."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -155,7 +155,7 @@ class _Reading:
             raise OptionError(option, error.why) from None
 
     def kept(self, start: Offsets) -> Offsets:
-        """Where reading can go on from `start`: there, unless something is gone."""
+        """Return the offsets from which reading can go on: `start`, unless records are gone."""
         source = self.log()
         earliest = source.starts().ends
         if self._options.fail_on_data_loss:
@@ -165,7 +165,7 @@ class _Reading:
         return Offsets(start.epoch, tuple(map(max, start.ends, earliest)))
 
     def newest_us(self, end: Offsets) -> int:
-        """When the last messages before these offsets were received; 0: there are none."""
+        """Return the time of the last message before these offsets; 0 where there is none."""
         source = self.log()
         newest_us = 0
         for number, (kept, until) in enumerate(zip(source.starts().ends, end.ends, strict=True)):
@@ -358,7 +358,7 @@ def _parsing(options: Options, schema: StructType) -> tuple[Shape | None, str]:
 
 
 def _as_dict(found: Offsets, *, is_drained: bool = False) -> dict[str, Any]:
-    """In the order of `text`: Spark compares offsets as the texts that they are written as."""
+    """Return offsets in the order of `text`, since Spark compares offsets as written."""
     ordered: dict[str, Any] = json.loads(found.text())
     return {DRAINED: True, **ordered} if is_drained else ordered
 

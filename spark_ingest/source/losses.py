@@ -58,7 +58,7 @@ class Losses:
         self._read_fully = jvm.org.apache.commons.io.IOUtils.toByteArray
 
     def sources(self) -> int:
-        """How many sources the checkpoint's query has; 0: it has read nothing yet."""
+        """Return the number of sources in the checkpoint; 0 where nothing was read yet."""
         offsets = self._jvm.org.apache.hadoop.fs.Path(self._checkpoint, "offsets")
         if not self._files.exists(offsets):
             return 0
@@ -91,7 +91,7 @@ class Losses:
             stream.close()
 
     def check(self, *, is_accepted: bool) -> None:
-        """Whether a run may go on from here. LossError."""
+        """Raise LossError unless a run may go on from this checkpoint."""
         loss = self.read()
         if loss is None or loss.is_accepted:
             return
@@ -120,7 +120,7 @@ class Losses:
 
 
 def dropped_rows(spark: SparkSession, query: str) -> int:
-    """What the batch that a query computes has dropped so far, by Spark's own counters."""
+    """Return the rows that a query's current batch has dropped, by Spark's own counters."""
     found = spark.streams.get(query)
     assert found is not None, f"Spark knows no query {query}"
     execution: Any = found._jsq.streamingQuery().lastExecution()

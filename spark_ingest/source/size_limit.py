@@ -1,4 +1,4 @@
-"""How far the limits of a trigger reach in the log: so many rows, so many bytes, or both.
+"""Find how far a trigger's limits reach in the log: rows, bytes, or both.
 
     limits = Limits(bytes_max)
     ends = limits.reach(source, starts, ends, rows_max)
@@ -162,7 +162,7 @@ def _bytes_before(partition: PartitionSource) -> dict[int, int]:
 
 
 def _bytes_each(source: RemoteSource, partition: int, start: int, end: int) -> float:
-    """Of a message, as long as the first ones are."""
+    """Estimate the bytes of a message from the first ones."""
     if start >= end:
         return 0.0
     try:

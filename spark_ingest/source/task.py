@@ -1,4 +1,4 @@
-"""What a task does: ranges of the log into RecordBatches as Spark takes them.
+"""Read a task's ranges of the log into RecordBatches for Spark.
 
 It runs where Spark puts it, so all it needs comes along pickled: where the stream is, which life
 of it is meant, the columns, and what payloads are. Nothing of Spark is asked here.
