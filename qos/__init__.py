@@ -1,6 +1,6 @@
 """The QoS 1 and QoS 2 handshakes as pure state machines.
 
-Rules of this room: it imports nothing of the project. Packet ids are ints, messages are
+It imports nothing of the project. Packet ids are ints, messages are
 opaque objects that come back as they were given. There is no clock, no socket and no
 packet here: a method is called when something happened, and what it returns is what the
 caller has to do. The two directions have separate id spaces: `Sender` numbers what we

@@ -26,7 +26,7 @@ class Receiver:
         return True
 
     def over_quota(self, more: int = 0) -> bool:
-        """Whether the peer has more under way than we allowed, with `more` about to come."""
+        """Tell whether the peer exceeds the quota that we announced, with `more` about to come."""
         return len(self.ids) + self.held + more > self.limit
 
     def on_pubrel(self, packet_id: int) -> bool:

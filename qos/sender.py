@@ -41,7 +41,7 @@ class Sender(Generic[Item]):
 
     @property
     def room(self) -> int:
-        """How many more may be under way: the peer's send quota. [MQTT-3.3.4-9]"""
+        """The number of messages that may still be sent: the peer's send quota. [MQTT-3.3.4-9]"""
         return self.limit - len(self.unacked) - len(self.releasing)
 
     def admit(self, items: list[Item], qos: int) -> list[int]:
@@ -66,23 +66,23 @@ class Sender(Generic[Item]):
         return packet_id
 
     def burn(self) -> None:
-        """Pass over the next id: a message was numbered when it was queued, and dropped since."""
+        """Skip the next id: it was given to a queued message that has been dropped since."""
         self._last_id = allocate(self._last_id, 1, self.unacked, self.releasing)[0]
 
     def restore(self, packet_id: int, item: Item, qos: int) -> None:
-        """Put back an unacknowledged PUBLISH of an earlier life, in the order sent."""
+        """Restore an unacknowledged PUBLISH after a restart, in the order sent."""
         self.unacked[packet_id] = item
         if qos == 2:
             self.qos2.add(packet_id)
         self._last_id = packet_id
 
     def restore_released(self, packet_id: int) -> None:
-        """Put back a PUBREL that awaits its PUBCOMP."""
+        """Restore a PUBREL that awaits its PUBCOMP."""
         self.releasing[packet_id] = None
         self._last_id = max(self._last_id, packet_id)
 
     def on_puback(self, ids: list[int]) -> list[Item]:
-        """The items that are done. An id that is not under way is nobody's and is ignored."""
+        """End exchanges and return their items. An id that is not in flight is ignored."""
         unacked = self.unacked
         if self.qos2 and not self.qos2.isdisjoint(ids):
             raise WrongAck("PUBACK for a QoS 2 PUBLISH")
@@ -96,7 +96,7 @@ class Sender(Generic[Item]):
         return done
 
     def on_pubrec(self, ids: list[int]) -> tuple[list[Item], list[int]]:
-        """The items the peer owns from now on, and the ids nobody knows.
+        """Release QoS 2 items; return them and the ids that are not in flight.
 
         Every id but the unknown ones is answered by PUBREL, a repeated one too.
         """
@@ -124,7 +124,7 @@ class Sender(Generic[Item]):
         return self.unacked.pop(packet_id, None)
 
     def on_pubcomp(self, ids: list[int]) -> int:
-        """How many exchanges ended. An id that awaits no PUBCOMP is ignored."""
+        """End exchanges and return their number. An id that awaits no PUBCOMP is ignored."""
         releasing = self.releasing
         if self.unacked and not self.unacked.keys().isdisjoint(ids):
             raise WrongAck("PUBCOMP before PUBREC")

@@ -1,7 +1,7 @@
-"""The wire and nothing but the wire: bytes to packets and back, for MQTT 3.1, 3.1.1 and 5.
+"""The wire format of MQTT 3.1, 3.1.1 and 5: bytes to packets and back.
 
-Rules of this room: pure functions and slots classes, no clock, no socket, no state but a
-decoder's own buffer. What a packet *means* is decided in `core`. A packet that breaks the
-law becomes a `Violation`, which stands in the list of packets behind the good ones that
-came before it: nothing that arrived whole is lost.
+Pure functions and slots classes: no clock, no socket, no state but a decoder's own buffer. The
+meaning of a packet is decided in `core`. A packet that breaks the protocol becomes a `Violation`,
+which stands in the list of packets behind the good ones that came before it, so nothing that
+arrived whole is lost.
 """

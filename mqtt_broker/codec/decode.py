@@ -80,7 +80,7 @@ _CHUNKS_MAX: Final = 512
 
 
 class Decoder:
-    """One peer's stream. `version` is 0 until its CONNECT told it."""
+    """The decoder of one peer's stream. `version` is 0 until its CONNECT arrives."""
 
     __slots__ = (
         "_chunks", "_connect_bytes_max", "_dead", "_missing", "_types", "packet_bytes_max",

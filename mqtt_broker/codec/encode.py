@@ -76,7 +76,7 @@ def encode_publish(
     packet_id: int = 0,
     properties: Properties = NO_PROPERTIES,
 ) -> bytes:
-    """One whole PUBLISH, for clients."""
+    """Encode a whole PUBLISH, for clients."""
     middle = (ID_BYTES[packet_id] if qos else b"") + _section(version, properties)
     head = publish_head(encode_string(topic), qos, retain, dup, len(middle) + len(payload))
     return head + middle + payload

@@ -1,4 +1,4 @@
-"""What the peer can do wrong.
+"""The error of a peer that breaks the protocol.
 
     Violation   the peer broke the protocol: a reason code for the answer, the rule that
                 was broken, and a text for our log

@@ -1,4 +1,4 @@
-"""One class a packet: dumb data, both directions, all versions.
+"""A class for each packet: plain data, both directions, all versions.
 
 PUBLISH and the acknowledgements stand for *runs*: neighbours in the stream that differ only
 in payload and packet id are one object, so that a burst costs one pass through the broker
@@ -96,7 +96,7 @@ class Publish:
         return [raw[at + skip : at + size] for at in range(0, len(raw), size)]
 
     def part(self, first: int, end: int) -> Publish:
-        """Some of the run."""
+        """Return the packets from `first` to `end` as a run."""
         if end - first == self.count:
             return self
         return Publish(
@@ -154,7 +154,7 @@ class Ack:
 
 @dataclass(slots=True)
 class SubscriptionRequest:
-    """One Topic Filter of a SUBSCRIBE with its options byte taken apart."""
+    """A Topic Filter of a SUBSCRIBE with the fields of its options byte."""
 
     filter: str
     qos: int = 0

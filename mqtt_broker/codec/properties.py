@@ -68,7 +68,7 @@ Value = int | str | bytes | list[int] | list[tuple[str, str]]
 
 
 class Kind(enum.Enum):
-    """How a value is written."""
+    """The wire type of a property's value."""
 
     BYTE = 1
     TWO = 2

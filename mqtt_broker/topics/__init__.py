@@ -1,5 +1,4 @@
-"""Topic names and filters: what matches what, and what is retained where.
+"""Topic Names and Topic Filters: grammar, matching, retained tree, share strategies.
 
-Rules of this room: pure data structures over strings and opaque values; no packets, no
-sessions, no clock.
+Pure data structures over strings and opaque values: no packets, no sessions, no clock.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class InboundAliases:
-    """What the peer calls its topics; `limit` is the Topic Alias Maximum we announced."""
+    """The aliases that the peer set; `limit` is the Topic Alias Maximum that we announced."""
 
     __slots__ = ("_topics", "limit")
 
@@ -20,7 +20,7 @@ class InboundAliases:
 
 
 class OutboundAliases:
-    """What we call our topics towards one peer; the first `limit` topics get an alias.
+    """The aliases that we set towards one peer; the first `limit` topics get one.
 
     They keep it: a peer that allows few aliases wants its busiest topics short, and a table
     that turns over sends the long form again and again.

@@ -1,4 +1,4 @@
-"""Match results by Topic Name, kept until a subscription changes them.
+"""A cache of match results by Topic Name, kept until a subscription changes them.
 
 A change under a filter empties only what its literal levels can reach: topics are indexed
 by their first two levels, so a fleet that subscribes to `cmd/<device>/#` device by device

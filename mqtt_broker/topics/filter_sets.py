@@ -15,12 +15,12 @@ def levels_of(text: str) -> Levels:
 
 
 def _is_hidden(wild: Levels, other: Levels) -> bool:
-    """Whether `wild` begins with a wildcard and `other` with `$`: they never meet."""
+    """Tell whether `wild` begins with a wildcard and `other` with `$`, which never match."""
     return wild[0] in ("+", "#") and other[0][:1] == "$"
 
 
 def covers(outer: Levels, inner: Levels) -> bool:
-    """Whether every Topic Name that `inner` matches, `outer` matches too."""
+    """Tell whether `outer` matches every Topic Name that `inner` matches."""
     if _is_hidden(outer, inner):
         return False
     if inner in (("#",), ("", "#")):  # no name is empty, so there is a level more
@@ -62,5 +62,5 @@ def _common(one: Levels, two: Levels) -> Levels | None:
 
 
 def _joined(found: list[str], rest: Levels) -> Levels:
-    """The rest of one filter under the `#` of the other; `x/#` and `x` have `x` in common."""
+    """Join the rest of one filter to the `#` of another; `x/#` and `x` have `x` in common."""
     return (*found, *rest)

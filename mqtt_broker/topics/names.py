@@ -81,7 +81,7 @@ def literal_prefix(text: str) -> str:
 
 
 def matches(text: str, topic: str) -> bool:
-    """Whether Topic Filter `text` matches Topic Name `topic`, the slow and obvious way."""
+    """Tell whether Topic Filter `text` matches Topic Name `topic`, level by level."""
     if topic.startswith("$") and text[:1] in ("+", "#"):
         return False  # [MQTT-4.7.2-1]
     wanted, levels = text.split("/"), topic.split("/")

@@ -1,4 +1,4 @@
-"""One value a Topic Name, found by Topic Filter: the shape of the retained messages.
+"""A tree of values by Topic Name, searched by Topic Filter, for retained messages.
 
 Every value stands in a flat dict; beside it a tree of levels holds the names, so that a
 wildcard visits only the branches it can match. Nothing recurses.

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 
 class Member(Protocol):
-    """What a strategy may know of a member."""
+    """The view of a group's member that a strategy has."""
 
     @property
     def client_id(self) -> str: ...
@@ -51,7 +51,7 @@ class Random:
 
 
 class Sticky:
-    """The same member until it goes away."""
+    """Send all messages to one member until it leaves."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -67,7 +67,7 @@ class Sticky:
 
 
 class HashClient:
-    """All messages of one publisher to one member, while the group stays as it is."""
+    """Send all messages of one publisher to one member while the group does not change."""
 
     def __init__(self, rng: random.Random) -> None:
         pass
@@ -77,7 +77,7 @@ class HashClient:
 
 
 class HashTopic:
-    """All messages of one topic to one member, while the group stays as it is."""
+    """Send all messages of one topic to one member while the group does not change."""
 
     def __init__(self, rng: random.Random) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Who subscribed to what: Topic Filters to values, looked up by Topic Name.
+"""A trie of Topic Filters with values, looked up by Topic Name.
 
 Filters without a wildcard stand in a dict by their text, the rest in a trie of levels, so
 a million exact filters cost a match one lookup. A match walks the trie level by level with
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class _Node(Generic[Key, Value]):
-    """One level of the filters that share the levels above it."""
+    """A level of the filters that share the levels above it."""
 
     __slots__ = ("below", "children", "here", "plus")
 
