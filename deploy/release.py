@@ -10,7 +10,6 @@ tag of its name, and a working tree without changes. Nothing is uploaded.
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import re
 import shutil
@@ -25,10 +24,10 @@ DIST = ROOT / "dist"
 BUILD = """\
 import sys
 from setuptools import build_meta
-print(build_meta.build_sdist(sys.argv[1]))
-print(build_meta.build_wheel(sys.argv[1]))
+kind, folder = sys.argv[1:]
+getattr(build_meta, f"build_{kind}")(folder)
 """
-TYPED = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
+PACKAGES = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 
 
 def main() -> int:
@@ -96,28 +95,25 @@ def build() -> list[str]:
         if not name.startswith("tests/"):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    environment = {**os.environ, "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", BUILD, str(DIST)],
-        cwd=copy,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"release: the build failed with exit code {done.returncode}")
-    archive, wheel = sorted(path.name for path in DIST.iterdir())[::-1]
-    if archive.endswith(".whl"):
-        archive, wheel = wheel, archive
+    for kind in ("sdist", "wheel"):
+        command = [sys.executable, "-c", BUILD, kind, str(DIST)]
+        done = subprocess.run(command, cwd=copy, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"release: building the {kind} failed:\n{done.stdout}")
+    [archive] = (path.name for path in DIST.glob("*.tar.gz"))
+    [wheel] = (path.name for path in DIST.glob("*.whl"))
     with zipfile.ZipFile(DIST / wheel) as opened:
-        names = set(opened.namelist())
+        check(wheel, set(opened.namelist()))
     with tarfile.open(DIST / archive) as opened_archive:
-        names |= {name.partition("/")[2] for name in opened_archive.getnames()}
-    missing = [f"{name}/py.typed" for name in TYPED if f"{name}/py.typed" not in names]
-    if missing:
-        raise SystemExit(f"release: {wheel} lacks {', '.join(missing)}")
+        check(archive, {name.partition("/")[2] for name in opened_archive.getnames()})
     return [archive, wheel]
+
+
+def check(name: str, files: set[str]) -> None:
+    """Stop unless an archive has the packages, with their types."""
+    missing = [package for package in PACKAGES if f"{package}/py.typed" not in files]
+    if missing:
+        raise SystemExit(f"release: {name} lacks py.typed of {', '.join(missing)}")
 
 
 if __name__ == "__main__":
