@@ -27,8 +27,7 @@ from typing import Any, Final
 from iot_sim.fleet.engine import Clock, Target
 from iot_sim.judge.outcome import Outcome, Sample
 from iot_sim.run.process import NotReady, Part, ProcessRun
-from iot_sim.scenarios.scenario import Scenario, check_rate
-from iot_sim.scenarios.tables import ScenarioError
+from iot_sim.scenarios.scenario import Scenario, ScenarioError, check_rate
 from mqtt_broker.client.url import InvalidUrl, parse_url
 
 CONNECT_S: Final = 5.0

@@ -1,11 +1,11 @@
-"""A scenario's TOML file: every key checked, every mistake told in one line with its key."""
+"""Read a scenario from a TOML file; every error is one line that names the key."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import string
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -24,14 +24,18 @@ from iot_sim.scenarios.scenario import (
     Observers,
     Qos,
     Scenario,
+    ScenarioError,
     check_rate,
 )
-from iot_sim.scenarios.tables import (
-    ScenarioError,
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.server.config.tables import (
+    ConfigError,
     Table,
     did_you_mean,
+    read_toml,
+    rows,
+    tables,
 )
-from mqtt_broker.codec.constants import V5
 from mqtt_broker.topics.names import name_problem, text_problem
 
 
@@ -53,11 +57,9 @@ def load(name: str) -> Scenario:
             )
         path = ready[name]
     try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ScenarioError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"{path}: not TOML: {error}") from None
+        data = read_toml(str(path))
+    except ConfigError as error:
+        raise ScenarioError(str(error)) from None
     try:
         return read(data, path.stem, str(path))
     except ScenarioError as error:
@@ -75,17 +77,23 @@ SCENARIO_KEYS: Final = (
 
 
 def read(data: Mapping[str, Any], name: str, source: str = "") -> Scenario:
-    """A scenario from its data. Raises ScenarioError with one line."""
-    table = Table(data, "", SCENARIO_KEYS)
-    fleets = [_fleet(one, number) for number, one in enumerate(table.tables("fleets"), 1)]
+    """Make a scenario from its data. Raises ScenarioError with one line."""
+    try:
+        return _read(Table(data, "", SCENARIO_KEYS), name, source)
+    except ConfigError as error:
+        raise ScenarioError(str(error)) from None
+
+
+def _read(table: Table, name: str, source: str) -> Scenario:
+    fleets = [_fleet(row, where) for where, row in rows("fleets", table.data.get("fleets", []))]
     if not fleets:
-        raise table.wrong("fleets", "is missing; write at least one [[fleets]]")
+        raise table.error("fleets is missing; write at least one [[fleets]]")
     names = [fleet.name for fleet in fleets]
     for place, fleet in enumerate(fleets):
         if fleet.name in names[:place]:
-            raise ScenarioError(f"fleets {place + 1}.name: {fleet.name!r} is there already")
+            raise ScenarioError(f"fleets {place + 1}: name {fleet.name!r} is another fleet's")
     duration_s = table.number("duration_s", None, 1.0, 31 * 86_400.0)
-    limits, late_after_ms = _limits(Table(table.table("limits"), "limits", _limit_keys()))
+    limits, late_after_ms = _limits(table.table("limits", ("late_after_ms", *LIMITS)))
     scenario = Scenario(
         table.text("name", name),
         table.text("summary", ""),
@@ -96,9 +104,9 @@ def read(data: Mapping[str, Any], name: str, source: str = "") -> Scenario:
         table.number("drain_s", 15.0, 0.0, 3600.0),
         table.number("connect_rate_per_s", 1000.0, 0.1, 100_000.0),
         tuple(fleets),
-        tuple(_fault(one, n, names) for n, one in enumerate(table.tables("faults"), 1)),
-        tuple(_command(one, n, fleets) for n, one in enumerate(table.tables("commands"), 1)),
-        _observers(table.table("observers")),
+        tuple(_fault(one, names) for one in _tables(table, "faults", FAULT_KEYS)),
+        tuple(_command(one, fleets) for one in _tables(table, "commands", COMMAND_KEYS)),
+        _observers(table.table("observers", OBSERVER_KEYS)),
         limits,
         late_after_ms,
         source,
@@ -108,17 +116,21 @@ def read(data: Mapping[str, Any], name: str, source: str = "") -> Scenario:
     return scenario
 
 
+def _tables(table: Table, key: str, keys: Collection[str]) -> Iterator[Table]:
+    return tables(key, table.data.get(key, []), "", keys)
+
+
 def _check_times(scenario: Scenario) -> None:
     for place, fault in enumerate(scenario.faults, 1):
         if fault.at_s >= scenario.duration_s:
             raise ScenarioError(
-                f"faults {place}.at_s: {fault.at_s:g} is not before the end of the run"
+                f"faults {place}: at_s = {fault.at_s:g} is not before the end of the run"
                 f" (duration_s = {scenario.duration_s:g})"
             )
     for place, command in enumerate(scenario.commands, 1):
         if command.at_s >= scenario.duration_s:
             raise ScenarioError(
-                f"commands {place}.at_s: {command.at_s:g} is not before the end of the run"
+                f"commands {place}: at_s = {command.at_s:g} is not before the end of the run"
                 f" (duration_s = {scenario.duration_s:g})"
             )
     needed = scenario.device_count / scenario.connect_rate_per_s
@@ -135,12 +147,10 @@ def _start(table: Table) -> float:
     if value == "now":
         return datetime.now(UTC).timestamp()
     if isinstance(value, str):
-        try:
+        with contextlib.suppress(ValueError):
             value = datetime.fromisoformat(value)
-        except ValueError:
-            value = None
     if not isinstance(value, datetime):
-        raise table.wrong("start", f'is "now" or a time as {START_DEFAULT}')
+        raise table.error(f'start is "now" or a time such as {START_DEFAULT}, not {value!r}')
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     return value.timestamp()
@@ -155,19 +165,20 @@ FLEET_KEYS: Final = (
 )  # fmt: skip
 
 
-def _fleet(data: Any, number: int) -> Fleet:
-    where = f"fleets {number}"
-    if isinstance(data, Mapping) and isinstance(data.get("name"), str):
+def _fleet(data: Mapping[str, Any], where: str) -> Fleet:
+    if isinstance(data.get("name"), str):
         where = f"fleets.{data['name']}"
     table = Table(data, where, FLEET_KEYS)
     name = table.text("name")
     if not re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) or name == faults.OBSERVERS:
-        raise table.wrong("name", "is made of letters, digits, _ and -, and is not observers")
+        raise table.error(
+            f"name is made of letters, digits, _ and -, and is not observers; not {name!r}"
+        )
     model = table.text("model")
     try:
         find(model)
     except ModelError as error:
-        raise table.wrong("model", error.text) from None
+        raise table.error(f"model: {error.text}") from None
     fleet = Fleet(
         name,
         model,
@@ -178,7 +189,7 @@ def _fleet(data: Any, number: int) -> Fleet:
         _qos(table),
         table.text("payload", ""),
         VERSIONS[table.choice("mqtt", VERSIONS, "5")],
-        dict(table.table("options")),
+        table.mapping("options"),
         table.whole("keep_alive_s", 60, 0, 65_535),
         table.whole("session_expiry_s", 300, 0, 0xFFFF_FFFF),
         table.flag("topic_alias", True),
@@ -186,15 +197,15 @@ def _fleet(data: Any, number: int) -> Fleet:
         table.number("backoff_max_s", 60.0, 0.01, 86_400.0),
         table.number("jitter", 0.5, 0.0, 1.0),
         table.flag("observe", True),
-        tuple(_shape(one, f"{where}.load", n) for n, one in enumerate(_loads(table), 1)),
+        tuple(_shape(one, place) for place, one in _loads(table)),
     )
     if fleet.backoff_max_s < fleet.backoff_min_s:
-        raise table.wrong("backoff_max_s", f"is backoff_min_s ({fleet.backoff_min_s:g}) or more")
+        raise table.error(f"backoff_max_s is backoff_min_s ({fleet.backoff_min_s:g}) or more")
     _check_templates(fleet, table)
     try:
         device_of(fleet, 0, 1, 0.0)
     except ModelError as error:
-        raise ScenarioError(f"{where}.{error}") from None
+        raise table.error(str(error)) from None
     return fleet
 
 
@@ -207,61 +218,63 @@ def _check_templates(fleet: Fleet, table: Table) -> None:
         try:
             parts = list(string.Formatter().parse(template))
         except ValueError as error:
-            raise table.wrong(key, f"{template!r}: {error}") from None
+            raise table.error(f"{key} {template!r}: {error}") from None
         names = {name for _, name, _, _ in parts if name is not None}
         allowed = [one for one in PLACEHOLDERS if (key, one) != ("client_id", "client_id")]
         for name in sorted(names):
             if name not in allowed:
-                raise table.wrong(key, f"{{{name}}} is none of {', '.join(allowed)}")
+                raise table.error(f"{key}: {{{name}}} is none of {', '.join(allowed)}")
         if any(spec or conversion for _, _, spec, conversion in parts):
-            raise table.wrong(key, "placeholders stand alone in their braces")
+            raise table.error(f"{key}: placeholders stand alone in their braces, not {template!r}")
         if fleet.count > 1 and not names & {"number", "client_id"}:
-            raise table.wrong(key, "tells the devices of a fleet apart by {number}")
+            raise table.error(
+                f"{key} {template!r} needs {{number}}, which tells the devices of a fleet apart"
+            )
     spec = fleet.spec(fleet.count - 1, 0, 0.0)
     if problem := _topic_problem(spec.topic):
-        raise table.wrong("topic", problem)
+        raise table.error(f"topic {spec.topic!r}: {problem}")
     if "/" in spec.client_id or not spec.client_id.isprintable() or len(spec.client_id) > 200:
-        raise table.wrong("client_id", "is up to 200 printable characters without a slash")
+        raise table.error("client_id is up to 200 printable characters without a slash")
 
 
 def _topic_problem(topic: str) -> str | None:
     if problem := name_problem(topic):
         return problem
     if topic.startswith("$"):
-        return f"{topic!r} begins with $: such topics are the broker's own"
-    return None if topic.isprintable() else f"{topic!r} contains a control character"
+        return "topics that begin with $ are the broker's own"
+    return None if topic.isprintable() else "control characters are not allowed"
 
 
 def _qos(table: Table) -> Qos:
     value = table.data.get("qos", 0)
     if type(value) is int:
         if value not in (0, 1, 2):
-            raise table.wrong("qos", f"is 0, 1 or 2, not {value}")
+            raise table.error(f"qos is 0, 1 or 2, not {value}")
         return Qos((float(value == 0), float(value == 1), float(value == 2)))
     if not isinstance(value, Mapping) or not value:
-        raise table.wrong("qos", "is 0, 1, 2 or shares as { 0 = 0.7, 1 = 0.3 }")
-    shares = Table(value, table.name("qos"), ("0", "1", "2"))
+        raise table.error("qos is 0, 1, 2 or shares as { 0 = 0.7, 1 = 0.3 }")
+    shares = Table(value, f"{table.where}: qos", ("0", "1", "2"))
     found = tuple(shares.number(key, 0.0, 0.0, 1.0) for key in ("0", "1", "2"))
     if abs(sum(found) - 1) > 0.001:
-        raise table.wrong("qos", f"has shares that make 1 together, not {sum(found):g}")
+        raise table.error(f"qos has shares that make 1 together, not {sum(found):g}")
     return Qos((found[0], found[1], found[2]))
 
 
-def _loads(table: Table) -> list[Any]:
+def _loads(table: Table) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """One load shape as a table, or several as an array."""
     found = table.data.get("load", [])
-    return [found] if isinstance(found, Mapping) else table.tables("load")
+    if isinstance(found, Mapping):
+        return iter([(f"{table.where}: load", found)])
+    return rows("load", found, table.where)
 
 
-def _shape(data: Any, where: str, number: int) -> LoadShape:
-    where = where if number == 1 else f"{where} {number}"
-    if not isinstance(data, Mapping):
-        raise ScenarioError(f'{where}: is a table as {{ shape = "ramp", end_s = 60 }}')
+def _shape(data: Mapping[str, Any], where: str) -> LoadShape:
     kind = Table(data, where, data).choice("shape", load_shapes.KINDS)
     allowed = load_shapes.KINDS[kind]
     for key in data:
         if key not in ("shape", "drives", *allowed):
             raise ScenarioError(
-                f"{where}.{key}: {kind} has no such key{did_you_mean(key, allowed)};"
+                f"{where}: {kind} has no key {key}{did_you_mean(key, allowed)};"
                 f" it has {', '.join(('drives', *allowed))}"
             )
     table = Table(data, where, data)
@@ -281,24 +294,31 @@ def _shape(data: Any, where: str, number: int) -> LoadShape:
         table.whole("steps", 5 if kind == "steps" else 1, 1, 10_000),
     )
     if "end_s" in allowed and shape.end_s <= shape.start_s:
-        raise ScenarioError(f"{where}.end_s: comes after start_s ({shape.start_s:g})")
+        raise table.error(f"end_s comes after start_s = {shape.start_s:g}, not {shape.end_s:g}")
     return shape
 
 
 # Faults, commands, observers, limits.
 
 
-def _fault(data: Any, number: int, fleets: list[str]) -> Fault:
-    keys = ("kind", "fleet", "share", "at_s", "every_s", "spread_s", "for_s", "bytes_per_s")
-    table = Table(data, f"faults {number}", keys)
+FAULT_KEYS: Final = (
+    "kind", "fleet", "share", "at_s", "every_s", "spread_s", "for_s", "bytes_per_s",
+)  # fmt: skip
+COMMAND_KEYS: Final = (
+    "fleet", "command", "arguments", "at_s", "every_s", "share", "spread_s", "qos", "timeout_s",
+)  # fmt: skip
+OBSERVER_KEYS: Final = ("connections", "shared", "session_expiry_s", "receive_maximum", "mqtt")
+
+
+def _fault(table: Table, fleets: list[str]) -> Fault:
     kind = table.choice("kind", faults.KINDS)
     fleet = table.text("fleet", "")
     if fleet and fleet not in (*fleets, faults.OBSERVERS):
-        raise table.wrong("fleet", _no_fleet(fleet, [*fleets, faults.OBSERVERS]))
+        raise table.error(_no_fleet(fleet, [*fleets, faults.OBSERVERS]))
     storm = kind == faults.STORM
     every_s = table.number("every_s", 0.0, 0.0)
     if 0 < every_s < 0.1:
-        raise table.wrong("every_s", f"is 0 (once) or 0.1 and more, not {every_s:g}")
+        raise table.error(f"every_s is 0 (once) or 0.1 and more, not {every_s:g}")
     return Fault(
         kind,
         fleet,
@@ -311,26 +331,23 @@ def _fault(data: Any, number: int, fleets: list[str]) -> Fault:
     )
 
 
-def _command(data: Any, number: int, fleets: list[Fleet]) -> Command:
-    keys = ("fleet", "command", "arguments", "at_s", "every_s", "share", "spread_s", "qos",
-            "timeout_s")  # fmt: skip
-    table = Table(data, f"commands {number}", keys)
+def _command(table: Table, fleets: list[Fleet]) -> Command:
     name = table.text("fleet")
     fleet = next((one for one in fleets if one.name == name), None)
     if fleet is None:
-        raise table.wrong("fleet", _no_fleet(name, [one.name for one in fleets]))
+        raise table.error(_no_fleet(name, [one.name for one in fleets]))
     if fleet.version != V5:
-        raise table.wrong("fleet", f"{name} speaks 3.1.1, which has no response topics")
+        raise table.error(f"fleet: {name} speaks 3.1.1, which has no response topics")
     command = table.text("command")
     known = fleet.info.commands
     if command not in known:
         near = did_you_mean(command, known)
         listed = ", ".join(known) or "no commands"
-        raise table.wrong("command", f"{fleet.model} knows {listed}, not {command!r}{near}")
+        raise table.error(f"command: {fleet.model} knows {listed}, not {command!r}{near}")
     return Command(
         name,
         command,
-        dict(table.table("arguments") if "arguments" in table else known[command].example),
+        table.mapping("arguments") if "arguments" in table else dict(known[command].example),
         table.number("at_s", 0.0, 0.0),
         table.number("every_s", 0.0, 0.0),
         table.number("share", 1.0, 0.000_001, 1.0),
@@ -341,15 +358,14 @@ def _command(data: Any, number: int, fleets: list[Fleet]) -> Command:
 
 
 def _no_fleet(name: str, fleets: list[str]) -> str:
-    return f"there is no fleet {name!r}{did_you_mean(name, fleets)}; there are {', '.join(fleets)}"
+    near = did_you_mean(name, fleets)
+    return f"fleet: there is no fleet {name!r}{near}; there are {', '.join(fleets)}"
 
 
-def _observers(data: Mapping[str, Any]) -> Observers:
-    keys = ("connections", "shared", "session_expiry_s", "receive_maximum", "mqtt")
-    table = Table(data, "observers", keys)
+def _observers(table: Table) -> Observers:
     shared = table.text("shared", "")
     if text_problem(shared) or not shared.isprintable() or set(shared) & {"/", "+", "#"}:
-        raise table.wrong("shared", f"is a share name without /, + and #, not {shared!r}")
+        raise table.error(f"shared is a share name without /, + and #, not {shared!r}")
     return Observers(
         table.whole("connections", 1, 1, 64),
         shared,
@@ -357,10 +373,6 @@ def _observers(data: Mapping[str, Any]) -> Observers:
         table.whole("receive_maximum", 65_535, 1, 65_535),
         VERSIONS[table.choice("mqtt", VERSIONS, "5")],
     )
-
-
-def _limit_keys() -> tuple[str, ...]:
-    return ("late_after_ms", *LIMITS)
 
 
 def _limits(table: Table) -> tuple[dict[str, float], float]:

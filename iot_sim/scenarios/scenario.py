@@ -23,8 +23,12 @@ from iot_sim.judge.filters import covers, disjoint
 from iot_sim.models.catalogue import ModelInfo, find
 from iot_sim.scenarios.faults import Fault
 from iot_sim.scenarios.load_shapes import LoadShape
-from iot_sim.scenarios.tables import ScenarioError
 from mqtt_broker.codec.constants import V5, V311
+
+
+class ScenarioError(Exception):
+    """A scenario cannot be run as it is; one line with the key and what would be right."""
+
 
 RATE_MAX: Final = 30_000.0  # messages a second that one process can send; measured 25,000
 VERSIONS: Final = {"5": V5, "3.1.1": V311}

@@ -25,8 +25,7 @@ from iot_sim.report import report
 from iot_sim.report.progress import Progress
 from iot_sim.run import processes
 from iot_sim.scenarios.file import load, ready_scenarios
-from iot_sim.scenarios.scenario import Scenario
-from iot_sim.scenarios.tables import ScenarioError
+from iot_sim.scenarios.scenario import Scenario, ScenarioError
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 
 BROKER_DEFAULT: Final = "mqtt://127.0.0.1:1883"

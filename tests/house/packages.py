@@ -25,7 +25,9 @@ _STREAMS: Final = "streams.format streams.read streams.write streams.remote stre
 _SECURITY: Final = (
     "security security.rules security.authentication security.protection security.files"
 )
-_SERVER: Final = "server server.net server.config server.services server.process"
+_SERVER: Final = (
+    "server server.net server.config server.config.tables server.services server.process"
+)
 _BROKER: Final = (
     f"qos codec topics {_SESSIONS} sessions.store {_CORE} {_STREAMS} {_SECURITY} {_SERVER}"
 )
@@ -76,13 +78,15 @@ RULE: Final[dict[str, str]] = {
     "security": f"{_SECURITY} core.limits core.interfaces codec",
     "client.url": "",  # a leaf, so that the simulator can read broker URLs too
     "client": "client.url qos topics codec",
-    "server.config": "core.limits core.interfaces core.routing sessions.messages sessions.journal "
-    "streams.format security.rules security.protection security.files topics codec",
+    "server.config.tables": "",  # a leaf, so that the simulator can read its scenarios with it
+    "server.config": "server.config.tables core.limits core.interfaces core.routing "
+    "sessions.messages sessions.journal streams.format security.rules security.protection "
+    "security.files topics codec",
     "server.process": "core.runtime sessions.messages sessions.journal",
-    "server.net": f"server.process server.config {_CORE} {_SESSIONS} security.protection "
-    "security.authentication codec",
-    "server.services": f"server.process server.config {_CORE} {_SESSIONS} sessions.store "
-    f"{_STREAMS} {_SECURITY} topics codec",
+    "server.net": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
+    "security.protection security.authentication codec",
+    "server.services": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
+    f"sessions.store {_STREAMS} {_SECURITY} topics codec",
     "server": f"{_SERVER} {_CORE} {_SESSIONS} sessions.store topics",
     "http_api.request": "streams.format streams.read streams.remote security.protection "
     "security.files",
@@ -100,8 +104,8 @@ RULE: Final[dict[str, str]] = {
     "iot_sim.devices": "iot_sim.payloads qos codec",
     "iot_sim.models": "iot_sim.payloads iot_sim.devices codec",
     "iot_sim.judge": "iot_sim.devices codec",
-    "iot_sim.scenarios": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge topics "
-    "codec",
+    "iot_sim.scenarios": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge "
+    "server.config.tables topics codec",
     "iot_sim.fleet": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge "
     "iot_sim.scenarios qos codec",
     "iot_sim.report": "iot_sim.judge iot_sim.scenarios",

@@ -97,8 +97,8 @@ def test_several_processes_keep_one_ledger(url: str, scenario: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (FLEET + "[limits]\nlost = 1", "limits.lost: unknown key; did you mean lost_max?"),
-        (FLEET.replace("0.1", "0.0"), "fleets.stubs.interval_s: is from 0.001"),
+        (FLEET + "[limits]\nlost = 1", "limits: unknown key lost; did you mean lost_max?"),
+        (FLEET.replace("0.1", "0.0"), "fleets.stubs: interval_s is 0.001"),
         (FLEET + 'topic = "a/#/{number}"', "fleets.stubs.topic: has no wildcards"),
     ],
 )

@@ -202,7 +202,7 @@ def test_what_a_token_brings_counts_first() -> None:
         ({"permit": "yes"}, "permit is allow or deny"),
         ({"action": "read"}, "action is publish, subscribe, all"),
         ({"topic": "a#"}, "#"),
-        ({"topic": "a+/b"}, "+ shares"),
+        ({"topic": "a+/b"}, "+ has to be alone"),
         ({"topic": ""}, "empty"),
         ({"topic": "$share/g/a"}, "without the group"),
         ({"addresses": ["10.0.0.1/8"]}, "host bits"),

@@ -270,7 +270,7 @@ def test_stopping_with_clients_that_wait(tmp_path: Path) -> None:
         ('[[auth]]\ntype = "jwt"\nkey_file = "DIR"', "Is a directory"),
         ('[[auth]]\ntype = "scram"', "scram needs a password_file or sql"),
         ('[[auth]]\ntype = "certificate"\nusername_from = "sn"', "username_from is one of cn"),
-        ('[[auth]]\ntype = "anonymous"\n' * 2 + 'name = "anonymous"', "is another's"),
+        ('[[auth]]\ntype = "anonymous"\n' * 2 + 'name = "anonymous"', "is another method's"),
         ('[[auth]]\ntype = "anonymous"\nlisteners = ["x"]', "no listener is named 'x'"),
         ('[auth]\ntype = "anonymous"', "auth is written [[auth]]"),
         ('[[acl]]\ntopics = ["a"]', ":1: permit is allow or deny"),

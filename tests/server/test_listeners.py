@@ -106,7 +106,7 @@ WRONG = {
     "tls = { cert = 'c', key = 'k', verify = 'required' }": ("verify", "needs ca"),
     "tls = { cert = 'c', key = 'k', ca = 'a', verify = 'none' }": ("ca", "verify"),
     "tls = { cert = 'c', key = 'k', crl = 'r' }": ("crl", "verify"),
-    "tls = { cert = 'c', key = 'k', min_version = '1.1' }": ("min_version", "1.2 or 1.3"),
+    "tls = { cert = 'c', key = 'k', min_version = '1.1' }": ("min_version", "1.2, 1.3"),
     "websocket = 1": ("websocket", "true, or a table"),
     "websocket = { path = 'x' }": ("websocket", "path", "begins with /"),
     "websocket = { origins = 'x' }": ("websocket", "origins", "a list of texts"),

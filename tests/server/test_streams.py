@@ -186,7 +186,9 @@ class TestConfiguration:
             "name = 'a'\nfilter = 'a'\nevent_time = 'json:x'": ("event_time", "no path"),
             "name = 'a'\nfilter = 'a'\nschema = 'none.json'": ("schema", "none.json", "No such"),
             "name = 'a'\nfilter = 'a'\nretention = '7d'": ("unknown key retention", "retain"),
-            "name = 'a'\nfilter = 'a'\n[[streams]]\nname = 'a'\nfilter = 'b'": ("twice",),
+            "name = 'a'\nfilter = 'a'\n[[streams]]\nname = 'a'\nfilter = 'b'": (
+                "another stream's",
+            ),
         }.items(),
     )
     def test_a_mistake_is_named(self, tmp_path: Path, text: str, words: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mqtt_broker.core.limits.client_limits import ANY_RATE, ClientLimits
 from mqtt_broker.core.limits.settings import Settings
-from mqtt_broker.server.config.tables import number, typed, whole
+from mqtt_broker.server.config.tables import Table
 
 RATES: Final = {
     "messages_per_s": 1e9,
@@ -22,23 +22,23 @@ RATES: Final = {
 }
 KEYS: Final = tuple(found.name for found in dataclasses.fields(ClientLimits))
 _SETTINGS: Final = {found.name: found for found in dataclasses.fields(Settings)}
-_NOTHING: Final = ClientLimits()
+_UNLIMITED: Final = ClientLimits()
 
 
-def read_limits(row: dict[str, Any], where: str) -> ClientLimits | None:
-    """Those of the row; None when it says nothing of them."""
-    said: dict[str, Any] = {}
+def read_limits(table: Table) -> ClientLimits | None:
+    """Return the limits of the table; None when it sets none."""
+    values: dict[str, Any] = {}
     for key in KEYS:
-        if key not in row:
+        if key not in table:
             continue
         if key in RATES:
-            said[key] = number(row, key, 0.0, where, 0.0, RATES[key]) or ANY_RATE
+            values[key] = table.number(key, 0.0, 0.0, RATES[key]) or ANY_RATE
         elif key == "retain_available":
-            said[key] = typed(row, key, bool, True, where)
+            values[key] = table.flag(key, True)
         elif key == "subscriptions_max":  # 0, as for a rate: none of its own
-            said[key] = whole(row, key, 0, where, 0, 10_000_000) or _NOTHING.subscriptions_max
+            values[key] = table.whole(key, 0, 0, 10_000_000) or _UNLIMITED.subscriptions_max
         else:
             meta = _SETTINGS[key].metadata
-            said[key] = whole(row, key, 0, where, meta["low"], meta["high"])
-    found = ClientLimits(**said)
-    return None if found == _NOTHING else found
+            values[key] = table.whole(key, 0, meta["low"], meta["high"])
+    found = ClientLimits(**values)
+    return None if found == _UNLIMITED else found

@@ -7,24 +7,21 @@ A mistake ends in one `ConfigError` that names the key, where it stands, and wha
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import ipaddress
-import pathlib
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mqtt_broker.core.limits.settings import UNLIMITED, Settings
+from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.routing.dead_letters import REASONS as DEAD_LETTER_REASONS
 from mqtt_broker.server.config.endpoints import Endpoint
-from mqtt_broker.server.config.listeners import DEFAULT_PORT, check_port, read_listeners
+from mqtt_broker.server.config.listeners import DEFAULT_PORT, PORT_MAX, read_listeners
 from mqtt_broker.server.config.schemas import Schema, read_schemas, with_columns
 from mqtt_broker.server.config.security import TABLES as SECURITY_TABLES
 from mqtt_broker.server.config.security import SecurityConfig, check_listeners, read_security
 from mqtt_broker.server.config.streams import read_streams
-from mqtt_broker.server.config.tables import A, ConfigError, rows, typed
+from mqtt_broker.server.config.tables import ConfigError, Table, read_toml, tables, unknown_key
 from mqtt_broker.streams.format.stream_settings import StreamSettings as StreamSettings
 from mqtt_broker.topics.names import filter_problem
 from mqtt_broker.topics.shared import STRATEGIES
@@ -47,12 +44,12 @@ _OWN_KEYS: Final[dict[str, type[Any]]] = {
     "http": str,
     "http_token": str,
 }
-_SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "queue_full": tuple(policy.value for policy in QueueFull),
     "log_level": ("debug", "info", "warning", "error"),
     "durability": tuple(MODES),
 }
+_FIELDS: Final = {found.name: found for found in dataclasses.fields(Settings)}
 _TABLES: Final = ("listeners", "topics", "streams", "schemas", *SECURITY_TABLES)
 DEAD_LETTERS_S: Final = 7 * 86_400  # kept so long, unless a stream of the file says otherwise
 DATA_DIR: Final = "fleetmq-data"  # in the working directory, when nothing is said
@@ -104,7 +101,7 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
     schemas: Any = []
     security = SecurityConfig()
     if path is not None:
-        table = _read(path)
+        table = read_toml(path)
         listeners = table.pop("listeners", [])
         topics = table.pop("topics", [])
         streams = table.pop("streams", [])
@@ -130,7 +127,7 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
 
 def read_security_of(path: str) -> SecurityConfig:
     """Only who may do what, from a file that may have changed."""
-    table = _read(path)
+    table = read_toml(path)
     return read_security({key: table[key] for key in SECURITY_TABLES if key in table}, path)
 
 
@@ -142,34 +139,18 @@ def _streams(config: Config, found: Any, path: str) -> tuple[StreamSettings, ...
     return streams
 
 
-def _read(path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(pathlib.Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
-
-
-def _fields() -> dict[str, dataclasses.Field[Any]]:
-    return {f.name: f for f in dataclasses.fields(Settings)}
-
-
 def _kind(key: str, where: str) -> type[Any]:
     if key in _OWN_KEYS:
         return _OWN_KEYS[key]
-    if key in _fields():
-        return type(_fields()[key].default)
+    if key in _FIELDS:
+        return type(_FIELDS[key].default)
     if key in _TABLES:
         raise ConfigError(f"{where}: {key} are written in the file, as [[{key}]]")
-    near = difflib.get_close_matches(key, [*_OWN_KEYS, *_fields(), *_TABLES], 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    shown = key if key.isprintable() else repr(key)
-    raise ConfigError(f"{where}: unknown key {shown}{hint}")
+    raise ConfigError(f"{where}: {unknown_key(key, (*_OWN_KEYS, *_FIELDS, *_TABLES))}")
 
 
 def _parsed(key: str, text: str, where: str) -> Any:
-    """A value of the environment as the type its key wants."""
+    """Convert a text of the environment to the type of its key."""
     kind = _kind(key, where)
     if kind is bool:
         if text.lower() in ("1", "true", "yes", "on"):
@@ -186,53 +167,47 @@ def _parsed(key: str, text: str, where: str) -> Any:
 
 
 def _checked(key: str, value: Any, where: str) -> Any:
+    """Return the value of a key at the top of the file, in the environment or of an option."""
     kind = _kind(key, where)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        shown = "" if key in _SECRETS else f", not {value!r}"
-        raise ConfigError(f"{where}: {key} is {A[kind]}{shown}")
-    if key in _CHOICES and value not in _CHOICES[key]:
-        raise ConfigError(f"{where}: {key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
-    if key == "dead_letters" and value:
-        _check_reasons(value, where)
+    table = Table({key: value}, where, (key,))
+    if kind is bool:
+        return table.flag(key, False)
+    if kind is str:
+        return _checked_text(key, table)
     if key == "port":
-        check_port(value, where)
+        return table.whole(key, 0, 0, PORT_MAX)
+    meta = _FIELDS[key].metadata
+    read = table.whole if kind is int else table.number
+    return read(key, None, meta["low"], meta["high"])
+
+
+def _checked_text(key: str, table: Table) -> str:
+    if key in _CHOICES:
+        return table.choice(key, _CHOICES[key], "")
+    value = table.text(key, "")
+    if key == "dead_letters":
+        for reason in value.split(",") if value else ():
+            if reason != "all" and reason not in DEAD_LETTER_REASONS:
+                raise table.error(
+                    f"dead_letters is all, or some of {', '.join(DEAD_LETTER_REASONS)} with "
+                    f"commas between, not {value!r}"
+                )
     if key == "shared_strategy" and value not in STRATEGIES and ":" not in value:
-        raise ConfigError(
-            f"{where}: shared_strategy is one of {', '.join(STRATEGIES)} or package.module:Class"
+        raise table.error(
+            f"shared_strategy is one of {', '.join(STRATEGIES)} or package.module:Class, "
+            f"not {value!r}"
         )
-    if key in _fields() and kind in (int, float):
-        meta = _fields()[key].metadata
-        low, high = meta["low"], meta["high"]
-        if not low <= value <= high:
-            limits = f"{low} or more" if high == UNLIMITED and value < low else f"{low} to {high}"
-            raise ConfigError(f"{where}: {key} is {limits}, not {value}")
     return value
 
 
-def _check_reasons(value: str, where: str) -> None:
-    for reason in value.split(","):
-        if reason != "all" and reason not in DEAD_LETTER_REASONS:
-            raise ConfigError(
-                f"{where}: dead_letters is all, or some of {', '.join(DEAD_LETTER_REASONS)} with "
-                f"commas between, not {value!r}"
-            )
-
-
 def _durabilities(topics: Any, path: str) -> tuple[tuple[str, str], ...]:
-    """The [[topics]] of the file: a Topic Filter, and what an acknowledgement promises there."""
+    """Read `[[topics]]`: Topic Filters, and the durability mode of their messages."""
     found: list[tuple[str, str]] = []
-    for where, row in rows("topics", topics, path):
-        if unknown := set(row) - {"filter", "durability"}:
-            raise ConfigError(f"{where}: unknown key {min(unknown)}; it has filter and durability")
-        text = typed(row, "filter", str, "", where)
+    for table in tables("topics", topics, path, ("filter", "durability")):
+        text = table.text("filter")
         if problem := filter_problem(text):
-            raise ConfigError(f"{where}: filter: {problem}")
-        mode = typed(row, "durability", str, "", where)
-        if mode not in MODES:
-            raise ConfigError(f"{where}: durability is one of {', '.join(MODES)}, not {mode!r}")
-        found.append((text, mode))
+            raise table.error(f"filter {text!r}: {problem}")
+        found.append((text, table.choice("durability", MODES)))
     return tuple(found)
 
 
@@ -243,9 +218,8 @@ def _build(
     path: str,
     security: SecurityConfig,
 ) -> Config:
-    names = _fields()
-    settings = Settings(**{key: value for key, value in values.items() if key in names})
-    own = {key: value for key, value in values.items() if key not in names}
+    settings = Settings(**{key: value for key, value in values.items() if key in _FIELDS})
+    own = {key: value for key, value in values.items() if key not in _FIELDS}
     endpoints = _endpoints(own, listeners, path)
     check_listeners(security, (endpoint.name for endpoint in endpoints))
     allow_anonymous = own.get("allow_anonymous", False)

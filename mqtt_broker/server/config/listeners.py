@@ -1,9 +1,9 @@
-"""The `[[listeners]]` of a configuration file: where, what is spoken there, and for whom."""
+"""The `[[listeners]]` of a configuration file: addresses, transports, and rules for clients."""
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
+from collections.abc import Collection
 from typing import Any, Final
 
 from mqtt_broker.core.limits.client_limits import ClientLimits
@@ -18,9 +18,10 @@ from mqtt_broker.server.config.endpoints import (
     TlsRules,
     WebSocketRules,
 )
-from mqtt_broker.server.config.tables import ConfigError, number, rows, typed
+from mqtt_broker.server.config.tables import Table, tables
 
 DEFAULT_PORT: Final = 1883
+PORT_MAX: Final = 65_535
 DEFAULT_PORTS: Final = {"mqtt": DEFAULT_PORT, "mqtts": 8883, "ws": 8083, "wss": 8084}
 _KEYS: Final = (
     "name host port path tls websocket proxy_protocol max_connections connects_per_s "
@@ -29,7 +30,7 @@ _KEYS: Final = (
 ).split()
 _TLS_KEYS: Final = "cert key ca crl verify min_version ciphers".split()
 _WEBSOCKET_KEYS: Final = "path origins compression message_bytes_max".split()
-_PROXY_KEYS: Final = ["trusted"]
+_PROXY_KEYS: Final = ("trusted",)
 _VERIFY: Final = ("none", "optional", "required")
 _VERSIONS: Final = ("1.2", "1.3")
 _TIMEOUT_S_MAX: Final = 3_600.0
@@ -38,162 +39,107 @@ _TIMEOUT_S_MAX: Final = 3_600.0
 def read_listeners(found: Any, path: str) -> list[Endpoint]:
     endpoints: list[Endpoint] = []
     names: set[str] = set()
-    for where, row in rows("listeners", found, path):
-        _check_keys(row, _KEYS, where)
-        rules = _rules(row, where)
+    for table in tables("listeners", found, path, _KEYS):
+        rules = _rules(table)
         if rules.name:
             if rules.name in names:
-                raise ConfigError(f"{where}: name {rules.name} is another listener's")
+                raise table.error(f"name {rules.name} is another listener's")
             names.add(rules.name)
-        endpoints.append(_endpoint(row, rules, where))
+        endpoints.append(_endpoint(table, rules))
     return endpoints
 
 
-def check_port(port: int, where: str) -> None:
-    if not 0 <= port <= 65_535:
-        raise ConfigError(f"{where}: port is 0 to 65535, not {port}")
-
-
-def _endpoint(row: dict[str, Any], rules: ListenerRules, where: str) -> Endpoint:
-    if "path" in row:
-        if not typed(row, "path", str, "", where):
-            raise ConfigError(f"{where}: path is empty")
+def _endpoint(table: Table, rules: ListenerRules) -> Endpoint:
+    if "path" in table:
         for key in ("host", "port", "tcp_nodelay"):
-            if key in row:
-                raise ConfigError(f"{where}: it has path or {key}, not both")
-        return Endpoint(path=row["path"], rules=rules)
-    host = typed(row, "host", str, "127.0.0.1", where)
-    port = typed(row, "port", int, DEFAULT_PORTS[rules.scheme], where)
-    check_port(port, where)
-    return Endpoint(host, port, rules=rules)
-
-
-def _rules(row: dict[str, Any], where: str) -> ListenerRules:
-    name = typed(row, "name", str, "", where)
-    if not name.isprintable():
-        raise ConfigError(f"{where}: name has to be printable, not {name!r}")
-    allow = typed(row, "allow_anonymous", bool, False, where)
-    return ListenerRules(
-        name=name,
-        tls=_tls(row, where),
-        websocket=_websocket(row, where),
-        proxy=_proxy(row, where),
-        max_connections=_number(row, "max_connections", 0, where, 0),
-        connects_per_s=number(row, "connects_per_s", 0.0, where, 0.0, 1e6),
-        messages_per_s=number(row, "messages_per_s", 0.0, where, 0.0, RATES["messages_per_s"]),
-        bytes_per_s=number(row, "bytes_per_s", 0.0, where, 0.0, RATES["bytes_per_s"]),
-        limits=_limits(row, where),
-        handshake_timeout_s=_seconds(row, "handshake_timeout_s", 10.0, where),
-        connect_timeout_s=_seconds(row, "connect_timeout_s", 0.0, where),
-        allow_anonymous=allow if "allow_anonymous" in row else None,
-        tcp_nodelay=typed(row, "tcp_nodelay", bool, True, where),
+            if key in table:
+                raise table.error(f"it has path or {key}, not both")
+        return Endpoint(path=table.text("path"), rules=rules)
+    return Endpoint(
+        table.text("host", "127.0.0.1"),
+        table.whole("port", DEFAULT_PORTS[rules.scheme], 0, PORT_MAX),
+        rules=rules,
     )
 
 
-def _tls(row: dict[str, Any], where: str) -> TlsRules | None:
-    table = _table(row, "tls", _TLS_KEYS, where)
-    if table is None:
+def _rules(table: Table) -> ListenerRules:
+    name = table.text("name", "")
+    if not name.isprintable():
+        raise table.error(f"name has to be printable, not {name!r}")
+    allow = table.flag("allow_anonymous", False)
+    return ListenerRules(
+        name=name,
+        tls=_tls(table),
+        websocket=_websocket(table),
+        proxy=_proxy(table),
+        max_connections=table.whole("max_connections", 0, 0),
+        connects_per_s=table.number("connects_per_s", 0.0, 0.0, 1e6),
+        messages_per_s=table.number("messages_per_s", 0.0, 0.0, RATES["messages_per_s"]),
+        bytes_per_s=table.number("bytes_per_s", 0.0, 0.0, RATES["bytes_per_s"]),
+        limits=_limits(table),
+        handshake_timeout_s=table.number("handshake_timeout_s", 10.0, 0.01, _TIMEOUT_S_MAX),
+        connect_timeout_s=table.number("connect_timeout_s", 0.0, 0.01, _TIMEOUT_S_MAX),
+        allow_anonymous=allow if "allow_anonymous" in table else None,
+        tcp_nodelay=table.flag("tcp_nodelay", True),
+    )
+
+
+def _tls(listener: Table) -> TlsRules | None:
+    if "tls" not in listener:
         return None
-    where = f"{where}: tls"
-    texts = {key: typed(table, key, str, "", where) for key in _TLS_KEYS}
+    table = listener.table("tls", _TLS_KEYS)
+    texts = {key: table.text(key, "") for key in _TLS_KEYS}
     for key in ("cert", "key"):
         if not texts[key]:
-            raise ConfigError(f"{where}: it needs {key}, a file in PEM")
-    verify = texts["verify"] or ("required" if texts["ca"] else "none")
-    version = texts["min_version"] or "1.2"
-    if verify not in _VERIFY:
-        raise ConfigError(f"{where}: verify is one of {', '.join(_VERIFY)}, not {verify!r}")
-    if version not in _VERSIONS:
-        raise ConfigError(f"{where}: min_version is {' or '.join(_VERSIONS)}, not {version!r}")
+            raise table.error(f"it needs {key}, a file in PEM")
+    verify = table.choice("verify", _VERIFY, "required" if texts["ca"] else "none")
+    version = table.choice("min_version", _VERSIONS, "1.2")
     if verify != "none" and not texts["ca"]:
-        raise ConfigError(f"{where}: verify = {verify!r} needs ca, who signs the clients")
+        raise table.error(f"verify = {verify!r} needs ca, the file of who signs the clients")
     if verify == "none":
         for key in ("ca", "crl"):
             if texts[key]:
-                raise ConfigError(f"{where}: {key} needs verify = 'optional' or 'required'")
+                raise table.error(f"{key} needs verify = 'optional' or 'required'")
     return TlsRules(**{**texts, "verify": verify, "min_version": version})
 
 
-def _websocket(row: dict[str, Any], where: str) -> WebSocketRules | None:
-    table = _table(row, "websocket", _WEBSOCKET_KEYS, where)
+def _websocket(listener: Table) -> WebSocketRules | None:
+    table = _table_or_flag(listener, "websocket", _WEBSOCKET_KEYS)
     if table is None:
         return None
-    where = f"{where}: websocket"
-    path = typed(table, "path", str, WEBSOCKET_PATH, where)
+    path = table.text("path", WEBSOCKET_PATH)
     if not path.startswith("/") or "?" in path or not path.isprintable():
-        raise ConfigError(f"{where}: path begins with / and has no ?, not {path!r}")
+        raise table.error(f"path begins with / and has no ?, not {path!r}")
     return WebSocketRules(
         path=path,
-        origins=_texts(table, "origins", where),
-        compression=typed(table, "compression", bool, False, where),
-        message_bytes_max=_number(table, "message_bytes_max", 0, where, 0),
+        origins=table.texts("origins"),
+        compression=table.flag("compression", False),
+        message_bytes_max=table.whole("message_bytes_max", 0, 0),
     )
 
 
-def _proxy(row: dict[str, Any], where: str) -> ProxyRules | None:
-    table = _table(row, "proxy_protocol", _PROXY_KEYS, where)
+def _proxy(listener: Table) -> ProxyRules | None:
+    table = _table_or_flag(listener, "proxy_protocol", _PROXY_KEYS)
     if table is None:
         return None
     trusted: list[Network] = []
-    for text in _texts(table, "trusted", f"{where}: proxy_protocol"):
+    for text in table.texts("trusted"):
         try:
             trusted.append(ipaddress.ip_network(text))
         except ValueError:
-            raise ConfigError(
-                f"{where}: proxy_protocol: trusted has addresses and networks, not {text!r}"
-            ) from None
+            raise table.error(f"trusted has addresses and networks, not {text!r}") from None
     return ProxyRules(tuple(trusted))
 
 
-def _limits(row: dict[str, Any], where: str) -> ClientLimits | None:
-    value = row.get("limits", {})
+def _limits(listener: Table) -> ClientLimits | None:
+    return read_limits(listener.table("limits", CLIENT_KEYS))
+
+
+def _table_or_flag(listener: Table, key: str, keys: Collection[str]) -> Table | None:
+    """Return a table in the listener's; `true` is an empty one, `false` none."""
+    value = listener.data.get(key, False)
+    if isinstance(value, bool):
+        return Table({}, f"{listener.where}: {key}", keys) if value else None
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: limits is a table {{ ... }}, not {value!r}")
-    _check_keys(value, list(CLIENT_KEYS), f"{where}: limits")
-    return read_limits(value, f"{where}: limits")
-
-
-def _table(row: dict[str, Any], key: str, keys: list[str], where: str) -> dict[str, Any] | None:
-    """A table in the row; `true` is one with nothing in it, `false` none."""
-    value = row.get(key, False)
-    if value is True and key != "tls":
-        return {}
-    if value is False and (key != "tls" or key not in row):
-        return None
-    if not isinstance(value, dict):
-        other = "" if key == "tls" else "true, or "
-        raise ConfigError(f"{where}: {key} is {other}a table {{ ... }}, not {value!r}")
-    _check_keys(value, keys, f"{where}: {key}")
-    return value
-
-
-def _check_keys(row: dict[str, Any], keys: list[str], where: str) -> None:
-    if unknown := set(row) - set(keys):
-        key = min(unknown)
-        near = difflib.get_close_matches(key, keys, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(keys)}"
-        shown = key if key.isprintable() else repr(key)
-        raise ConfigError(f"{where}: unknown key {shown}; {hint}")
-
-
-def _texts(row: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
-    value = row.get(key, [])
-    if not (isinstance(value, list) and all(isinstance(one, str) and one for one in value)):
-        raise ConfigError(f"{where}: {key} is a list of texts, not {value!r}")
-    return tuple(value)
-
-
-def _number(row: dict[str, Any], key: str, default: int, where: str, low: int) -> int:
-    value: int = typed(row, key, int, default, where)
-    if value < low:
-        raise ConfigError(f"{where}: {key} is {low} or more, not {value}")
-    return value
-
-
-def _seconds(row: dict[str, Any], key: str, default: float, where: str) -> float:
-    if type(row.get(key)) is int:
-        row = {**row, key: float(row[key])}
-    value: float = typed(row, key, float, default, where)
-    if key in row and not 0.01 <= value <= _TIMEOUT_S_MAX:
-        raise ConfigError(f"{where}: {key} is 0.01 to {_TIMEOUT_S_MAX:.0f}, not {value}")
-    return value
+        raise listener.error(f"{key} is true, or a table {{ ... }}, not {value!r}")
+    return listener.table(key, keys)

@@ -1,10 +1,10 @@
-"""The `[[schemas]]` of a configuration file: what payloads under a Topic Filter look like.
+"""The `[[schemas]]` of a configuration file: JSON Schemas for the payloads of a Topic Filter.
 
-A JSON Schema and a mode: `off` (it only gives a stream its columns), `warn` (what does not fit is
-counted and logged), `reject` (it is refused with 0x99 and told why). Payloads are JSON. The
-first schema whose filter matches a topic counts.
+The mode says what happens to a payload that does not fit: nothing with `off` (the schema only
+gives a stream its columns), a count and a log line with `warn`, a refusal with 0x99 and the
+reason with `reject`. The first schema whose filter matches a topic applies.
 
-Schemas are compiled by jsonschema-rs, which is asked for when there are any: 0.1 us a message,
+Schemas are compiled by jsonschema-rs, which is imported only when there are any: 0.1 us a message,
 beside the 1.5 us it takes to read the JSON.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from mqtt_broker.core.interfaces.payload_checks import PayloadCheck
 from mqtt_broker.server.config.streams import read_schema
-from mqtt_broker.server.config.tables import ConfigError, rows, typed
+from mqtt_broker.server.config.tables import ConfigError, tables
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.topics.names import filter_problem, matches
 
@@ -51,19 +51,14 @@ class Schema:
 
 def read_schemas(found: Any, path: str) -> tuple[Schema, ...]:
     schemas = []
-    for where, row in rows("schemas", found, path):
-        if unknown := set(row) - {"filter", "file", "mode"}:
-            raise ConfigError(f"{where}: unknown key {min(unknown)}; it has filter, file and mode")
-        text = typed(row, "filter", str, "", where)
+    for table in tables("schemas", found, path, ("filter", "file", "mode")):
+        text = table.text("filter")
         if problem := filter_problem(text):
-            raise ConfigError(f"{where}: filter: {problem}")
-        mode = typed(row, "mode", str, "reject", where)
-        if mode not in MODES:
-            raise ConfigError(f"{where}: mode is one of {', '.join(MODES)}, not {mode!r}")
-        if not typed(row, "file", str, "", where):
-            raise ConfigError(f"{where}: file is missing")
-        definition = read_schema(Path(path).parent / row["file"], where)
-        _compile(definition, f"{where}: {row['file']}")
+            raise table.error(f"filter {text!r}: {problem}")
+        mode = table.choice("mode", MODES, "reject")
+        file = table.text("file")
+        definition = read_schema(Path(path).parent / file, table)
+        _compile(definition, f"{table.where}: {file}")
         schemas.append(Schema(text, mode, definition))
     return tuple(schemas)
 
@@ -71,7 +66,7 @@ def read_schemas(found: Any, path: str) -> tuple[Schema, ...]:
 def with_columns(
     streams: Sequence[StreamSettings], schemas: Sequence[Schema]
 ) -> tuple[StreamSettings, ...]:
-    """Streams without a schema take the one of their filter: their readers get columns by it."""
+    """Give streams without a schema the one of their filter, so that readers get columns."""
     definitions = {schema.filter: schema.definition for schema in reversed(schemas)}
     return tuple(
         stream
@@ -104,7 +99,7 @@ def _refuse_to_fetch(uri: str) -> Any:
 
 
 class SchemaCheck:
-    """One schema at work."""
+    """A compiled schema, with its counters."""
 
     def __init__(self, schema: Schema, now: Callable[[], float] = time.monotonic) -> None:
         self.schema = schema
@@ -133,7 +128,7 @@ class SchemaCheck:
         try:
             instance = _JSON.decode(payload.decode())
         except RecursionError:
-            return "the payload is nested too deep"
+            return "the payload is nested too deeply"
         except ValueError:
             return "the payload is not JSON"
         try:
@@ -143,13 +138,13 @@ class SchemaCheck:
                 return "the payload does not fit its schema"
             error = next(self._validator.iter_errors(instance))
         except ValueError:  # half of a surrogate pair, or a number that none of its types holds
-            return "the payload has text or numbers that no schema can judge"
+            return "the payload has text or numbers that cannot be validated"
         place = "".join(f"[{step!r}]" for step in error.instance_path)
         return _one_line(f"payload{place}: {error.message}")
 
 
 class SchemaChecks:
-    """All schemas that are asked, for the broker's check door."""
+    """All schemas that check payloads, for the broker's `PayloadChecks` interface."""
 
     def __init__(self, schemas: Sequence[Schema]) -> None:
         self.checks = [SchemaCheck(schema) for schema in schemas if schema.mode != "off"]
@@ -162,7 +157,7 @@ class SchemaChecks:
 
 
 def _one_line(text: str) -> str:
-    """What may stand in a Reason String and in a log: printable, and not long."""
+    """Make a text fit for a Reason String and a log line: printable, and not long."""
     text = text.split("\n", 1)[0]
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= WHY_CHARS_MAX else text[: WHY_CHARS_MAX - 3] + "..."

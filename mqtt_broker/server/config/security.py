@@ -11,10 +11,9 @@ Plain data comes out; files and databases it names are opened in `server.securit
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from mqtt_broker.security.rules.rule import Rule, RuleError
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.server.config.client_limits import KEYS as CLIENT_KEYS
 from mqtt_broker.server.config.client_limits import read_limits
-from mqtt_broker.server.config.tables import ConfigError, number, rows, typed, whole
+from mqtt_broker.server.config.tables import ConfigError, Table, rows, tables
 
 TABLES: Final = ("auth", "acl", "roles", "client_limits", "security")
 _TYPES: Final[dict[str, tuple[str, ...]]] = {
@@ -117,7 +116,7 @@ def read_security(table: dict[str, Any], path: str) -> SecurityConfig:
         rules=rules,
         rules_url=url,
         roles=_read_roles(table.get("roles", []), path),
-        tiers=_read_tiers(table.get("client_limits", []), path),
+        tiers=_read_client_limits(table.get("client_limits", []), path),
     )
     return _read_own(found, table.get("security", {}), f"{path}: security")
 
@@ -133,50 +132,46 @@ def check_listeners(found: SecurityConfig, names: Iterable[str]) -> None:
             )
 
 
-# Ways in.
+# Methods of authentication.
 
 
 def _read_auth(found: Any, path: str) -> tuple[AuthTable, ...]:
-    tables: list[AuthTable] = []
+    methods: list[AuthTable] = []
     for where, row in rows("auth", found, path):
-        kind = typed(row, "type", str, "", where)
-        if kind not in _TYPES:
-            raise ConfigError(f"{where}: type is one of {', '.join(_TYPES)}, not {kind!r}")
-        known = ("type", "name", "listeners", *_TYPES[kind])
-        _check_keys(row, known, where)
-        name = typed(row, "name", str, "", where) or _own_name(kind, tables)
-        if any(table.name == name for table in tables):
-            raise ConfigError(f"{where}: name {name} is another's")
+        kind = Table(row, where, row).choice("type", _TYPES)  # which says what keys there are
+        table = Table(row, where, ("type", "name", "listeners", *_TYPES[kind]))
+        name = table.text("name", "") or _own_name(kind, methods)
+        if any(method.name == name for method in methods):
+            raise table.error(f"name {name} is another method's")
+        _check_values(kind, table)
         values = {key: row[key] for key in _TYPES[kind] if key in row}
-        _check_values(kind, values, where)
-        listeners = frozenset(texts(row, "listeners", where))
-        tables.append(AuthTable(kind, name, listeners, values))
-    kinds = {table.type for table in tables}
+        methods.append(AuthTable(kind, name, frozenset(table.texts("listeners")), values))
+    kinds = {method.type for method in methods}
     if "scram" in kinds and not kinds & {"password_file", "sql"}:
         raise ConfigError(f"{path}: auth: scram needs a password_file or sql that has its keys")
-    return tuple(tables)
+    return tuple(methods)
 
 
-def _own_name(kind: str, tables: list[AuthTable]) -> str:
-    count = sum(table.type == kind for table in tables)
+def _own_name(kind: str, methods: list[AuthTable]) -> str:
+    count = sum(method.type == kind for method in methods)
     return f"{kind} {count + 1}" if count else kind
 
 
-def _check_values(kind: str, values: dict[str, Any], where: str) -> None:
+def _check_values(kind: str, table: Table) -> None:
     needed = {"password_file": "file", "sql": "database_url", "jwt": "key_file"}.get(kind)
-    if needed is not None and not typed(values, needed, str, "", where):
-        raise ConfigError(f"{where}: {kind} needs {needed}")
-    for key, value in values.items():
+    if needed is not None and not table.text(needed, ""):
+        raise table.error(f"{kind} needs {needed}")
+    for key in _TYPES[kind]:
         if key in ("cache_s", "leeway_s"):
-            number(values, key, 0.0, where, 0.0, 86_400.0)
+            table.number(key, 0.0, 0.0, 86_400.0)
         elif key == "require_expiry":
-            typed(values, key, bool, True, where)
+            table.flag(key, True)
         elif key == "roles":
-            texts(values, key, where)
-        elif key == "username_from" and value not in _SOURCES:
-            raise ConfigError(f"{where}: username_from is one of {', '.join(_SOURCES)}")
-        elif not isinstance(value, str):
-            raise ConfigError(f"{where}: {key} is a text")
+            table.texts(key)
+        elif key == "username_from":
+            table.choice(key, _SOURCES, "cn")
+        else:
+            table.text(key, "")
 
 
 # Rules.
@@ -186,44 +181,49 @@ def _read_rules(found: Any, path: str) -> tuple[tuple[Rule, ...], str]:
     lines = _lines_of("acl", path)
     rules: list[Rule] = []
     url = ""
-    tables = list(rows("acl", found, path))
-    for place, (where, row) in enumerate(tables):
-        if len(lines) == len(tables):
+    places = list(rows("acl", found, path))
+    for place, (where, row) in enumerate(places):
+        if len(lines) == len(places):
             where = f"{path}:{lines[place]}"
         if "database_url" in row:
-            _check_keys(row, ("database_url",), where)
             if url:
                 raise ConfigError(f"{where}: rules come from one database")
-            url = typed(row, "database_url", str, "", where)
+            url = Table(row, where, ("database_url",)).text("database_url")
             continue
         if url:
             raise ConfigError(f"{where}: a rule after database_url; those of the file come first")
-        _check_keys(row, _ACL_KEYS, where)
-        topics = texts(row, "topics", where)
-        if not topics:
-            raise ConfigError(f"{where}: it needs topics")
-        for topic in topics:
-            try:
-                rule = rule_of(
-                    len(rules),
-                    permit=typed(row, "permit", str, "", where),
-                    action=typed(row, "action", str, "all", where),
-                    topic=topic,
-                    users=texts(row, "users", where),
-                    roles=texts(row, "roles", where),
-                    clients=texts(row, "clients", where),
-                    addresses=texts(row, "addresses", where),
-                    is_anonymous=typed(row, "anonymous", bool, False, where),
-                    where=where,
-                )
-            except RuleError as error:
-                raise ConfigError(f"{where}: {error}") from None
-            rules.append(rule)
+        rules += _rules_of(Table(row, where, _ACL_KEYS), len(rules))
     return tuple(rules), url
 
 
+def _rules_of(table: Table, first: int) -> list[Rule]:
+    """One rule for each topic of a table; `first` is the place of its first rule."""
+    topics = table.texts("topics")
+    if not topics:
+        raise table.error("it needs topics")
+    found = []
+    for place, topic in enumerate(topics, first):
+        try:
+            rule = rule_of(
+                place,
+                permit=table.text("permit", ""),
+                action=table.text("action", "all"),
+                topic=topic,
+                users=table.texts("users"),
+                roles=table.texts("roles"),
+                clients=table.texts("clients"),
+                addresses=table.texts("addresses"),
+                is_anonymous=table.flag("anonymous", False),
+                where=table.where,
+            )
+        except RuleError as error:
+            raise table.error(str(error)) from None
+        found.append(rule)
+    return found
+
+
 def _lines_of(key: str, path: str) -> list[int]:
-    """Where the tables begin. As many as there are tables, or the numbers say nothing."""
+    """Return the lines at which the tables begin, if they can be found in the text."""
     if not path:
         return []
     try:
@@ -236,12 +236,11 @@ def _lines_of(key: str, path: str) -> list[int]:
 
 def _read_roles(found: Any, path: str) -> dict[str, frozenset[str]]:
     by_user: dict[str, set[str]] = {}
-    for where, row in rows("roles", found, path):
-        _check_keys(row, ("role", "users"), where)
-        role = typed(row, "role", str, "", where)
-        users = texts(row, "users", where)
+    for table in tables("roles", found, path, ("role", "users")):
+        role = table.text("role", "")
+        users = table.texts("users")
         if not role or not users:
-            raise ConfigError(f"{where}: it needs role and users")
+            raise table.error("it needs role and users")
         for user in users:
             by_user.setdefault(user, set()).add(role)
     return {user: frozenset(roles) for user, roles in by_user.items()}
@@ -250,74 +249,48 @@ def _read_roles(found: Any, path: str) -> dict[str, frozenset[str]]:
 # Limits.
 
 
-def _read_tiers(found: Any, path: str) -> ClientLimitRules:
-    everybody = ClientLimitRule()
+def _read_client_limits(found: Any, path: str) -> ClientLimitRules:
+    everybody: ClientLimitRule | None = None
     by_role: dict[str, ClientLimitRule] = {}
     by_user: dict[str, ClientLimitRule] = {}
-    is_said = False
-    for where, row in rows("client_limits", found, path):
-        _check_keys(row, _LIMIT_KEYS, where)
-        user, role = typed(row, "user", str, "", where), typed(row, "role", str, "", where)
-        limits = ClientLimitRule(
-            read_limits(row, where), whole(row, "connections_max", 0, where, 0, 10_000_000)
-        )
+    for table in tables("client_limits", found, path, _LIMIT_KEYS):
+        user, role = table.text("user", ""), table.text("role", "")
+        rule = ClientLimitRule(read_limits(table), table.whole("connections_max", 0, 0, 10_000_000))
         if user and role:
-            raise ConfigError(f"{where}: it is about a user or a role, not both")
-        if user in by_user or role in by_role or (is_said and not user and not role):
-            raise ConfigError(f"{where}: limits of {user or role or 'everybody'} stand there twice")
+            raise table.error("it is about a user or a role, not both")
+        is_repeated = everybody is not None and not user and not role
+        if user in by_user or role in by_role or is_repeated:
+            raise table.error(f"limits of {user or role or 'everybody'} stand there twice")
         if user:
-            by_user[user] = limits
+            by_user[user] = rule
         elif role:
-            by_role[role] = limits
+            by_role[role] = rule
         else:
-            everybody, is_said = limits, True
-    return ClientLimitRules(everybody, by_role, by_user)
+            everybody = rule
+    return ClientLimitRules(everybody or ClientLimitRule(), by_role, by_user)
 
 
 def _read_own(found: SecurityConfig, row: Any, where: str) -> SecurityConfig:
     if not isinstance(row, dict):
         raise ConfigError(f"{where} is written [security], once")
-    _check_keys(row, _OWN_KEYS, where)
-    return SecurityConfig(
-        found.path,
-        found.auth,
-        found.rules,
-        found.rules_url,
-        found.roles,
-        found.tiers,
-        ConnectLimits(
-            whole(row, "connections_per_address", 0, where, 0, 10_000_000),
-            number(row, "connects_per_s", 0.0, where, 0.0, 1e6),
-            number(row, "connects_per_s_per_address", 0.0, where, 0.0, 1e6),
+    table = Table(row, where, _OWN_KEYS)
+    return replace(
+        found,
+        limits=ConnectLimits(
+            table.whole("connections_per_address", 0, 0, 10_000_000),
+            table.number("connects_per_s", 0.0, 0.0, 1e6),
+            table.number("connects_per_s_per_address", 0.0, 0.0, 1e6),
         ),
-        Flapping(
-            whole(row, "flapping_connects", 0, where, 0, 10_000),
-            number(row, "flapping_within_s", 60.0, where, 1.0, 86_400.0),
-            number(row, "flapping_ban_s", 300.0, where, 1.0, 31_536_000.0),
+        flapping=Flapping(
+            table.whole("flapping_connects", 0, 0, 10_000),
+            table.number("flapping_within_s", 60.0, 1.0, 86_400.0),
+            table.number("flapping_ban_s", 300.0, 1.0, 31_536_000.0),
         ),
-        typed(row, "bans_file", str, "", where),
-        typed(row, "audit_file", str, "", where),
-        typed(row, "audit_connects", bool, False, where),
-        number(row, "remember_passwords_s", 300.0, where, 0.0, 86_400.0),
-        whole(row, "hash_threads", 0, where, 0, 64),
-        whole(row, "waiting_max", 20_000, where, 1, 1_000_000),
-        number(row, "poll_s", 10.0, where, 0.1, 86_400.0),
+        bans_file=table.text("bans_file", ""),
+        audit_file=table.text("audit_file", ""),
+        audit_connects=table.flag("audit_connects", False),
+        remember_passwords_s=table.number("remember_passwords_s", 300.0, 0.0, 86_400.0),
+        hash_threads=table.whole("hash_threads", 0, 0, 64),
+        waiting_max=table.whole("waiting_max", 20_000, 1, 1_000_000),
+        poll_s=table.number("poll_s", 10.0, 0.1, 86_400.0),
     )
-
-
-# Values.
-
-
-def _check_keys(row: dict[str, Any], known: tuple[str, ...] | list[str], where: str) -> None:
-    if unknown := set(row) - set(known):
-        key = min(unknown)
-        near = difflib.get_close_matches(key, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-        raise ConfigError(f"{where}: unknown key {key if key.isprintable() else repr(key)}; {hint}")
-
-
-def texts(row: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
-    value = row.get(key, [])
-    if not (isinstance(value, list) and all(isinstance(one, str) and one for one in value)):
-        raise ConfigError(f"{where}: {key} is a list of texts")
-    return tuple(value)

@@ -1,4 +1,4 @@
-"""The `[[streams]]` of a configuration file: what the broker makes, or changes, at its start."""
+"""The `[[streams]]` of a configuration file, which the broker creates or changes at its start."""
 
 from __future__ import annotations
 
@@ -6,67 +6,63 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from mqtt_broker.server.config.tables import ConfigError, rows, typed
+from mqtt_broker.server.config.tables import Table, tables
 from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_bytes, parse_duration
 
 _TEXTS: Final = ("name", "filter", "partition_by", "event_time", "sent_time")
 _DURATIONS: Final = {"retain": "retain_s", "tombstone": "tombstone_s", "segment": "segment_s"}
 _SIZES: Final = ("max_bytes", "segment_bytes")
-_KEYS: Final = {*_TEXTS, *_DURATIONS, *_SIZES, "partitions", "compact", "schema"}
+_KEYS: Final = (*_TEXTS, *_DURATIONS, *_SIZES, "partitions", "compact", "schema")
 
 
 def read_streams(found: Any, path: str) -> tuple[StreamSettings, ...]:
     streams: dict[str, StreamSettings] = {}
-    for where, row in rows("streams", found, path):
-        if unknown := set(row) - _KEYS:
-            raise ConfigError(
-                f"{where}: unknown key {min(unknown)}; it has {', '.join(sorted(_KEYS))}"
-            )
+    for table in tables("streams", found, path, _KEYS):
         for key in ("name", "filter"):
-            if not typed(row, key, str, "", where):
-                raise ConfigError(f"{where}: {key} is missing")
+            table.text(key)
         try:
-            settings = StreamSettings(**_values(row, where, Path(path).parent)).checked()
+            settings = StreamSettings(**_values(table, Path(path).parent)).checked()
         except Invalid as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise table.error(str(error)) from None
         if settings.name in streams:
-            raise ConfigError(f"{where}: name: {settings.name} is there twice")
+            raise table.error(f"name {settings.name} is another stream's")
         streams[settings.name] = settings
     return tuple(streams.values())
 
 
-def _values(row: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
+def _values(table: Table, folder: Path) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for key in row:
+    for key in table.data:
         if key in _TEXTS:
-            values[key] = typed(row, key, str, "", where)
+            values[key] = table.text(key, "")
         elif key in _DURATIONS:
-            values[_DURATIONS[key]] = parse_duration(key, _quantity(row, key, where))
+            values[_DURATIONS[key]] = parse_duration(key, _quantity(table, key))
         elif key in _SIZES:
-            values[key] = parse_bytes(key, _quantity(row, key, where))
+            values[key] = parse_bytes(key, _quantity(table, key))
         elif key == "schema":
-            values[key] = read_schema(folder / typed(row, key, str, "", where), where)
+            values[key] = read_schema(folder / table.text(key), table)
+        elif key == "partitions":
+            values[key] = table.whole(key, 1, 1)
         else:
-            values[key] = typed(row, key, int if key == "partitions" else bool, 0, where)
+            values[key] = table.flag(key, False)
     return values
 
 
-def _quantity(row: dict[str, Any], key: str, where: str) -> str:
-    """A number, or a text with a unit."""
-    if type(row[key]) is int:
-        return str(row[key])
-    return str(typed(row, key, str, "", where))
+def _quantity(table: Table, key: str) -> str:
+    """Return a number, or a text with a unit, as text."""
+    value = table.data[key]
+    return str(value) if type(value) is int else table.text(key)
 
 
-def read_schema(path: Path, where: str) -> dict[str, Any]:
-    """A JSON Schema in a file."""
+def read_schema(path: Path, table: Table) -> dict[str, Any]:
+    """Read the file with a JSON Schema that a table names."""
     try:
         found = json.loads(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{where}: schema: {path}: {error.strerror}") from None
+        raise table.error(f"schema: {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: schema: {path}: not JSON: {error}") from None
+        raise table.error(f"schema: {path}: not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{where}: schema: {path}: not a JSON object")
+        raise table.error(f"schema: {path}: not a JSON object")
     return found

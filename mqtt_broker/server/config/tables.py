@@ -1,45 +1,161 @@
-"""The tables of a configuration file: rows with their place, values of the right type."""
+"""Read TOML tables: known keys, values of the right type and within limits.
+
+Every error is one line that says where the table is, which key is wrong, its value, and what
+would be right. The simulator reads its scenarios with it too, so this module imports nothing
+of ours.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+import math
+import pathlib
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-A: Final = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
+_LISTED_MAX: Final = 20  # known keys that an error lists
+_SHOWN_MAX: Final = 60
+_UNLIMITED: Final = 1e15  # a limit that is not worth mentioning
+_A: Final = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 class ConfigError(Exception):
-    """One line for the operator."""
+    """A mistake in the configuration; one line for the operator."""
 
 
-def rows(key: str, found: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tables of `[[key]]`, each with where it stands."""
-    if not (isinstance(found, list) and all(isinstance(row, dict) for row in found)):
-        raise ConfigError(f"{path}: {key} is written [[{key}]], once for each")
+def read_toml(path: str) -> dict[str, Any]:
+    """Read a TOML file. Raises ConfigError."""
+    try:
+        return tomllib.loads(pathlib.Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # also of a number with too many digits
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+class Table:
+    """One table of a file, read key by key. Raises ConfigError for unknown keys at once."""
+
+    def __init__(self, data: Any, where: str, keys: Collection[str]) -> None:
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"{where} is a table, not {shown(data)}")
+        self.data: Mapping[str, Any] = data
+        self.where = where
+        for key in data:
+            if key not in keys:
+                raise self.error(unknown_key(key, keys))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.data
+
+    def error(self, text: str) -> ConfigError:
+        """Make an error that says where the table is."""
+        return ConfigError(f"{self.where}: {text}" if self.where else text)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Without a default the key is required, and not empty."""
+        found: str = self._typed(key, str, default)
+        if default is None and not found:
+            raise self.error(f"{key} is empty")
+        return found
+
+    def flag(self, key: str, default: bool) -> bool:
+        found: bool = self._typed(key, bool, default)
+        return found
+
+    def choice(self, key: str, choices: Collection[str], default: str | None = None) -> str:
+        listed = ", ".join(choices)
+        if key not in self.data and default is None:
+            raise self.error(f"{key} is missing; it is one of {listed}")
+        found = self.text(key, "" if default is None else default)
+        if found not in choices:
+            near = did_you_mean(found, choices)
+            raise self.error(f"{key} is one of {listed}, not {shown(found)}{near}")
+        return found
+
+    def whole(self, key: str, default: int | None, low: int, high: float = math.inf) -> int:
+        found: int = self._typed(key, int, default)
+        self._check_limits(key, found, low, high)
+        return found
+
+    def number(self, key: str, default: float | None, low: float, high: float = math.inf) -> float:
+        found: float = self._typed(key, float, default)
+        self._check_limits(key, found, low, high)
+        return found
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        found = self.data.get(key, [])
+        if not (isinstance(found, list) and all(isinstance(one, str) and one for one in found)):
+            raise self.error(f"{key} is a list of texts, not {shown(found)}")
+        return tuple(found)
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """Return a table whose keys are checked elsewhere; empty if it is not there."""
+        found = self.data.get(key, {})
+        if not isinstance(found, Mapping):
+            raise self.error(f"{key} is a table {{ ... }}, not {shown(found)}")
+        return dict(found)
+
+    def table(self, key: str, keys: Collection[str]) -> Table:
+        """Return a table in the table; empty if it is not there."""
+        return Table(self.mapping(key), f"{self.where}: {key}" if self.where else key, keys)
+
+    def _typed(self, key: str, kind: type[Any], default: Any) -> Any:
+        if key not in self.data:
+            if default is None:
+                raise self.error(f"{key} is missing; it is {_A[kind]}")
+            return default
+        value = self.data[key]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            given = "" if key in SECRETS else f", not {shown(value)}"
+            raise self.error(f"{key} is {_A[kind]}{given}")
+        return value
+
+    def _check_limits(self, key: str, found: float, low: float, high: float) -> None:
+        if key in self.data and not (low <= found <= high and found < math.inf):
+            is_open = high == math.inf or (found < low and high >= _UNLIMITED)
+            limits = f"{_plain(low)} or more" if is_open else f"{_plain(low)} to {_plain(high)}"
+            raise self.error(f"{key} is {limits}, not {shown(self.data[key])}")
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
+def rows(key: str, found: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tables of `[[key]]`, each with where it is."""
+    if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
+        prefix = f"{where}: " if where else ""
+        raise ConfigError(f"{prefix}{key} is written [[{key}]], once for each")
     for number, row in enumerate(found, 1):
-        yield f"{path}: {key} {number}", row
+        yield f"{where}: {key} {number}" if where else f"{key} {number}", row
 
 
-def typed(row: dict[str, Any], key: str, kind: type, default: Any, where: str) -> Any:
-    value = row.get(key, default)
-    if type(value) is not kind:
-        raise ConfigError(f"{where}: {key} is {A[kind]}, not {value!r}")
-    return value
+def tables(key: str, found: Any, where: str, keys: Collection[str]) -> Iterator[Table]:
+    """Yield the tables of `[[key]]`, which have these keys."""
+    for place, row in rows(key, found, where):
+        yield Table(row, place, keys)
 
 
-def whole(row: dict[str, Any], key: str, default: int, where: str, low: int, high: int) -> int:
-    value: int = typed(row, key, int, default, where)
-    if not low <= value <= high:
-        raise ConfigError(f"{where}: {key} is {low} to {high}, not {value}")
-    return value
+def unknown_key(key: str, known: Collection[str]) -> str:
+    """Say that nothing has this key, and which was meant or which there are."""
+    hint = did_you_mean(key, known)
+    if not hint and len(known) <= _LISTED_MAX:
+        hint = f"; it has {', '.join(known)}"
+    return f"unknown key {key if key.isprintable() else repr(key)}{hint}"
 
 
-def number(
-    row: dict[str, Any], key: str, default: float, where: str, low: float, high: float
-) -> float:
-    if type(row.get(key)) is int:
-        row = {**row, key: float(row[key])}
-    value: float = typed(row, key, float, default, where)
-    if not low <= value <= high:
-        raise ConfigError(f"{where}: {key} is {low:g} to {high:g}, not {value:g}")
-    return value
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """Name the known word that is most like this one, if there is such."""
+    near = difflib.get_close_matches(word, known, 1) if word.strip("0123456789.") else []
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: on one line, and not long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
