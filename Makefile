@@ -82,7 +82,7 @@ test-compiled: setup  ## run the protocol's tests on the compiled product
 		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server \
 		tests/sessions tests/core tests/streams
 
-check: $(VENV)/.ready  ## format, lint, types and the rules of the house
+check: $(VENV)/.ready  ## format, lint, types and the rules of the code
 	@$(BIN)/ruff format --check --quiet . || \
 		{ $(BIN)/ruff format --diff . 2>&1 | tail -n 60; exit 1; }
 	@$(BIN)/ruff check .

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import Final
 import pytest
 
 from tests.docs.blocks import ROOT, Block, blocks, of
-from tests.server.process import Process
+from tests.server.process import Process, http_address
 
 PATIENCE_S: Final = 60.0
 SPARK: Final = ROOT / "docs" / "SPARK.md"
@@ -74,9 +73,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     argv = ("--port", "0", "--http", "127.0.0.1:0", "--data-dir", str(folder / "data"))
     with Process(*argv, "--config", str(config), env={"FLEETMQ_DURABILITY": "commit"}) as process:
         [(_, port)] = process.addresses
-        assert process.process.stdout is not None
-        [url] = re.findall(r"http://\S+", process.process.stdout.readline())
-        where = {"BROKER_PORT": str(port), "BROKER_URL": url}
+        where = {"BROKER_PORT": str(port), "BROKER_URL": http_address(process)}
         _publish(port)
         yield where
         process.end()

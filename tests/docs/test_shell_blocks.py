@@ -141,14 +141,19 @@ def _routes() -> list[tuple[str, re.Pattern[str]]]:
     return found
 
 
-def check_curl(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser()
+def curl_parser() -> argparse.ArgumentParser:
+    """The options of curl that the documents use."""
+    parser = argparse.ArgumentParser(prog="curl")
     parser.add_argument("-X", dest="method", default="GET")
     for option in ("-H", "-d", "-D", "-o", "--data-urlencode"):
         parser.add_argument(option, action="append")
     for flag in ("-G", "-s", "-f"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("url")
-    args = parser.parse_args(arguments)
+    return parser
+
+
+def check_curl(arguments: list[str]) -> None:
+    args = curl_parser().parse_args(arguments)
     path = urlsplit(args.url).path
     assert any(method == args.method and p.fullmatch(path) for method, p in _routes()), path

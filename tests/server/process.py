@@ -68,6 +68,13 @@ def refused(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, str,
     return done.returncode, done.stdout, done.stderr
 
 
+def http_address(process: Process) -> str:
+    """Where a broker serves HTTP, from the second line that it prints."""
+    assert process.process.stdout is not None
+    [url] = re.findall(r"http://\S+", process.process.stdout.readline())
+    return str(url)
+
+
 class Process:
     """`with Process(...)` serves until the block ends; `files` limits its descriptors."""
 
