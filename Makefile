@@ -137,7 +137,7 @@ fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60), from SE
 
 docs: $(VENV)/.docs  ## write docs/reference from the code, and build the site into build/site
 	@$(BIN)/python deploy/reference.py
-	@PYTHONPATH=deploy $(BIN)/python -m mkdocs build --quiet --strict --config-file deploy/mkdocs.yml
+	@PYTHONPATH=deploy $(BIN)/python -m mkdocs build --strict --config-file deploy/mkdocs.yml
 	@echo "docs: build/site/index.html"
 
 # Uploads nothing: docs/RELEASING.md says what follows.
