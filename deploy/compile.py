@@ -31,10 +31,10 @@ COMPILED = (
 )
 COMPILED_TOO = (
     *(f"mqtt_broker/core/interfaces/{name}.py" for name in "message_log payload_checks".split()),
-    "mqtt_broker/server/server.py",
+    "mqtt_broker/server/process/turn.py",
     *(
         f"mqtt_broker/server/net/{name}.py"
-        for name in "poller link layered_link tls websocket".split()
+        for name in "poller context link layered_link tls websocket".split()
     ),
     *(f"mqtt_broker/streams/write/{name}.py" for name in "topic_writer writer".split()),
     *(f"mqtt_broker/streams/format/{name}.py" for name in "batch_builder partitioning".split()),

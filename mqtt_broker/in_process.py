@@ -220,7 +220,7 @@ class _Client:
             self._write()
             self._close(Disconnected("this program closed the connection"))
             if is_left:
-                self._server.end_turn()
+                self._server.turn.end_now()
 
     def _wants_more(self) -> bool:
         return self.is_open()
@@ -249,7 +249,7 @@ class _Client:
             self._connection.on_written(self._link.unread_bytes, now)
         self._write()
         self._watch_time(now)
-        self._server.end_turn()
+        self._server.turn.end_now()
 
     def _write(self) -> None:
         if self._link.is_read and not self._link.is_closed:

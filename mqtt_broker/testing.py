@@ -36,7 +36,7 @@ from mqtt_broker.in_process import (
     message_properties,
 )
 from mqtt_broker.server.config.config import Config
-from mqtt_broker.server.net.listener import Endpoint
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.server import Server
 
 

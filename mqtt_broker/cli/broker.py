@@ -102,10 +102,12 @@ async def _serve(config: Config) -> bool:
     loop = asyncio.get_running_loop()
     server = Server(config)
     endpoints = server.start()
-    watchdog = server.watchdog = Watchdog(server)
-    front = HttpService(server, config)
+    dead_threads = server.storage.dead_threads if server.storage is not None else list
+    watchdog = Watchdog(server.broker, loop, server.now, dead_threads)
+    server.watchdog = watchdog
+    http_service = HttpService(server, config)
     try:
-        http = front.start()
+        http = http_service.start()
     except HttpServerError as error:
         await server.stop()
         raise ConfigError(str(error)) from None
@@ -133,7 +135,7 @@ async def _serve(config: Config) -> bool:
     watchdog.stop()
     print("FleetMQ stops", flush=True)
     is_stored = await server.stop()
-    front.stop()
+    http_service.stop()
     return is_stored
 
 

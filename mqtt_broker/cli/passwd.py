@@ -22,7 +22,7 @@ from mqtt_broker.security.authentication.password_file import (
 )
 from mqtt_broker.security.authentication.password_hasher import PASSWORD_BYTES_MAX, hash_password
 from mqtt_broker.security.authentication.scram import SALT_BYTES, is_stored_keys, make_keys
-from mqtt_broker.security.files.atomic_files import alone, write_whole
+from mqtt_broker.security.files.atomic_files import locked, write_whole
 from mqtt_broker.security.files.errors import FileError, Unavailable
 
 
@@ -91,7 +91,7 @@ def _in_file(args: argparse.Namespace) -> None:
     path = Path(args.file)
     secret = "" if args.delete else _secret(args)
     try:
-        with alone(args.file):
+        with locked(args.file):
             lines: list[str] = []
             if path.exists():
                 read_entries(args.file)  # one that is wrong is not made worse

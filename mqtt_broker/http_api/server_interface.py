@@ -71,28 +71,30 @@ class ServerInterface:
 
     def bans(self) -> Future[list[BanFigures]]:
         """Where it is asked, not on the loop: there may be many, and they are replaced whole."""
-        guardian = self._server.guardian
-        found = [] if guardian is None else ban_figures(guardian.door.bans, self._server.now())
+        security = self._server.security
+        found = (
+            [] if security is None else ban_figures(security.authenticator.bans, self._server.now())
+        )
         done: Future[list[BanFigures]] = Future()
         done.set_result(found)
         return done
 
     def ban_add(self, ban: Ban) -> Future[None]:
-        guardian = self._server.guardian
-        if guardian is None or not guardian.keeps_bans:
+        security = self._server.security
+        if security is None or not security.keeps_bans:
             return _failed(NotSupported(NO_BANS))
-        return guardian.add_ban(ban)
+        return security.add_ban(ban)
 
     def ban_lift(self, kind: str, value: str) -> Future[bool]:
-        guardian = self._server.guardian
-        if guardian is None:
+        security = self._server.security
+        if security is None:
             return _failed(NotSupported(NO_BANS))
-        return guardian.lift_ban(kind, value)
+        return security.lift_ban(kind, value)
 
     def _log(self) -> StreamService:
-        if self._server.telemetry is None:
+        if self._server.streams is None:
             raise NotSupported(NO_STREAMS)
-        return self._server.telemetry
+        return self._server.streams
 
     def _of_log(self, act: Callable[[StreamService], Future[_T]]) -> Future[_T]:
         """What the log does in its own thread."""
@@ -112,7 +114,7 @@ class ServerInterface:
                 done.set_result(act())
             except Exception as error:  # whoever asked is told
                 done.set_exception(error)
-            self._server.end_turn()
+            self._server.turn.end_now()
 
         try:
             self._server.loop.call_soon_threadsafe(run)
@@ -122,7 +124,7 @@ class ServerInterface:
 
     def _snapshot(self) -> Snapshot:
         server = self._server
-        log = server.telemetry
+        log = server.streams
         if log is None:
             return snapshot_of(server.broker)
         return snapshot_of(

@@ -1,13 +1,12 @@
-"""Who may come in, what they may do, and what they may not do to others.
+"""Authenticate clients, authorize what they do, and protect the broker from them.
 
-    filters, rules, ruleset   what topic rules mean; pure
-    identity                  who a client proved to be
-    passwords, password_file, tokens, certificates, scram, sql   ways to prove it
-    chain                     they are asked in order; the first that knows the client decides
-    throttle, bans, queueing  limits, bans, and who is served first; pure
-    door                      all of that behind the core's access door
-    audit                     what happened, as lines of JSON
+    authenticator    the core's `Access`, made of all that follows; `SecurityPolicy`
+    sql              accounts and rules in SQL tables
+    authentication/  the methods (passwords, SCRAM, tokens, certificates), and their chain
+    rules/           what an identity may publish, subscribe and use
+    protection/      bans, connection limits, the audit log
+    files/           files that are replaced whole
 
-No socket and no event loop lives here. What is slow (hashing, SQL) says so, and whoever wires
-the door (`server.security`) runs it in threads. No secret is in a log line, a repr or an error.
+No socket and no event loop belongs here. Work that may wait (hashing, SQL) is done by the workers
+that the caller gives to the chain. No secret appears in a log line, a repr or an error.
 """

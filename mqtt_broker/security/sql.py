@@ -1,12 +1,12 @@
-"""Accounts and rules in SQL tables, in any database that SQLAlchemy speaks to.
+"""Accounts and rules in SQL tables, in any database that SQLAlchemy supports.
 
     fleetmq_users       username, password (argon2id), scram (SCRAM-SHA-256 keys), is_enabled
     fleetmq_user_roles  username, role
     fleetmq_acl         position, permit, action, topic, username, role, client_id, address
 
-The broker only reads them: an account that may SELECT is enough. What was looked up is kept for a
-few seconds; rules are read whole. Every call may wait for the database, so threads make them. No
-error's text holds the URL, a statement or a value.
+The broker only reads them: a database user that may SELECT is enough. Accounts are cached for a
+few seconds; rules are read whole. Every call may wait for the database, so it is made in a thread.
+No error's text holds the URL, a statement or a value.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _NAMES_AT_ONCE: Final = 500
 
 
 def open_engine(text: str) -> Engine:
-    """Nothing is connected yet. FileError when the URL is none."""
+    """Return an engine that has not connected yet; FileError when the URL is invalid."""
     try:
         url = make_url(text)
         arguments: dict[str, Any] = {}
@@ -86,18 +86,18 @@ def open_engine(text: str) -> Engine:
     except ModuleNotFoundError as error:
         raise FileError(f"the database URL needs the Python package {error.name}") from None
     except (ArgumentError, NoSuchModuleError, ValueError):
-        raise FileError("not a database URL") from None
+        raise FileError("invalid database URL: expected dialect+driver://user@host/name") from None
 
 
 def _explain(error: SQLAlchemyError) -> str:
-    """The kind of failure, and the driver's own class: never its text."""
+    """Name the kind of failure and the driver's own class; never its text, which holds values."""
     origin = getattr(error, "orig", None)
     inner = f" ({type(origin).__name__})" if origin is not None else ""
     return f"the accounts database: {type(error).__name__}{inner}"
 
 
 class SqlAccounts:
-    """Accounts in the tables, looked up when somebody comes."""
+    """The accounts of the tables, looked up when a client connects."""
 
     is_slow = True
 
@@ -107,15 +107,17 @@ class SqlAccounts:
         self._cache_s = cache_s
         self._found: dict[str, tuple[float, Account | None]] = {}
         self._gone: frozenset[str] = frozenset()
-        self._roles: dict[str, frozenset[str]] = {}  # of those who were let in, as of last time
-        self._is_changed = False  # somebody's roles, since the last refresh
+        self._roles: dict[
+            str, frozenset[str]
+        ] = {}  # of users that have authenticated, as of the last look-up
+        self._is_changed = False  # roles, since the last refresh
         self._lock = threading.Lock()
         self.queries = 0
-        self.scram_iterations = ITERATIONS  # as of whoever was looked up last
+        self.scram_iterations = ITERATIONS  # of the user that was looked up last
 
     def find(self, username: str) -> Account | None:
         if len(username) > USERNAME_CHARS_MAX:
-            return None  # nor remembered: strangers choose it
+            return None  # not cached either: any client may send it
         now = self._clock()
         with self._lock:
             known = self._found.get(username)
@@ -135,7 +137,7 @@ class SqlAccounts:
 
     def _look_up(self, username: str) -> Account | None:
         if "\0" in username or any("\ud800" <= c <= "\udfff" for c in username):
-            return None  # no database could hold it
+            return None  # no database can hold it
         self.queries += 1
         wanted = select(USERS.c.username, USERS.c.password, USERS.c.scram).where(
             USERS.c.username == username, USERS.c.is_enabled.is_(True)
@@ -144,11 +146,11 @@ class SqlAccounts:
         try:
             with self._engine.connect() as connection:
                 row = connection.execute(wanted).first()
-                # Asked of an unknown user, too: both take as long.
+                # Also for an unknown user, so that both take as long.
                 roles = frozenset(connection.execute(of_user).scalars())
         except SQLAlchemyError as error:
             raise Unavailable(_explain(error)) from None
-        # Some databases find `Ann` for `ann`: rules and bans would not.
+        # Some databases find `Ann` for `ann`; rules and bans compare exactly.
         if row is None or row.username != username:
             return None
         hashed = row.password if row.password and not hash_problem(row.password) else None
@@ -167,7 +169,7 @@ class SqlAccounts:
         return self._roles.get(username)
 
     def refresh(self, usernames: Iterable[str]) -> bool:
-        """Look which of these are still there, with what roles; whether that changed since."""
+        """Read again which of these users exist and their roles; True when that has changed."""
         wanted = list(usernames)
         found: set[str] = set()
         roles: dict[str, set[str]] = {}
@@ -190,12 +192,12 @@ class SqlAccounts:
             self._gone, self._is_changed = gone, False
             fresh = {username: frozenset(roles.get(username, ())) for username in found}
             is_changed |= any(self._roles.get(name) != now for name, now in fresh.items())
-            self._roles = fresh  # who came meanwhile is looked at the next time
+            self._roles = fresh  # clients that connected meanwhile are refreshed the next time
         return is_changed
 
 
 class SqlRules:
-    """The rules of the table, in the order of their position."""
+    """The rules of the table, in the order of their positions."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -203,7 +205,7 @@ class SqlRules:
         self.rules: list[Rule] = []
 
     def load(self, first_number: int) -> bool:
-        """Read them; whether they changed. A wrong row refuses the whole: FileError."""
+        """Read them; True when they changed. FileError when a row is wrong: all stay as before."""
         try:
             with self._engine.connect() as connection:
                 rows = connection.execute(select(ACL).order_by(ACL.c.position)).all()
@@ -234,17 +236,18 @@ class SqlRules:
         return True
 
 
-# What `fleetmq passwd` does.
+# For `fleetmq passwd`.
 
 
 def create_tables(engine: Engine) -> None:
+    """Create the tables that are missing."""
     METADATA.create_all(engine)
 
 
 def put_user(
     engine: Engine, username: str, column: str, secret: str, roles: Sequence[str] | None
 ) -> bool:
-    """Add the user or change one secret; True when it is new."""
+    """Add the user or change one secret; True when the user is new."""
     try:
         create_tables(engine)
         with engine.begin() as connection:
@@ -263,6 +266,7 @@ def put_user(
 
 
 def remove_user(engine: Engine, username: str) -> bool:
+    """Remove the user; False when there is none."""
     try:
         create_tables(engine)
         with engine.begin() as connection:

@@ -23,7 +23,7 @@ from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.limits.settings import Settings
-from mqtt_broker.security.authenticator import Authenticator
+from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.protection.audit_log import Audit
 from mqtt_broker.security.rules.identity import Identity
 from mqtt_broker.security.rules.rule_parser import rule_of
@@ -50,11 +50,11 @@ def rule_set(count: int) -> RuleSet:
 
 
 def publisher(rules: RuleSet | None) -> tuple[Broker, Connection]:
-    door = None
+    authenticator = None
     if rules is not None:
         audit = Audit(lambda line: None, lambda: NOW)
-        door = Authenticator(None, rules, audit=audit, clock=lambda: NOW)
-    broker = Broker(Settings(sys_interval_s=0), now=NOW, rng=random.Random(1), access=door)
+        authenticator = Authenticator(SecurityPolicy(None, rules), audit=audit, clock=lambda: NOW)
+    broker = Broker(Settings(sys_interval_s=0), now=NOW, rng=random.Random(1), access=authenticator)
     sender, _ = join(broker, "p")
     reader, _ = join(broker, "s")
     reader.receive(encode_subscribe(V5, Subscribe(1, [SubscriptionRequest("bench/1", 0)])), NOW)

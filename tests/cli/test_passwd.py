@@ -60,14 +60,14 @@ def test_a_user_is_added_changed_and_removed(
 
 
 def test_two_at_a_time_lose_nothing(tmp_path: Path) -> None:
-    from mqtt_broker.security.files.atomic_files import alone, write_whole
+    from mqtt_broker.security.files.atomic_files import locked, write_whole
 
     path = tmp_path / "count"
     path.write_text("0")
 
     def add() -> None:
         for _ in range(50):
-            with alone(str(path)):
+            with locked(str(path)):
                 write_whole(str(path), str(int(path.read_text()) + 1), 0o600)
 
     threads = [threading.Thread(target=add) for _ in range(4)]
@@ -83,7 +83,7 @@ def test_two_at_a_time_lose_nothing(tmp_path: Path) -> None:
     [
         (["FILE", "ann"], b"", 1, "an empty password"),
         (["FILE", "ann"], b"x" * 2000, 1, "at most 1024 bytes"),
-        (["FILE", "a:b"], b"x", 2, "no colon"),
+        (["FILE", "a:b"], b"x", 2, "must not hold a colon"),
         (["FILE", ""], b"x", 2, "say FILE USER"),
         (["FILE"], b"x", 2, "say FILE USER"),
         (["FILE", "ann", "--database-url", "sqlite://"], b"x", 2, "say FILE USER"),
@@ -92,7 +92,7 @@ def test_two_at_a_time_lose_nothing(tmp_path: Path) -> None:
         (["DIR/no/where", "ann"], b"x", 1, "No such file"),
         (["DIR", "ann"], b"x", 1, "directory"),
         (["BAD", "ann"], b"x", 1, "line 1"),
-        (["ann", "--database-url", "what://u:hunter2@h"], b"x", 1, "not a database URL"),
+        (["ann", "--database-url", "what://u:hunter2@h"], b"x", 1, "invalid database URL"),
     ],
 )
 def test_what_goes_wrong_is_one_line(
@@ -163,7 +163,7 @@ def config(tmp_path: Path) -> Path:
     ("args", "code", "told"),
     [
         (["c", "fleet/c/x"], 0, "allowed\nby PATH:10: allow publish fleet/%c/#\n"),
-        (["c", "fleet/d/x"], 1, "denied\nno rule is about it\n"),
+        (["c", "fleet/d/x"], 1, "denied\nno rule applies\n"),
         (["c", "fleet/c/secret"], 1, "denied\nby PATH:6: deny all fleet/+/secret\ndenied for"),
         (["c", "fleet/c/#"], 2, ""),
         (["c", "ops/#", "--action", "subscribe", "--user", "ann"], 0, "role ops"),
@@ -172,7 +172,7 @@ def config(tmp_path: Path) -> Path:
         (
             ["c", "+/x", "--action", "subscribe", "--user", "ann"],
             1,
-            "a part of it is allowed: ops/x",
+            "only allowed in part: ops/x",
         ),
         (["c", "a\x01", "--user", "ann"], 2, ""),
         (["c", "", "--user", "ann"], 2, ""),

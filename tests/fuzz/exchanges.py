@@ -24,7 +24,7 @@ from mqtt_broker.security.authentication.accounts import Account
 from mqtt_broker.security.authentication.chain import Chain, ChainEntry, PasswordMethod, ScramMethod
 from mqtt_broker.security.authentication.password_hasher import Passwords
 from mqtt_broker.security.authentication.scram import METHOD, ScramError
-from mqtt_broker.security.authenticator import Authenticator
+from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.protection.audit_log import Audit
 from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.core.peers import Peer, World
@@ -48,14 +48,16 @@ class Place:
     """A world with a door that knows `ann`."""
 
     def __init__(self) -> None:
-        steps = (
+        entries = (
             ChainEntry(PasswordMethod("file", Known(Account("ann", scram=KEYS)))),
             ChainEntry(ScramMethod()),
         )
-        chain = Chain(steps, passwords(), Later(), lambda: self.world.now)
+        chain = Chain(entries, passwords(), Later(), lambda: self.world.now)
         audit = Audit(lambda line: None, lambda: self.world.now)
-        door = Authenticator(chain, RuleSet(), audit=audit, clock=lambda: self.world.now)
-        self.world = World(access=door)
+        authenticator = Authenticator(
+            SecurityPolicy(chain, RuleSet()), audit=audit, clock=lambda: self.world.now
+        )
+        self.world = World(access=authenticator)
 
 
 @functools.cache

@@ -509,11 +509,11 @@ def websocket_once(data: bytes) -> None:
     for pieces in ([data], [data[at : at + step] for at in range(0, len(data), step)]):
         layer = WebSocketLayer(rules, PACKET_BYTES_MAX)
         layer.receive(UPGRADE)
-        assert layer.is_open and layer.say(may_wait=False)
+        assert layer.is_open and layer.pending_output(may_wait=False)
         found = b"".join(layer.receive(piece) for piece in pieces)
         outcomes.append((found, layer.ended))
         if layer.ended:
-            assert b"\x88\x02" in layer.say(may_wait=True), "a close frame says why"
+            assert b"\x88\x02" in layer.pending_output(may_wait=True), "a close frame says why"
             assert layer.send(b"x") == b""
         else:
             assert layer.send(b"x")
@@ -527,7 +527,7 @@ def upgrade_once(data: bytes) -> None:
         layer = WebSocketLayer(WebSocketRules(), PACKET_BYTES_MAX)
         for piece in pieces:
             layer.receive(piece)
-        said = layer.say(may_wait=False)
+        said = layer.pending_output(may_wait=False)
         assert not said or said.startswith(b"HTTP/1.1 ")
         assert bool(said) == (layer.is_open or bool(layer.ended))
         answers.append((layer.is_open, said[:12]))

@@ -82,7 +82,7 @@ RULE: Final[dict[str, str]] = {
     "server.config": "server.config.tables core.limits core.interfaces core.routing "
     "sessions.messages sessions.journal streams.format security.rules security.protection "
     "security.files topics codec",
-    "server.process": "core.runtime sessions.messages sessions.journal",
+    "server.process": "core core.clients core.runtime sessions.messages sessions.journal",
     "server.net": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
     "security.protection security.authentication codec",
     "server.services": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
@@ -152,15 +152,6 @@ mqtt_broker.core.routing.dead_letters mqtt_broker.core.broker
 mqtt_broker.core.routing.dead_letters mqtt_broker.core.inbound.publish
 mqtt_broker.http_api.request.bodies mqtt_broker.http_api.limits
 mqtt_broker.http_api.request.middleware mqtt_broker.http_api.limits
-mqtt_broker.server.net.handshake_queue mqtt_broker.server.server
-mqtt_broker.server.net.layered_link mqtt_broker.server.server
-mqtt_broker.server.net.link mqtt_broker.server.server
-mqtt_broker.server.net.listener mqtt_broker.server.server
-mqtt_broker.server.process.watchdog mqtt_broker.server.server
-mqtt_broker.server.services.auth_workers mqtt_broker.server.server
-mqtt_broker.server.services.security mqtt_broker.server.server
-mqtt_broker.server.services.storage mqtt_broker.server.server
-mqtt_broker.server.services.streams mqtt_broker.server.server
 """.splitlines()
 }
 # Modules of rings that are still to be opened: this list may only become shorter.
@@ -181,18 +172,6 @@ mqtt_broker.core.limits.preconnect_limits
 mqtt_broker.core.limits.token_bucket
 mqtt_broker.core.routing.dead_letters
 mqtt_broker.core.sys_topics
-mqtt_broker.server.net.handshake_queue
-mqtt_broker.server.net.layered_link
-mqtt_broker.server.net.link
-mqtt_broker.server.net.listener
-mqtt_broker.server.net.websocket
-mqtt_broker.server.net.websocket_library
-mqtt_broker.server.process.watchdog
-mqtt_broker.server.server
-mqtt_broker.server.services.auth_workers
-mqtt_broker.server.services.security
-mqtt_broker.server.services.storage
-mqtt_broker.server.services.streams
 mqtt_broker.streams.replay.subscription
 sessions.group_deliveries
 sessions.holds

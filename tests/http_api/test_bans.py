@@ -146,7 +146,7 @@ def test_a_ban_is_in_force_when_it_is_answered(
             assert "client 'pump' for 9" in capsys.readouterr().out
             assert main.main(["ctl", "ban", "user", "bob", *config]) == 0
             broker.ask(broker.server.reload.all)
-            broker.wait_until(lambda: broker.server.guardian.door.bans.count(0) == 2)  # type: ignore[union-attr]
+            broker.wait_until(lambda: broker.server.security.authenticator.bans.count(0) == 2)  # type: ignore[union-attr]
             metrics = http.get("/metrics").body.decode()
             assert "\nfleetmq_bans 2.0\n" in metrics
             assert 'fleetmq_refused_total{reason="banned",what="connect"} 1.0' in metrics

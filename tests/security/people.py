@@ -1,8 +1,9 @@
-"""What tests of the access door share: workers that wait until they are told, clients, a door."""
+"""What tests of authentication share: workers that wait until they are told, clients, a broker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mqtt_broker.codec import properties as prop
@@ -14,9 +15,9 @@ from mqtt_broker.core.interfaces.access import ConnectRequest, PeerCertificate, 
 from mqtt_broker.security.authentication.accounts import Account
 from mqtt_broker.security.authentication.chain import Chain, ChainEntry, PasswordMethod
 from mqtt_broker.security.authentication.password_hasher import Passwords, hash_password
-from mqtt_broker.security.authenticator import Authenticator
+from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.protection.audit_log import Audit
-from mqtt_broker.security.protection.bans import Bans
+from mqtt_broker.security.protection.bans import Bans, Flapping
 from mqtt_broker.security.rules.client_limits import ClientLimitRules
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.security.rules.ruleset import RuleSet
@@ -78,15 +79,16 @@ def accounts() -> Known:
 
 
 class Gate:
-    """A world whose broker has a door, and all the door is made of."""
+    """A world whose broker has an authenticator, and all that is made of."""
 
     def __init__(
         self,
-        *steps: ChainEntry,
+        *entries: ChainEntry,
         rules: Sequence[tuple[str, str, str] | dict[str, Any]] | None = None,
         asks: bool = True,
         bans: Bans | None = None,
-        tiers: ClientLimitRules | None = None,
+        client_limits: ClientLimitRules | None = None,
+        flapping: Flapping | None = None,
         roles: dict[str, frozenset[str]] | None = None,
         remember_s: float = 0.0,
         room: int = 100,
@@ -97,18 +99,30 @@ class Gate:
         self.known = accounts()
         self.lines: list[str] = []
         self.audit = Audit(self.lines.append, lambda: self.world.now)
-        found = steps or (ChainEntry(PasswordMethod("file", self.known)),)
+        found = entries or (ChainEntry(PasswordMethod("file", self.known)),)
         chain = Chain(found, self.passwords, self.workers, lambda: self.world.now)
-        self.door = Authenticator(
-            chain if asks else None,
-            rule_set(rules),
+        self.authenticator = Authenticator(
+            SecurityPolicy(
+                chain if asks else None,
+                rule_set(rules),
+                roles or {},
+                client_limits or ClientLimitRules(),
+                flapping or Flapping(),
+            ),
             audit=self.audit,
             clock=lambda: self.world.now,
             bans=bans,
-            tiers=tiers,
-            roles=roles,
         )
-        self.world = World(access=self.door, **settings)
+        self.world = World(access=self.authenticator, **settings)
+
+    def use(self, *entries: ChainEntry) -> None:
+        """Put a chain of these entries in force."""
+        clock = lambda: self.world.now  # noqa: E731
+        self.change(chain=Chain(entries, self.passwords, self.workers, clock))
+
+    def change(self, **parts: Any) -> None:
+        """Put a policy with these parts in force, as a reload does."""
+        self.authenticator.apply(replace(self.authenticator.policy, **parts))
 
     def peer(self, version: int = V5, address: str = "192.0.2.1:1") -> Peer:
         peer = self.world.peer(version)

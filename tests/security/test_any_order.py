@@ -68,7 +68,7 @@ def run(seed: int) -> int:
         check(gate, attempts, owners)
     gate.workers.do_all(world)
     check(gate, attempts, owners)
-    gate.door.rules = rule_set([])
+    gate.change(rules=rule_set([]))
     broker.recheck(world.now)
     world.wait(200)
     return sum(isinstance(p, Connack) for a in attempts for p in a.peer.received)

@@ -56,9 +56,9 @@ def test_wrong_credentials_answer_alike_at_the_same_cost(
     """The bytes, the look-ups and the hashes are the same for users who are there and not."""
     other = Known()
     gate = Gate(room=1)
-    gate.door.chain.steps = [  # type: ignore[union-attr]
+    gate.use(
         ChainEntry(PasswordMethod("file", gate.known)), ChainEntry(PasswordMethod("sql", other))
-    ]  # fmt: skip
+    )  # fmt: skip
     peer = gate.come("c", username, password=password, version=version)
     assert reason_of(peer) == (BAD if version == V5 else 4)
     assert gate.passwords.hashes == 1
@@ -69,9 +69,9 @@ def test_wrong_credentials_answer_alike_at_the_same_cost(
 def test_the_first_that_knows_a_user_decides() -> None:
     second = Known(Account("ann", HASHES["bob"]), Account("cyd", HASHES["bob"]))
     gate = Gate()
-    gate.door.chain.steps = [  # type: ignore[union-attr]
+    gate.use(
         ChainEntry(PasswordMethod("file", gate.known)), ChainEntry(PasswordMethod("sql", second))
-    ]  # fmt: skip
+    )  # fmt: skip
     assert reason_of(gate.come("c", "ann", password=PASSWORDS["bob"])) == BAD
     assert reason_of(gate.come("c", "cyd", password=PASSWORDS["bob"])) == 0
 
@@ -274,13 +274,13 @@ def test_wills() -> None:
     refused = gate.come("c", "ann", will=Will("fleet/d/gone", b"!"))
     assert reason_of(refused) == reasons.NOT_AUTHORIZED
     reader = gate.enter("d", "bob")
-    gate.door.rules = rule_set([("allow", "all", "#")])
+    gate.change(rules=rule_set([("allow", "all", "#")]))
     gate.world.broker.recheck(gate.world.now)
     assert suback(reader, "#") == 1
     gate.enter("c", "ann", will=Will("a/gone", b"!")).drop()
     assert reader.payloads() == [b"!"]
     peer = gate.enter("c", "ann", will=Will("a/gone", b"!"))
-    gate.door.rules = rule_set([("allow", "subscribe", "#"), ("allow", "publish", "b")])
+    gate.change(rules=rule_set([("allow", "subscribe", "#"), ("allow", "publish", "b")]))
     gate.world.broker.recheck(gate.world.now)
     peer.drop()
     assert reader.payloads() == []
@@ -294,7 +294,7 @@ def test_rules_that_change_reach_those_who_are_connected() -> None:
         peer.subscribe(text)
     away.drop()
     assert puback(keeps, "x") == reasons.NO_MATCHING_SUBSCRIBERS
-    gate.door.rules = rule_set([("allow", "subscribe", "a/b")])
+    gate.change(rules=rule_set([("allow", "subscribe", "a/b")]))
     gate.world.broker.recheck(gate.world.now)
     gate.world.settle()
     assert not keeps.is_closed and loses.is_closed
@@ -308,7 +308,7 @@ def test_an_mqtt_5_client_is_told_that_it_lost_a_subscription() -> None:
     peer = gate.enter("c", "ann", clean=False, expiry=100)
     peer.subscribe("a")
     peer.take()
-    gate.door.rules = rule_set([("allow", "all", "b")])
+    gate.change(rules=rule_set([("allow", "all", "b")]))
     gate.world.broker.recheck(gate.world.now)
     gate.world.settle()
     (goodbye,) = peer.take()
@@ -322,7 +322,7 @@ def test_a_recheck_of_many_gives_others_their_turn() -> None:
     peers = [gate.enter(f"c{n}") for n in range(450)]
     for peer in peers:
         peer.subscribe("a")
-    gate.door.rules = rule_set([])
+    gate.change(rules=rule_set([]))
     gate.world.broker.recheck(gate.world.now)
     gate.world.settle()
     assert sum(peer.is_closed for peer in peers) == 200
@@ -351,7 +351,7 @@ def test_roles_and_addresses() -> None:
     bob = gate.enter("b", "bob")
     assert suback(ann, "ops/#") == suback(ann, "lan/#") == 1
     assert suback(bob, "ops/#") == suback(bob, "lan/#") == reasons.NOT_AUTHORIZED
-    gate.door.roles = {"bob": frozenset({"ops"})}
+    gate.change(roles={"bob": frozenset({"ops"})})
     gate.world.broker.recheck(gate.world.now)
     gate.world.settle()
     assert ann.is_closed and suback(bob, "ops/#") == 1
@@ -373,7 +373,7 @@ def test_rules_without_ways_in_believe_no_name() -> None:
 
 def test_rates_pause_reading_and_lose_nothing() -> None:
     tiers = ClientLimitRules(ClientLimitRule(ClientLimits(messages_per_s=10)))
-    gate = Gate(ChainEntry(AnonymousMethod()), tiers=tiers)
+    gate = Gate(ChainEntry(AnonymousMethod()), client_limits=tiers)
     reader = gate.enter("r")
     reader.subscribe("t")
     peer = gate.enter("c")
@@ -392,7 +392,7 @@ def test_rates_pause_reading_and_lose_nothing() -> None:
 def test_bytes_count_too_and_a_keep_alive_does_not_end_who_is_paused() -> None:
     gate = Gate(
         ChainEntry(AnonymousMethod()),
-        tiers=ClientLimitRules(ClientLimitRule(ClientLimits(bytes_per_s=100))),
+        client_limits=ClientLimitRules(ClientLimitRule(ClientLimits(bytes_per_s=100))),
     )
     peer = gate.enter("c")
     peer.send(publish("t", b"x" * 1_000))
@@ -409,7 +409,7 @@ def test_limits_of_a_role_and_of_a_user() -> None:
         {"ops": ClientLimitRule(ClientLimits(subscriptions_max=2))},
         {"bob": ClientLimitRule(connections_per_user=2)},
     )
-    gate = Gate(tiers=tiers, roles={"ann": frozenset({"ops"})})
+    gate = Gate(client_limits=tiers, roles={"ann": frozenset({"ops"})})
     ann = gate.enter("a", "ann")
     assert [suback(ann, text) for text in "xyz"] == [1, 1, reasons.QUOTA_EXCEEDED]
     one = gate.enter("b1", "bob")
@@ -433,8 +433,8 @@ def test_bans() -> None:
     assert reason_of(gate.come("y", "ann", password=b"wrong")) == BAD  # tells no stranger
     assert reason_of(gate.come("y", "bob", address="10.9.9.9:1")) == reasons.BANNED
     assert reason_of(gate.come("y", "bob")) == 0
-    assert gate.door.turns_away("10.1.1.1:5") == "banned"
-    assert gate.door.turns_away("11.1.1.1:5") == ""
+    assert gate.authenticator.admit("10.1.1.1:5") == "banned"
+    assert gate.authenticator.admit("11.1.1.1:5") == ""
     gate.world.broker.recheck(gate.world.now)
     gate.world.settle()
     assert ann.is_closed
@@ -445,7 +445,7 @@ def test_bans() -> None:
 
 
 def test_flapping() -> None:
-    gate = Gate(bans=Bans(Flapping(3, 10.0, 60.0)))
+    gate = Gate(flapping=Flapping(3, 10.0, 60.0))
     for _ in range(5):  # a stranger cannot have a client banned
         gate.come("c", "ann", password=b"wrong")
     for _ in range(2):
@@ -497,13 +497,13 @@ def test_the_audit_log_is_bounded_and_says_what_it_left_out() -> None:
 def test_a_publisher_asks_its_rules_once_a_topic() -> None:
     gate = Gate(rules=RULES)
     asked: list[str] = []
-    decide = gate.door.decide
+    decide = gate.authenticator.decide
 
     def count(identity: Any, accounts: Any, text: str, *, is_publish: bool) -> object:
         asked.append(text)
         return decide(identity, accounts, text, is_publish=is_publish)
 
-    gate.door.decide = count  # type: ignore[method-assign, assignment]
+    gate.authenticator.decide = count  # type: ignore[method-assign, assignment]
     peer = gate.enter("c", "ann")
     for n in range(100):
         peer.send(publish("fleet/c/t", b"x", qos=n % 2, packet_id=1 + n, retain=n % 2 == 0))
@@ -519,7 +519,7 @@ def test_what_a_client_is_sent_is_bounded_too() -> None:
     tiers = ClientLimitRules(
         ClientLimitRule(), by_user={"ann": ClientLimitRule(ClientLimits(sent_bytes_per_s=100))}
     )
-    gate = Gate(tiers=tiers)
+    gate = Gate(client_limits=tiers)
     ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
     ann.subscribe("q/#", qos=1)
     ann.take()
@@ -542,7 +542,7 @@ def test_a_client_that_is_slow_and_bounded() -> None:
     tiers = ClientLimitRules(
         ClientLimitRule(), by_user={"ann": ClientLimitRule(ClientLimits(sent_bytes_per_s=1000))}
     )
-    gate = Gate(tiers=tiers, outbox_bytes_max=2_000)
+    gate = Gate(client_limits=tiers, outbox_bytes_max=2_000)
     ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
     ann.subscribe("q", qos=1)
     ann.take()

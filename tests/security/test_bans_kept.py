@@ -80,18 +80,18 @@ def test_several_at_once(tmp_path: Path) -> None:
 
 
 def test_who_flapped_is_forgiven() -> None:
-    bans = Bans(Flapping(2, 10.0, 50.0))
+    bans, flapping = Bans(), Flapping(2, 10.0, 50.0)
     address = ipaddress.ip_address("192.0.2.1")
     for name in ("ann", None):
         for at in (1.0, 2.0):
-            bans.on_connect(name, "c", at, address)
+            bans.on_connect(flapping, name, "c", at, address)
     assert [(who[:2], until) for who, until in bans.flapped(2.0)] == [
         (("ann", "c"), 52.0), ((None, "c"), 52.0)
     ]  # fmt: skip
     assert bans.count(2.0) == 2 and bans.count(60.0) == 0
     assert not bans.forgive("d", 2.0) and bans.forgive("c", 2.0) and not bans.forgive("c", 2.0)
-    assert bans.flapped(2.0) == [] and bans.on_connect("ann", "c", 3.0, address) is None
+    assert bans.flapped(2.0) == [] and bans.on_connect(flapping, "ann", "c", 3.0, address) is None
     long = "x" * 60_000
     for at in (1.0, 2.0):
-        bans.on_connect("ann", long, at)
+        bans.on_connect(flapping, "ann", long, at)
     assert bans.forgive(long, 2.0)

@@ -58,45 +58,58 @@ def test_nothing_is_lost_and_each_key_keeps_its_order(steps: list[tuple[str, boo
 
 
 def test_connections_of_an_address() -> None:
-    throttle = Throttle(ConnectLimits(connections_per_address=2))
-    assert [throttle.open(ONE, 0.0) for _ in range(3)] == ["", "", "connections_per_address"]
-    assert throttle.open(TWO, 0.0) == "" and throttle.open(None, 0.0) == ""
-    throttle.closed(ONE)
-    assert throttle.open(ONE, 0.0) == ""
+    throttle, limits = Throttle(), ConnectLimits(connections_per_address=2)
+    assert [throttle.admit(limits, ONE, 0.0) for _ in range(3)] == [
+        "",
+        "",
+        "connections_per_address",
+    ]
+    assert throttle.admit(limits, TWO, 0.0) == "" and throttle.admit(limits, None, 0.0) == ""
+    throttle.release(ONE)
+    assert throttle.admit(limits, ONE, 0.0) == ""
     for _ in range(5):  # more often than it was opened, and for who never was
-        throttle.closed(ONE)
-        throttle.closed(None)
-    assert throttle.open(ONE, 0.0) == ""
+        throttle.release(ONE)
+        throttle.release(None)
+    assert throttle.admit(limits, ONE, 0.0) == ""
 
 
 def test_rates_of_an_address_and_of_all() -> None:
-    throttle = Throttle(ConnectLimits(connects_per_s_per_address=2, burst_s=2))
-    assert [throttle.open(ONE, 0.0) for _ in range(5)].count("") == 4
-    assert throttle.open(TWO, 0.0) == ""
-    assert throttle.open(ONE, 0.4) != "" and throttle.open(ONE, 0.6) == ""
-    throttle = Throttle(ConnectLimits(connects_per_s=1, burst_s=1))
-    assert [throttle.open(a, 0.0) for a in (ONE, TWO)] == ["", "connects_per_s"]
-    assert throttle.open(TWO, 1.0) == ""
+    throttle, limits = Throttle(), ConnectLimits(connects_per_s_per_address=2, burst_s=2)
+    assert [throttle.admit(limits, ONE, 0.0) for _ in range(5)].count("") == 4
+    assert throttle.admit(limits, TWO, 0.0) == ""
+    assert throttle.admit(limits, ONE, 0.4) != "" and throttle.admit(limits, ONE, 0.6) == ""
+    throttle, limits = Throttle(), ConnectLimits(connects_per_s=1, burst_s=1)
+    assert [throttle.admit(limits, a, 0.0) for a in (ONE, TWO)] == ["", "connects_per_s"]
+    assert throttle.admit(limits, TWO, 1.0) == ""
 
 
 def test_a_scan_from_many_addresses_is_bounded() -> None:
-    throttle = Throttle(ConnectLimits(connects_per_s_per_address=1, connections_per_address=1))
+    throttle, limits = (
+        Throttle(),
+        ConnectLimits(connects_per_s_per_address=1, connections_per_address=1),
+    )
     for n in range(60_000):
         address = ipaddress.ip_address(n + (10 << 24))
-        throttle.open(address, n / 1000)
-        throttle.closed(address)
+        throttle.admit(limits, address, n / 1000)
+        throttle.release(address)
     assert len(throttle._buckets) <= 50_000 and not throttle._open
 
 
 def test_flapping_forgets() -> None:
-    bans = Bans(Flapping(2, 10.0, 5.0))
+    bans, flapping = Bans(), Flapping(2, 10.0, 5.0)
     for n in range(60_000):
-        assert bans.on_connect("ann", f"c{n}", n / 100) is None
+        assert bans.on_connect(flapping, "ann", f"c{n}", n / 100) is None
     assert len(bans._connects) <= 50_000
-    assert [bans.on_connect("ann", "x", at) is None for at in (1000.0, 1011.0)] == [True, True]
-    assert [bans.on_connect("ann", "x", at) is None for at in (1012.0, 1016.0)] == [False, False]
-    assert bans.on_connect("bob", "x", 1016.0) is None  # not his to answer for
-    assert bans.on_connect("ann", "x", 1018.0) is None
+    assert [bans.on_connect(flapping, "ann", "x", at) is None for at in (1000.0, 1011.0)] == [
+        True,
+        True,
+    ]
+    assert [bans.on_connect(flapping, "ann", "x", at) is None for at in (1012.0, 1016.0)] == [
+        False,
+        False,
+    ]
+    assert bans.on_connect(flapping, "bob", "x", 1016.0) is None  # not his to answer for
+    assert bans.on_connect(flapping, "ann", "x", 1018.0) is None
 
 
 def test_the_bans_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The configuration taken up again while clients are there: ways in, and what is said of it."""
+"""The configuration is reloaded while clients are connected: methods, and what is logged."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_another_way_in_counts_at_once_and_harms_nobody(tmp_path: Path) -> None:
         taken_up(broker, path, FILE + TOKENS)
         eve = enter(broker, "e", "u", password=bearer())
         bob = enter(broker, "b", "bob")
-        guardian = broker.server.guardian
-        assert guardian is not None and guardian.door.chain is not None
-        hashes = guardian.door.chain.passwords.hashes
+        security = broker.server.security
+        assert security is not None and security.authenticator.policy.chain is not None
+        hashes = security.authenticator.policy.chain.passwords.hashes
         enter(broker, "b2", "bob").sock.close()  # what is remembered stays remembered
-        assert guardian.door.chain.passwords.hashes == hashes
+        assert security.authenticator.policy.chain.passwords.hashes == hashes
         # Without the password file: who came in by it stays, and nobody else comes.
         taken_up(broker, path, TOKENS)
         assert code(broker, "x", "bob") == 0x86
@@ -88,10 +88,13 @@ def test_two_ways_with_one_file_are_both_read_again(tmp_path: Path) -> None:
     [
         (FILE + '[[auth]]\ntype = "jwt"\nkey_file = "DIR/none"\n', "none: No such file"),
         (FILE + 'listeners = ["nowhere"]\n', "no listener is named 'nowhere'"),
-        ("", "the first [[auth]], or none, needs a new start"),
+        ("", "the first [[auth]] was added or the last removed; restart"),
         (FILE + "[[auth", "not TOML"),
-        (FILE + RULES.replace('"allow"', '"perhaps"'), "permit is allow or deny"),
-        (FILE + '[[acl]]\ndatabase_url = "sqlite:///x"\n', "needs a new start"),
+        (
+            FILE + RULES.replace('"allow"', '"perhaps"'),
+            "invalid permit 'perhaps'",
+        ),
+        (FILE + '[[acl]]\ndatabase_url = "sqlite:///x"\n', "restart the broker"),
     ],
 )
 def test_what_is_wrong_changes_nothing_and_is_said_each_time(
@@ -106,7 +109,7 @@ def test_what_is_wrong_changes_nothing_and_is_said_each_time(
             taken_up(broker, path, text)
             said = [r.getMessage() for r in caplog.records if r.name == "fleetmq"]
             said = [line for line in said if "rules of" in line]
-            assert len(said) == 1 and "not taken up, the old one stays: " in said[0]
+            assert len(said) == 1 and "not reloaded, the old content stays in force: " in said[0]
             assert why in said[0]
         assert suback(ann, "d/a/x") == 0 and suback(ann, "other") == 0x87
         assert code(broker, "b", "bob") == 0
@@ -125,10 +128,10 @@ def test_a_role_in_a_table_that_is_taken_away(tmp_path: Path) -> None:
         assert ann.packet()[0] == 0xE0
         again = enter(broker, "a", "ann")
         assert suback(again, "ops/#") == 0x87
-        guardian = broker.server.guardian
-        assert guardian is not None and len(guardian._engines) == 1
+        security = broker.server.security
+        assert security is not None and len(security._engines) == 1
         taken_up(broker, tmp_path / "fleetmq.toml", FILE + RULES)
-        assert not guardian._engines and suback(again, "d/a/x") == 0
+        assert not security._engines and suback(again, "d/a/x") == 0
         assert code(broker, "b", "bob") == 0
         for raw in (ann, again):
             raw.sock.close()
@@ -146,7 +149,7 @@ def test_a_ban_in_a_file_of_another_kind_says_so(
         take_up(broker)
         broker.wait_until(lambda: broker.server.reload.failures == 1)
         assert code(broker, "x", "ann") == 0x8A
-    assert f"bans {tmp_path}/bans: not taken up" in caplog.text
+    assert f"bans {tmp_path}/bans: not reloaded" in caplog.text
     assert "line 1: not a ban" in caplog.text
 
 

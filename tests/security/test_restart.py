@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Connack, Will
@@ -10,7 +13,7 @@ from mqtt_broker.core.interfaces.access import PeerCertificate
 from mqtt_broker.security.authentication.certificates import CertificateMethod
 from mqtt_broker.security.authentication.chain import Chain, ChainEntry
 from mqtt_broker.security.authentication.password_hasher import Passwords
-from mqtt_broker.security.authenticator import Authenticator
+from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.protection.audit_log import Audit
 from tests.core.peers import Peer, publish
 from tests.core.stored import StoredWorld
@@ -18,14 +21,14 @@ from tests.security.people import Later, connect, reason_of, rule_set
 
 
 class Guarded(StoredWorld):
-    """Everybody shows a certificate; the door outlives the broker, as its files do."""
+    """Everybody shows a certificate; the authenticator outlives the broker, as its files do."""
 
     def __init__(self, *rules: tuple[str, str, str]) -> None:
         clock = lambda: self.now  # noqa: E731 (there is no `self` to bind yet)
-        way = CertificateMethod("cn", roles=frozenset({"device"}))
-        self.door = Authenticator(
-            Chain([ChainEntry(way)], Passwords(), Later(), clock),
-            rule_set(rules),
+        method = CertificateMethod("cn", roles=frozenset({"device"}))
+        chain = Chain([ChainEntry(method)], Passwords(), Later(), clock)
+        self.authenticator = Authenticator(
+            SecurityPolicy(chain, rule_set(rules)),
             audit=Audit(lambda line: None, clock),
             clock=clock,
         )
@@ -33,8 +36,12 @@ class Guarded(StoredWorld):
 
     def _live(self) -> None:
         super()._live()
-        self.broker.access = self.door
-        self.broker.guarded = self.door.guards_topics
+        self.broker.access = self.authenticator
+        self.broker.guarded = self.authenticator.guards_topics
+
+    def set_rules(self, *rules: tuple[str, str, str] | dict[str, Any]) -> None:
+        authenticator = self.authenticator
+        authenticator.apply(replace(authenticator.policy, rules=rule_set(rules)))
 
     def come(self, client_id: str, name: str, will: Will | None = None) -> Peer:
         peer = self.peer()
@@ -60,7 +67,7 @@ def test_what_is_no_longer_allowed_is_gone_when_the_client_comes_back() -> None:
     for text in ("keep", "lose/#", "$share/g/lose/#", "$share/g/keep"):
         ann.subscribe(text, qos=1)
     world.fold()
-    world.door.rules = rule_set([("allow", "all", "keep")])
+    world.set_rules(("allow", "all", "keep"))
     world.restart()
     back = world.come("c", "ann")
     back.take()
@@ -78,12 +85,10 @@ def test_wills_are_judged_by_the_rules_of_the_moment() -> None:
         will = Will(topic, b"!", properties=Properties({prop.WILL_DELAY_INTERVAL: 10}))
         world.come("c", "ann", will)
         world.fold()
-        world.door.rules = rule_set(
-            [
-                ("allow", "all", "u/%u/#"),
-                ("allow", "subscribe", "#"),
-                {"permit": "allow", "action": "all", "topic": "d/#", "roles": ["device"]},
-            ]
+        world.set_rules(
+            ("allow", "all", "u/%u/#"),
+            ("allow", "subscribe", "#"),
+            {"permit": "allow", "action": "all", "topic": "d/#", "roles": ["device"]},
         )
         world.restart()
         reader = world.come("r", "reader")

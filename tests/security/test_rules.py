@@ -1,4 +1,4 @@
-"""Rules against brute force: every Topic Name of a small world, judged one by one."""
+"""Rules against brute force: every Topic Name of a small world, authorized_filter one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqtt_broker.security.rules.identity import Identity, TokenRule, address_of
-from mqtt_broker.security.rules.rule import Rule, RuleError, judged
+from mqtt_broker.security.rules.rule import Rule, RuleError, authorized_filter
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.security.rules.ruleset import RuleSet
 from mqtt_broker.topics.filter_sets import common, covers, levels_of
@@ -74,7 +74,7 @@ def rule(number: int, row: tuple[bool, str, str, str | None]) -> Rule:
 def slowly(found: list[Rule], action: str, name: str) -> bool:
     for one in found:
         acts = one.publishes if action == "publish" else one.subscribes
-        if acts and one.is_about(ME) and matches(one.topic, name):
+        if acts and one.applies_to(ME) and matches(one.topic, name):
             return one.is_allowed
     return False
 
@@ -97,7 +97,7 @@ def test_a_rule_set_decides_like_a_list(
     elif all(verdicts.values()) and decision.rule is None:
         # Only together do several rules allow it: refused, as documented.
         assert not any(
-            r.is_allowed and r.subscribes and r.is_about(ME) and names <= names_of(r.topic)
+            r.is_allowed and r.subscribes and r.applies_to(ME) and names <= names_of(r.topic)
             for r in found
         )
 
@@ -169,11 +169,11 @@ def test_a_hostile_name_does_not_escape_what_is_denied_to_it(name: str) -> None:
     assert ruleset.may_publish(Identity("me"), "any/thing").is_allowed  # no name, no rule
 
 
-def test_shares_and_streams_are_judged_by_what_is_inside() -> None:
-    assert judged("$share/g/a/+") == ("a", "+")
-    assert judged("$share/g/$stream/t/@earliest") == ("$stream", "t")
-    assert judged("$stream/t/@2024-01-01T00:00:00Z") == ("$stream", "t")
-    assert judged('$stream/t/@{"p0": 1}/x') == ("$stream", "t")
+def test_shares_and_streams_are_authorized_filter_by_what_is_inside() -> None:
+    assert authorized_filter("$share/g/a/+") == ("a", "+")
+    assert authorized_filter("$share/g/$stream/t/@earliest") == ("$stream", "t")
+    assert authorized_filter("$stream/t/@2024-01-01T00:00:00Z") == ("$stream", "t")
+    assert authorized_filter('$stream/t/@{"p0": 1}/x') == ("$stream", "t")
     ruleset = RuleSet([rule_of(0, permit="allow", action="subscribe", topic="$stream/t")])
     assert ruleset.may_subscribe(ME, "$share/g/$stream/t/@latest").is_allowed
     assert not ruleset.may_subscribe(ME, "$stream/other").is_allowed
@@ -187,28 +187,28 @@ def test_shares_and_streams_are_judged_by_what_is_inside() -> None:
 def test_what_a_token_brings_counts_first() -> None:
     ruleset = RuleSet([rule_of(0, permit="deny", action="all", topic="a")])
     grants = (TokenRule(False, True, True, "t/no"), TokenRule(True, True, False, "t/#"))
-    bearer = Identity("me", "ann", grants=grants)
+    bearer = Identity("me", "ann", token_rules=grants)
     assert ruleset.may_publish(bearer, "t/x").rule is not None
     assert not ruleset.may_publish(bearer, "t/no").is_allowed
     assert not ruleset.may_subscribe(bearer, "t/x").is_allowed
     # Without rules of the broker a token that names topics is still all its bearer may.
     assert not RuleSet().may_publish(bearer, "other").is_allowed
-    assert not RuleSet().may_publish(Identity("me", "ann", grants=()), "t").is_allowed
+    assert not RuleSet().may_publish(Identity("me", "ann", token_rules=()), "t").is_allowed
 
 
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        ({"permit": "yes"}, "permit is allow or deny"),
-        ({"action": "read"}, "action is publish, subscribe, all"),
+        ({"permit": "yes"}, "invalid permit 'yes': expected allow or deny"),
+        ({"action": "read"}, "invalid action 'read': expected one of publish, subscribe, all"),
         ({"topic": "a#"}, "#"),
         ({"topic": "a+/b"}, "+ has to be alone"),
         ({"topic": ""}, "empty"),
-        ({"topic": "$share/g/a"}, "without the group"),
+        ({"topic": "$share/g/a"}, "write the filter alone"),
         ({"addresses": ["10.0.0.1/8"]}, "host bits"),
         ({"addresses": ["lan"]}, "lan"),
-        ({"users": [""]}, "an empty name in users"),
-        ({"users": ["a"], "is_anonymous": True}, "nobody has"),
+        ({"users": [""]}, "users holds an empty name"),
+        ({"users": ["a"], "is_anonymous": True}, "anonymous excludes users"),
     ],
 )
 def test_bad_rules(bad: dict[str, object], text: str) -> None:

@@ -242,9 +242,9 @@ def test_auth_before_the_answer_is_a_protocol_error() -> None:
 
 def test_a_user_without_such_keys() -> None:
     found = Gate()
-    found.door.chain.steps = [  # type: ignore[union-attr]
+    found.use(
         ChainEntry(PasswordMethod("file", found.known)), ChainEntry(ScramMethod())
-    ]  # fmt: skip
+    )  # fmt: skip
     peer, server_first = challenged(found, Client("ann"))
     peer.send(auth(0x18, METHOD, Client("ann").last(server_first)))
     assert reason_of(peer) == DENIED

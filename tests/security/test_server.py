@@ -79,16 +79,16 @@ def test_who_is_connected_does_not_wait_for_a_storm(tmp_path: Path) -> None:
     with running(write(tmp_path, FILE + "[security]\nhash_threads = 1\n")) as broker:
         ann, bob = enter(broker, "a", "ann"), enter(broker, "b", "bob")
         assert suback(bob, "t") == 0
-        guardian = broker.server.guardian
-        assert guardian is not None
+        security = broker.server.security
+        assert security is not None
         crowd = [broker.raw() for _ in range(60)]
         for number, raw in enumerate(crowd):
             raw.send(connect(f"c{number}", "ann", password=b"wrong"))
-        broker.wait_until(lambda: guardian.threads.waiting > 40)
+        broker.wait_until(lambda: security.workers.waiting > 40)
         for number in range(20):
             ann.send(publish("t", b"%d" % number))
             assert bob.packet().endswith(b"%d" % number)
-        assert guardian.threads.waiting > 0, "it was over before it was measured"
+        assert security.workers.waiting > 0, "it was over before it was measured"
         for raw in crowd[30:]:
             raw.reset()  # who goes is not hashed for
         assert all(raw.packet()[3] == 0x86 for raw in crowd[:30])
@@ -105,9 +105,9 @@ def test_a_storm_of_known_clients_comes_in(tmp_path: Path) -> None:
             raw.send(connect(f"c{number}", "ann"))
         assert all(raw.packet()[3] == 0 for raw in crowd)
         assert broker.ask(lambda: broker.server.broker.users) == {"ann": 300}
-        guardian = broker.server.guardian
-        assert guardian is not None and guardian.door.chain is not None
-        assert guardian.door.chain.passwords.hashes == 1
+        security = broker.server.security
+        assert security is not None and security.authenticator.policy.chain is not None
+        assert security.authenticator.policy.chain.passwords.hashes == 1
         for raw in crowd:
             raw.sock.close()
         broker.wait_until(lambda: not broker.server.broker.users)
@@ -215,9 +215,9 @@ def test_bans_and_the_audit_log(tmp_path: Path) -> None:
         assert code(broker, "b", "ann") == 0x8A
         assert code(broker, "x", "bob") == 0x8A
         write_bans(str(tmp_path / "bans"), [make_ban("address", "127.0.0.0/8")])
-        guardian = broker.server.guardian
-        assert guardian is not None
-        counts = guardian.audit.counts
+        security = broker.server.security
+        assert security is not None
+        counts = security.audit.counts
         reloads = counts["reloaded"]
         take_up(broker)
         broker.wait_until(lambda: counts["reloaded"] > reloads + 2)
@@ -266,14 +266,14 @@ def test_stopping_with_clients_that_wait(tmp_path: Path) -> None:
         ('[[auth]]\ntype = "password_file"', "password_file needs file"),
         ('[[auth]]\ntype = "password_file"\nfiel = "x"', "unknown key fiel; did you mean file"),
         ('[[auth]]\ntype = "password_file"\nfile = "DIR/none"', "none: No such file"),
-        ('[[auth]]\ntype = "sql"\ndatabase_url = "what://u:hunter2@x"', "not a database URL"),
+        ('[[auth]]\ntype = "sql"\ndatabase_url = "what://u:hunter2@x"', "invalid database URL"),
         ('[[auth]]\ntype = "jwt"\nkey_file = "DIR"', "Is a directory"),
         ('[[auth]]\ntype = "scram"', "scram needs a password_file or sql"),
         ('[[auth]]\ntype = "certificate"\nusername_from = "sn"', "username_from is one of cn"),
         ('[[auth]]\ntype = "anonymous"\n' * 2 + 'name = "anonymous"', "is another method's"),
         ('[[auth]]\ntype = "anonymous"\nlisteners = ["x"]', "no listener is named 'x'"),
         ('[auth]\ntype = "anonymous"', "auth is written [[auth]]"),
-        ('[[acl]]\ntopics = ["a"]', ":1: permit is allow or deny"),
+        ('[[acl]]\ntopics = ["a"]', ":1: invalid permit"),
         ('\n\n[[acl]]\npermit = "allow"\ntopics = ["a#"]', ":3: "),
         ('[[acl]]\npermit = "allow"', "needs topics"),
         ('[[acl]]\npermit = "allow"\ntopics = "a"', "topics is a list of texts"),
@@ -324,4 +324,4 @@ def test_an_address_that_others_reach_needs_somebody_who_asks(tmp_path: Path) ->
 def test_without_any_table_there_is_no_guardian() -> None:
     assert not SecurityConfig().is_on
     with Running() as broker:
-        assert broker.server.guardian is None
+        assert broker.server.security is None

@@ -63,7 +63,7 @@ def test_bad_lines(line: str, why: str) -> None:
 def test_a_user_twice(tmp_path: Path) -> None:
     path = tmp_path / "users"
     path.write_text(f"ann:{HASHES['ann']}\nann:{HASHES['bob']}\n")
-    with pytest.raises(FileError, match="line 2: user ann stands there twice"):
+    with pytest.raises(FileError, match="line 2: user ann is listed twice"):
         PasswordFile(str(path))
     with pytest.raises(FileError, match="No such file"):
         PasswordFile(str(tmp_path / "none"))

@@ -16,8 +16,8 @@ import uvloop
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.net.event_loop import TurnLoop
-from mqtt_broker.server.net.listener import Endpoint
 from mqtt_broker.server.server import Server
 from tests.core.peers import connect
 

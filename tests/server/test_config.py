@@ -12,7 +12,7 @@ import pytest
 from mqtt_broker.cli.main import main
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config, ConfigError, is_local, load
-from mqtt_broker.server.net.listener import Endpoint
+from mqtt_broker.server.config.endpoints import Endpoint
 from tests.server.process import document, environment
 
 

@@ -35,33 +35,33 @@ class Bench:
     """Turns with one lazy and one ordinary socket; `served` says who was read, in order."""
 
     def __init__(self, *, may_lag: bool = True) -> None:
-        self.turns = Poller(may_lag=may_lag)
+        self.poller = Poller(may_lag=may_lag)
         self.served: list[str] = []
         self.lazy, self.far_lazy = socket.socketpair()
         self.plain, self.far_plain = socket.socketpair()
-        self.turns.add(self.lazy.fileno(), self.reads(self.lazy, "lazy"))
-        self.turns.add(self.plain.fileno(), self.reads(self.plain, "plain"))
-        self.turns.set_lazy(self.lazy.fileno(), True)
+        self.poller.add(self.lazy.fileno(), self.reads(self.lazy, "lazy"))
+        self.poller.add(self.plain.fileno(), self.reads(self.plain, "plain"))
+        self.poller.set_deferred(self.lazy.fileno(), True)
 
     def reads(self, sock: socket.socket, name: str) -> Callable[[], None]:
         def read() -> None:
             sock.recv(100)
             self.served.append(name)
-            self.turns.is_wanted = True  # ends the wait
+            self.poller.is_wanted = True  # ends the wait
 
         return read
 
     def expect(self, urgency: int = LATER) -> None:
         """A turn in which something was sent to the lazy socket."""
-        self.turns.expect(urgency)
-        self.turns.serve([])
+        self.poller.expect(urgency)
+        self.poller.serve([])
 
     def wakes(self) -> bool:
         """Whether the kernel would end a wait now."""
-        return bool(self.turns.poller.poll(0, 10))
+        return bool(self.poller.epoll.poll(0, 10))
 
     def close(self) -> None:
-        self.turns.close()
+        self.poller.close()
         for sock in (self.lazy, self.far_lazy, self.plain, self.far_plain):
             sock.close()
 
@@ -69,7 +69,7 @@ class Bench:
 @pytest.fixture(params=["epoll", "any poller"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     if request.param == "any poller":
-        monkeypatch.setattr(turns_module, "_new_poller", turns_module._Epoll)
+        monkeypatch.setattr(turns_module, "_new_epoll", turns_module._Epoll)
     one = Bench()
     yield one
     one.close()
@@ -80,7 +80,7 @@ def test_an_expected_acknowledgement_wakes_nobody_and_is_read_after_the_lag(benc
     bench.far_lazy.send(b"x")
     assert not bench.wakes()
     start = time.monotonic()
-    assert bench.turns.wait(-1.0) == []
+    assert bench.poller.wait(-1.0) == []
     assert bench.served == ["lazy"]
     assert time.monotonic() - start >= LAG_S * 0.9
 
@@ -90,7 +90,7 @@ def test_what_is_wanted_soon_is_read_in_the_turn_that_something_else_causes(benc
     bench.far_lazy.send(b"x")
     assert not bench.wakes()
     bench.far_plain.send(b"x")
-    assert bench.turns.wait(-1.0) == []
+    assert bench.poller.wait(-1.0) == []
     assert sorted(bench.served) == ["lazy", "plain"]
 
 
@@ -102,11 +102,11 @@ def test_what_is_not_wanted_soon_is_left_alone_in_other_turns(
     bench.far_lazy.send(b"x")
     for _ in range(3):
         bench.far_plain.send(b"x")
-        assert bench.turns.wait(-1.0) == []
+        assert bench.poller.wait(-1.0) == []
     assert bench.served == ["plain"] * 3
     bench.expect(SOON)
     bench.far_plain.send(b"x")
-    bench.turns.wait(-1.0)
+    bench.poller.wait(-1.0)
     assert sorted(bench.served) == ["lazy", "plain", "plain", "plain", "plain"]
 
 
@@ -117,17 +117,17 @@ def test_more_of_them_than_fit_into_a_turn_are_read_in_the_next(
     monkeypatch.setattr(turns_module, "EVENTS_MAX", 1)
     near, far = socket.socketpair()
     with near, far:
-        bench.turns.add(near.fileno(), bench.reads(near, "other"))
-        bench.turns.set_lazy(near.fileno(), True)
+        bench.poller.add(near.fileno(), bench.reads(near, "other"))
+        bench.poller.set_deferred(near.fileno(), True)
         bench.expect(SOON)
         bench.far_lazy.send(b"x")
         far.send(b"x")
         for _ in range(2):
-            bench.turns.expect(LATER)
+            bench.poller.expect(LATER)
             bench.far_plain.send(b"x")
-            bench.turns.wait(-1.0)
+            bench.poller.wait(-1.0)
         assert sorted(bench.served) == ["lazy", "other", "plain", "plain"]
-        bench.turns.remove(near.fileno())
+        bench.poller.remove(near.fileno())
 
 
 def test_others_cannot_put_it_off_for_longer_than_the_lag(bench: Bench) -> None:
@@ -136,7 +136,7 @@ def test_others_cannot_put_it_off_for_longer_than_the_lag(bench: Bench) -> None:
     start = time.monotonic()
     while "lazy" not in bench.served:
         bench.far_plain.send(b"x")
-        bench.turns.wait(-1.0)
+        bench.poller.wait(-1.0)
         assert time.monotonic() - start < PATIENCE_S
 
 
@@ -145,25 +145,25 @@ def test_what_is_wanted_now_wakes_though_it_was_sent_between_two_turns(
 ) -> None:
     monkeypatch.setattr(turns_module, "LAG_S", 60.0)
     bench.expect()
-    bench.turns.expect(NOW)
+    bench.poller.expect(NOW)
     bench.far_lazy.send(b"x")
-    bench.turns.wait(PATIENCE_S)
+    bench.poller.wait(PATIENCE_S)
     assert bench.served == ["lazy"]
 
 
 def test_when_nothing_was_sent_to_it_it_wakes_like_any_other(bench: Bench) -> None:
     bench.far_lazy.send(b"x")
     assert bench.wakes()
-    assert bench.turns.wait(-1.0) == []
+    assert bench.poller.wait(-1.0) == []
     assert bench.served == ["lazy"]
 
 
 def test_after_one_lag_it_wakes_again(bench: Bench) -> None:
     bench.expect()
-    assert bench.turns.wait(2 * LAG_S) == []
+    assert bench.poller.wait(2 * LAG_S) == []
     bench.far_lazy.send(b"x")
     assert bench.wakes()
-    bench.turns.wait(-1.0)
+    bench.poller.wait(-1.0)
     assert bench.served == ["lazy"]
 
 
@@ -186,37 +186,37 @@ def test_without_a_wait_of_our_own_nothing_lags() -> None:
 def test_a_wait_of_no_time_serves_what_is_there(bench: Bench) -> None:
     bench.expect()
     bench.far_lazy.send(b"x")
-    assert bench.turns.wait(0.0) == []
+    assert bench.poller.wait(0.0) == []
     assert bench.served == ["lazy"]
 
 
 def test_a_short_wait_is_not_made_longer_by_the_lag(bench: Bench) -> None:
     bench.expect()
     start = time.monotonic()
-    bench.turns.wait(LAG_S / 10)
-    bench.turns.wait(0.0)
+    bench.poller.wait(LAG_S / 10)
+    bench.poller.wait(0.0)
     assert time.monotonic() - start < 0.5
     assert bench.served == []
 
 
 def test_back_among_the_others(bench: Bench) -> None:
-    bench.turns.set_lazy(bench.lazy.fileno(), False)
+    bench.poller.set_deferred(bench.lazy.fileno(), False)
     bench.expect()
     bench.far_lazy.send(b"x")
     assert bench.wakes()
-    bench.turns.wait(-1.0)
+    bench.poller.wait(-1.0)
     assert bench.served == ["lazy"]
 
 
 def test_paused_and_resumed_while_lazy(bench: Bench) -> None:
     fd = bench.lazy.fileno()
-    bench.turns.watch(fd, None, None)
+    bench.poller.watch(fd, None, None)
     bench.far_lazy.send(b"x")
     bench.expect()
-    bench.turns.wait(2 * LAG_S)
+    bench.poller.wait(2 * LAG_S)
     assert bench.served == []
-    bench.turns.watch(fd, bench.reads(bench.lazy, "again"), None)
-    bench.turns.wait(-1.0)
+    bench.poller.watch(fd, bench.reads(bench.lazy, "again"), None)
+    bench.poller.wait(-1.0)
     assert bench.served == ["again"]
 
 
@@ -225,12 +225,12 @@ def test_writable_while_lazy(bench: Bench) -> None:
 
     def write() -> None:
         bench.served.append("written")
-        bench.turns.watch(fd, bench.reads(bench.lazy, "lazy"), None)
-        bench.turns.is_wanted = True
+        bench.poller.watch(fd, bench.reads(bench.lazy, "lazy"), None)
+        bench.poller.is_wanted = True
 
-    bench.turns.watch(fd, bench.reads(bench.lazy, "lazy"), write)
+    bench.poller.watch(fd, bench.reads(bench.lazy, "lazy"), write)
     bench.expect()
-    bench.turns.wait(-1.0)
+    bench.poller.wait(-1.0)
     assert bench.served == ["written"]
 
 
@@ -240,21 +240,21 @@ def test_removed_while_lazy(bench: Bench, is_paused: bool) -> None:
     bench.expect()
     bench.far_lazy.close()
     if is_paused:
-        bench.turns.watch(fd, None, None)
-    bench.turns.remove(fd)
+        bench.poller.watch(fd, None, None)
+    bench.poller.remove(fd)
     bench.lazy.close()
     bench.far_plain.send(b"x")
-    assert bench.turns.wait(-1.0) == []
+    assert bench.poller.wait(-1.0) == []
     assert bench.served == ["plain"]
     assert not bench.wakes()
 
 
 def test_a_hang_up_while_lazy_and_paused_is_no_busy_loop(bench: Bench) -> None:
-    bench.turns.watch(bench.lazy.fileno(), None, None)
+    bench.poller.watch(bench.lazy.fileno(), None, None)
     bench.far_lazy.close()
     assert not bench.wakes()
     bench.expect()
-    bench.turns.wait(2 * LAG_S)
+    bench.poller.wait(2 * LAG_S)
     assert not bench.wakes()
 
 
@@ -311,7 +311,7 @@ class Scene:
 
     @property
     def is_lazy(self) -> bool:
-        return len(self.broker.server.turns._lazy_fds) == 1
+        return len(self.broker.server.net.poller._deferred) == 1
 
     @property
     def under_way(self) -> int:
@@ -592,4 +592,4 @@ def test_a_hundred_lazy_subscribers_and_one_burst(stack: contextlib.ExitStack) -
         for raw, incoming in zip(raws, streams, strict=True):
             acknowledge(raw, next(incoming))
         until(lambda: not any(len(session.window) for session in sessions))
-    assert len(broker.server.turns._lazy_fds) == 100
+    assert len(broker.server.net.poller._deferred) == 100

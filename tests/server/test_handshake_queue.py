@@ -85,7 +85,7 @@ def test_those_who_left_the_line_cost_the_others_nothing(monkeypatch: pytest.Mon
         for raw in newcomers[1::2]:
             assert raw.packet()[0] == 0x20
         broker.wait_until(lambda: len(broker.server.broker.links) == 1 + CROWD // 2)
-        assert not broker.ask(lambda: any(link.is_in_line for link in links))
+        assert not broker.ask(lambda: any(link.is_queued for link in links))
         witness.send(PING)
         assert witness.packet() == PONG
         for raw in newcomers[1::2]:
@@ -110,9 +110,9 @@ def test_stopping_while_some_stand_in_line(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_who_comes_alone_does_not_stand_in_line() -> None:
     with Running() as broker:
         server = broker.server
-        assert broker.ask(server.openings.has_time)
+        assert broker.ask(server.net.handshakes.has_time)
         with client(broker, "c") as one:
             links: list[Any] = broker.ask(lambda: [one.link for one in server.broker.links])
-            assert not any(link.is_in_line for link in links)
+            assert not any(link.is_queued for link in links)
             one.send(PING)
             assert one.packet() == PONG

@@ -82,7 +82,7 @@ def test_connections_a_second(tmp_path: Path) -> None:
             assert second.rest() == b""  # not a word
         broker.wait_until(lambda: broker.refusals == {"listener connects_per_s": 1})
         listener = broker.server._listeners[0]
-        assert listener.connections == 1
+        assert listener.state.connections == 1
         first.sock.close()
 
 

@@ -17,6 +17,7 @@ from mqtt_broker.server.config.endpoints import (
     TlsRules,
     WebSocketRules,
 )
+from mqtt_broker.server.net.link import SocketLink
 from tests.core.peers import publish, subscribe
 from tests.server.process import Process, refused
 from tests.server.running import Running
@@ -202,9 +203,9 @@ def test_a_listener_that_is_full(tmp_path: Path, secure: bool) -> None:
             assert third.rest() == b""
         assert broker.refusals == {"listener full": 1}
         first.reset()
-        broker.wait_until(lambda: len(broker.server._links) == 1)
+        broker.wait_until(lambda: len(broker.server.net.links) == 1)
         with broker.raw() as again:
-            broker.wait_until(lambda: len(broker.server._links) == 2)
+            broker.wait_until(lambda: len(broker.server.net.links) == 2)
             again.reset()
         second.reset()
         broker.bound.pop(0)
@@ -214,7 +215,8 @@ def test_a_listener_that_is_full(tmp_path: Path, secure: bool) -> None:
 @pytest.mark.parametrize("prompt", [True, False])
 def test_whether_small_answers_may_wait(prompt: bool) -> None:
     with Running(endpoint(tcp_nodelay=prompt)) as broker, connected(broker.raw()):
-        (link,) = broker.server._links
+        (link,) = broker.server.net.links
+        assert isinstance(link, SocketLink)
         assert bool(link._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) is prompt
 
 
@@ -225,38 +227,37 @@ def test_a_connect_timeout_of_its_own() -> None:
         connected(broker.raw()).sock.close()
 
 
-class Doorkeeper:
-    """Stands in for the access door: who may come in, and who is in."""
+class Filter:
+    """Stands in for the authenticator: refuses one address, and counts the others."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.inside: list[str] = []
-        self.door = self
+        self.admitted: list[str] = []
 
-    def turns_away(self, peer: str) -> str:
+    def admit(self, peer: str) -> str:
         self.asked.append(peer)
         if peer.startswith("198.51.100.66:"):
             return "banned"
-        self.inside.append(peer)
+        self.admitted.append(peer)
         return ""
 
-    def left(self, peer: str) -> None:
-        self.inside.remove(peer)
+    def release(self, peer: str) -> None:
+        self.admitted.remove(peer)
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_the_door_is_asked_before_tls_and_told_who_left(tmp_path: Path, secure: bool) -> None:
+def test_the_filter_is_asked_before_tls_and_told_who_left(tmp_path: Path, secure: bool) -> None:
     """Behind a balancer it is asked about the client, not about the balancer."""
     files = Files(tmp_path)
     tls = files.rules() if secure else None
-    keeper = Doorkeeper()
+    connection_filter = Filter()
     with Running(endpoint(tls), endpoint(tls, proxy=ProxyRules())) as broker:
         server: Any = broker.server
-        server.guardian = keeper
+        server.net.connection_filter = connection_filter
         with broker.raw():
-            broker.wait_until(lambda: len(keeper.inside) == 1)
-            assert keeper.inside[0].startswith("127.0.0.1:")
-        broker.wait_until(lambda: not keeper.inside)
+            broker.wait_until(lambda: len(connection_filter.admitted) == 1)
+            assert connection_filter.admitted[0].startswith("127.0.0.1:")
+        broker.wait_until(lambda: not connection_filter.admitted)
         broker.bound.pop(0)
         for number in (66, 7):
             with broker.raw() as client:
@@ -265,8 +266,8 @@ def test_the_door_is_asked_before_tls_and_told_who_left(tmp_path: Path, secure: 
                 if number == 66:
                     assert client.rest() == b""
                 else:
-                    broker.wait_until(lambda: keeper.inside == ["198.51.100.7:4444"])
-        broker.wait_until(lambda: not keeper.inside)
-        assert len(keeper.asked) == 3
+                    broker.wait_until(lambda: connection_filter.admitted == ["198.51.100.7:4444"])
+        broker.wait_until(lambda: not connection_filter.admitted)
+        assert len(connection_filter.asked) == 3
         assert broker.refusals["banned"] == 1
-        server.guardian = None
+        server.net.connection_filter = None

@@ -95,4 +95,4 @@ def test_a_balancer_that_anybody_may_be(tmp_path: Path, caplog: pytest.LogCaptur
         config = load(str(path), {}, {"durability": "memory"})
         with Running(*config.endpoints, config=config):
             pass
-        assert ("whoever reaches it may say where it comes from" in caplog.text) is is_said
+        assert ("every peer may claim any client address" in caplog.text) is is_said

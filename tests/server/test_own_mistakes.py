@@ -20,7 +20,7 @@ from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.inbound import publish as core_publish
 from mqtt_broker.core.routing.dead_letters import DeadLetters
 from mqtt_broker.server.config.config import Config
-from mqtt_broker.server.server import Server
+from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.storage import StorageService
 from mqtt_broker.server.services.streams import StreamService
 from sessions.journal import records
@@ -43,7 +43,7 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Broker, "on_store_state"),
     (Connection, "send_answers"),
     (Connection, "end"),
-    (Server, "end_turn"),
+    (Turn, "end_now"),
     (DeadLetters, "publish"),
     (StorageService, "after_turn"),
     (StorageService, "_flush"),
@@ -151,7 +151,7 @@ def examine(directory: Path, owner: Any, name: str, nth: int, error: type[Except
             faults.is_armed = True
             for payload in sent[:3]:
                 until_acknowledged(broker, "t", payload)
-            store = broker.server.durable._store  # type: ignore[union-attr]
+            store = broker.server.storage._store  # type: ignore[union-attr]
             store.fold_soon()
             for payload in sent[3:]:
                 until_acknowledged(broker, "t", payload)
@@ -185,7 +185,7 @@ def test_each_call_fails_in_one_broker(tmp_path: Path) -> None:
                 sent.append(b"%03d" % number)
                 until_acknowledged(broker, "t", sent[-1])
             for _ in found:  # what is done once in a while has its turn
-                broker.server.durable._store.fold_soon()  # type: ignore[union-attr]
+                broker.server.storage._store.fold_soon()  # type: ignore[union-attr]
                 sent.append(b"%03d" % len(sent))
                 until_acknowledged(broker, "t", sent[-1])
             broker.wait_until(lambda: not broker.server.broker.store_state)
@@ -200,13 +200,13 @@ def test_a_turn_that_always_fails_is_tried_again_by_one_timer(tmp_path: Path) ->
 
         def call_later(delay: float, act: Any) -> object:
             made.append((delay, act))
-            return object()
+            return server.loop.call_soon(int)
 
         def fail_often() -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(server.loop, "call_later", call_later)
                 for _ in range(10):
-                    server._try_again(ValueError("a mistake"))
+                    server.turn._try_again(ValueError("a mistake"))
 
         broker.ask(fail_often)
         assert len(made) == 1

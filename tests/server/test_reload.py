@@ -79,7 +79,7 @@ def test_a_broken_file_changes_nothing(
             other = files.authority.issue("x").key_pem
             key.write_bytes(b"nonsense" if how == "nonsense" else other)
         settle(broker)
-        assert "TLS of devices: not taken up, the old one stays: " in caplog.text
+        assert "TLS of devices: not reloaded, the old content stays in force: " in caplog.text
         assert broker.server.reload.failures == 1
         with over_tls(broker.port, files.ca) as client:
             connected(client)
@@ -140,12 +140,12 @@ def test_sighup_reads_again(tmp_path: Path) -> None:
             new = files.authority.issue("broker", ip=HOST)
             new.write(tmp_path, "server")
             broker.process.send_signal(signal.SIGHUP)
-            broker.wait_for("TLS of tls: taken up again")
+            broker.wait_for("TLS of tls: reloaded")
             with over_tls(port, files.ca) as after:
                 assert serial(after) == new.certificate.serial_number
             Path(files.key).write_text("nonsense")
             broker.process.send_signal(signal.SIGHUP)
-            assert "tls.cert" in broker.wait_for("not taken up, the old one stays")
+            assert "tls.cert" in broker.wait_for("not reloaded, the old content stays in force")
             before.send(PING)
             assert before.packet() == PONG
         broker.end()

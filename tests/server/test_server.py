@@ -12,7 +12,7 @@ import pytest
 from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.server.config.config import Config, ConfigError
-from mqtt_broker.server.net.listener import Endpoint
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.server import Server
 from tests.core.peers import connect, publish, subscribe
 from tests.server.running import LOOPS, Raw, Running
@@ -168,16 +168,16 @@ def test_a_reset_while_we_do_not_read_is_no_busy_loop(loop: str) -> None:
         while not broker.ask(lambda: connection.is_held_back):
             publisher.send(publish("a", bytes(100_000)))
         publisher.reset()
-        turns = broker.server.turns
+        poller = broker.server.net.poller
         served = 0
-        serve = turns.serve
+        serve = poller.serve
 
         def count(events: list[tuple[int, int]]) -> list[tuple[int, int]]:
             nonlocal served
             served += 1
             return serve(events)
 
-        turns.serve = count  # type: ignore[method-assign]
+        poller.serve = count  # type: ignore[method-assign]
         loop_time = broker.loop.time
         end = loop_time() + 0.3
         asked = 0
@@ -189,7 +189,7 @@ def test_a_reset_while_we_do_not_read_is_no_busy_loop(loop: str) -> None:
 
         broker.wait_until(over)
         assert served < 2 * asked + 50
-        turns.serve = serve  # type: ignore[method-assign]
+        poller.serve = serve  # type: ignore[method-assign]
 
 
 @any_loop

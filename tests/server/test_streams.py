@@ -222,21 +222,21 @@ class TestChanges:
 
     def test_a_stream_takes_from_when_it_is_made_until_it_is_deleted(self, tmp_path: Path) -> None:
         with Running(config=config(tmp_path, StreamSettings("other", "o"))) as broker:
-            telemetry = broker.server.telemetry
-            assert telemetry is not None
+            streams = broker.server.streams
+            assert streams is not None
             with broker.client("p") as client:
                 send(client, [0])  # and its route is cached
-                telemetry.create(TELEMETRY).result(PATIENCE_S)
+                streams.create(TELEMETRY).result(PATIENCE_S)
                 send(client, [1])
                 assert payloads(tmp_path) == [b"1"]
-                telemetry.change("telemetry", {"filter": "u/#"}).result(PATIENCE_S)
+                streams.change("telemetry", {"filter": "u/#"}).result(PATIENCE_S)
                 send(client, [2])
                 send(client, [3], topic="u/a")
                 assert payloads(tmp_path) == [b"1", b"3"]
-                telemetry.delete("telemetry").result(PATIENCE_S)
+                streams.delete("telemetry").result(PATIENCE_S)
                 send(client, [4], topic="u/a")
                 assert not (tmp_path / "streams" / "telemetry").exists()
-                telemetry.create(TELEMETRY).result(PATIENCE_S)
+                streams.create(TELEMETRY).result(PATIENCE_S)
                 send(client, [5])
                 assert payloads(tmp_path) == [b"5"]
         assert rows(tmp_path, "SELECT name FROM streams ORDER BY name") == [
@@ -250,21 +250,21 @@ class TestChanges:
 
     def test_mistakes_are_told(self, tmp_path: Path) -> None:
         with Running(config=config(tmp_path)) as broker:
-            telemetry = broker.server.telemetry
-            assert telemetry is not None
+            streams = broker.server.streams
+            assert streams is not None
             with pytest.raises(Invalid, match="already"):
-                telemetry.create(TELEMETRY).result(PATIENCE_S)
+                streams.create(TELEMETRY).result(PATIENCE_S)
             with pytest.raises(UnknownStream):
-                telemetry.delete("nothing").result(PATIENCE_S)
+                streams.delete("nothing").result(PATIENCE_S)
             with pytest.raises(Invalid, match="partitions"):
-                telemetry.change("telemetry", {"partitions": 7}).result(PATIENCE_S)
+                streams.change("telemetry", {"partitions": 7}).result(PATIENCE_S)
 
     def test_what_is_truncated_is_gone_and_offsets_go_on(self, tmp_path: Path) -> None:
         with Running(config=config(tmp_path)) as broker, broker.client("p") as client:
-            telemetry = broker.server.telemetry
-            assert telemetry is not None
+            streams = broker.server.streams
+            assert streams is not None
             send(client, range(3))
-            assert telemetry.trim("telemetry", None).result(PATIENCE_S) == 1
+            assert streams.trim("telemetry", None).result(PATIENCE_S) == 1
             send(client, [3])
             assert [(r.offset, r.payload) for r in kept(tmp_path)] == [(3, b"3")]
 

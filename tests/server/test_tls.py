@@ -14,8 +14,8 @@ from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.core.interfaces.access import PeerCertificate
 from mqtt_broker.server.config.config import ConfigError
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.net import handshake_queue
-from mqtt_broker.server.net.listener import Endpoint
 from mqtt_broker.server.net.tls import TlsLayer, read_certificate
 from tests.core.peers import connect, publish, subscribe
 from tests.server.certificates import Authority
@@ -86,7 +86,7 @@ def test_plain_mqtt_on_a_tls_listener_is_refused(files: Files) -> None:
         client.send(connect("c"))
         assert client.rest() == b""
         broker.wait_until(lambda: broker.refusals == {"TLS": 1})
-        broker.wait_until(lambda: len(broker.server.openings) == 0)
+        broker.wait_until(lambda: len(broker.server.net.handshakes) == 0)
 
 
 # Certificates of clients.
@@ -169,7 +169,7 @@ def test_who_does_not_finish_is_closed_in_time(files: Files, loop: str, start: b
         slow.send(start)
         assert slow.rest() == b""
         broker.wait_until(lambda: broker.refusals == {"handshake timeout": 1})
-        assert broker.ask(lambda: len(broker.server.openings)) == 0
+        assert broker.ask(lambda: len(broker.server.net.handshakes)) == 0
 
 
 def test_silence_after_the_handshake_has_a_time_of_its_own(files: Files) -> None:
@@ -182,13 +182,13 @@ def test_silence_after_the_handshake_has_a_time_of_its_own(files: Files) -> None
 def test_when_too_many_are_on_the_way_the_quietest_goes(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake_queue, "OPENINGS_MAX", 8)
+    monkeypatch.setattr(handshake_queue, "OPENING_MAX", 8)
     with Running(endpoint(files.rules())) as broker:
         quiet = [broker.raw() for _ in range(12)]
         with over_tls(broker.port, files.ca) as client:
             connected(client)
         broker.wait_until(lambda: broker.refusals == {"too many handshakes": 5})
-        assert broker.ask(lambda: len(broker.server.openings)) == 7
+        assert broker.ask(lambda: len(broker.server.net.handshakes)) == 7
         assert quiet[0].rest() == b""
         for one in quiet:
             one.sock.close()
@@ -222,7 +222,7 @@ def test_a_flood_of_handshakes_lets_the_connected_through(files: Files) -> None:
 def test_the_listener_waits_while_the_line_is_long(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake_queue, "LINE_MAX", 2)
+    monkeypatch.setattr(handshake_queue, "QUEUE_MAX", 2)
     monkeypatch.setattr(handshake_queue, "SHARE_S", 0.0)
     with Running(endpoint(files.rules())) as broker:
         threads = []
@@ -270,7 +270,7 @@ def test_who_makes_tls_speak_and_does_not_read_is_a_slow_reader(
 ) -> None:
     """A client may ask for new keys as often as it likes; each time TLS answers."""
 
-    def say(layer: TlsLayer, *, may_wait: bool) -> bytes:
+    def pending_output(layer: TlsLayer, *, may_wait: bool) -> bytes:
         said: bytes = layer._outgoing.read()
         return said + bytes(100_000) if layer.is_open and said == b"" else said
 
@@ -279,7 +279,7 @@ def test_who_makes_tls_speak_and_does_not_read_is_a_slow_reader(
         over_tls(broker.port, files.ca) as client,
     ):
         connected(client)
-        monkeypatch.setattr(TlsLayer, "say", say)
+        monkeypatch.setattr(TlsLayer, "pending_output", pending_output)
         link: Any = broker.server.broker.connections["c"].link
         while broker.ask(lambda: link._is_reading):
             client.send(PING)
@@ -361,7 +361,7 @@ def test_a_client_that_leaves_in_the_handshake(files: Files) -> None:
         raw.send(b"\x16\x03\x01")
         raw.reset()
         broker.wait_until(lambda: bool(broker.refusals))
-        assert broker.ask(lambda: len(broker.server.openings)) == 0
+        assert broker.ask(lambda: len(broker.server.net.handshakes)) == 0
 
 
 def test_stopping_says_why_and_lets_half_open_ones_go(files: Files) -> None:
@@ -386,7 +386,7 @@ def test_stopping_says_why_and_lets_half_open_ones_go(files: Files) -> None:
     [
         ({"cert": "missing.pem"}, ("tls.cert", "missing.pem", "No such file")),
         ({"key": "other.key"}, ("tls.key", "not the key of")),
-        ({"cert": "nonsense"}, ("tls.cert", "no certificate")),
+        ({"cert": "nonsense"}, ("tls.cert", "not a certificate")),
         ({"key": "locked.key"}, ("tls.key", "encrypted")),
         ({"verify": "required", "ca": "nonsense"}, ("tls.ca", "PEM")),
         ({"verify": "required", "ca": "missing"}, ("tls.ca", "No such file")),

@@ -40,7 +40,13 @@ class Watching:
         self.http = http
         self.server = broker.server
         self.clock = 1000.0
-        self.dog = self.server.watchdog = Watchdog(self.server, lambda: self.clock)
+        storage = self.server.storage
+        self.dog = self.server.watchdog = Watchdog(
+            self.server.broker,
+            self.server.loop,
+            lambda: self.clock,
+            storage.dead_threads if storage is not None else list,
+        )
 
     def pass_by(self, seconds: int) -> None:
         """As many seconds, with a look in each that the loop answers."""
@@ -222,8 +228,8 @@ def test_a_loop_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("name", ["_writer", "_folder", "_pager"])
 def test_a_thread_of_the_store_that_dies(tmp_path: Path, name: str) -> None:
     with watching(tmp_path) as watch:
-        assert watch.server.durable is not None
-        worker = getattr(watch.server.durable._store, name)
+        assert watch.server.storage is not None
+        worker = getattr(watch.server.storage._store, name)
         assert watch.health() == (200, "") and not watch.needs_restart()
         worker.abandon()
         assert worker.join(PATIENCE_S)

@@ -178,7 +178,7 @@ def test_a_wrong_frame_is_answered_with_its_code(what: str) -> None:
 def open_layer(rules: WebSocketRules = WEB) -> WebSocketLayer:
     layer = WebSocketLayer(rules, 1_000_000)
     assert layer.receive(request()) == b""
-    assert layer.say(may_wait=False).startswith(b"HTTP/1.1 101 ")
+    assert layer.pending_output(may_wait=False).startswith(b"HTTP/1.1 101 ")
     return layer
 
 
@@ -199,7 +199,7 @@ def test_frames_and_what_is_between_them_cut_in_two_everywhere() -> None:
         layer = open_layer()
         found = layer.receive(data[:at]) + layer.receive(data[at:])
         assert found == b"wholefirst" + bytes(200)
-        assert layer.say(may_wait=False) == b"\x8a\x04ping" + b"\x88\x02\x0f\xa0"
+        assert layer.pending_output(may_wait=False) == b"\x8a\x04ping" + b"\x88\x02\x0f\xa0"
         assert layer.ended == "closed"
     one_by_one = open_layer()
     assert b"".join(one_by_one.receive(bytes((byte,))) for byte in data) == found
@@ -211,18 +211,18 @@ def test_a_wrong_frame_a_byte_at_a_time(what: str) -> None:
     layer = open_layer()
     data = masked(2, b"before") + frame + masked(2, b"behind")
     assert b"".join(layer.receive(bytes((byte,))) for byte in data) == b"before"
-    assert layer.say(may_wait=True) == b"\x88\x02" + code.to_bytes(2, "big")
+    assert layer.pending_output(may_wait=True) == b"\x88\x02" + code.to_bytes(2, "big")
     assert layer.ended.startswith("WebSocket: ")
-    assert layer.send(b"more") == b"" and layer.farewell() == b""
+    assert layer.send(b"more") == b"" and layer.close() == b""
 
 
 def test_a_flood_of_pings_costs_one_pong_a_read() -> None:
     layer = open_layer()
     flood = masked(9, b"x" * 125)
     assert layer.receive(flood * 500 + masked(9, b"last") + masked(2, PING)) == PING
-    assert layer.say(may_wait=False) == b"\x8a\x04last"
+    assert layer.pending_output(may_wait=False) == b"\x8a\x04last"
     assert layer.receive(masked(10, b"unasked") * 500) == b""
-    assert layer.say(may_wait=False) == b""
+    assert layer.pending_output(may_wait=False) == b""
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_flood_of_pings_costs_one_pong_a_read() -> None:
 def test_a_close_gets_its_own_code_back(payload: bytes, code: int) -> None:
     layer = open_layer()
     assert layer.receive(masked(8, payload) + masked(2, b"behind") + masked(8, payload)) == b""
-    assert layer.say(may_wait=True) == b"\x88\x02" + code.to_bytes(2, "big")
+    assert layer.pending_output(may_wait=True) == b"\x88\x02" + code.to_bytes(2, "big")
     assert layer.ended == "closed" and layer.receive(masked(9, b"")) == b""
 
 
@@ -249,7 +249,7 @@ def test_the_longest_message_that_may_be() -> None:
     pieces = masked(2, bytes(500), fin=False) + masked(0, bytes(500))
     assert len(layer.receive(pieces)) == 1_000
     layer.receive(masked(2, bytes(500), fin=False) + masked(0, bytes(501))[:8])
-    assert layer.say(may_wait=False) == b"\x88\x02" + (1009).to_bytes(2, "big")
+    assert layer.pending_output(may_wait=False) == b"\x88\x02" + (1009).to_bytes(2, "big")
 
 
 def test_messages_beyond_the_limit_in_pieces() -> None:

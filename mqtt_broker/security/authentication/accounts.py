@@ -1,4 +1,4 @@
-"""What is stored of a user, wherever: a password's hash, SCRAM keys, roles."""
+"""User accounts, wherever they are stored: password hash, SCRAM keys, roles."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ USERNAME_CHARS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Account:
+    """One user as it is stored."""
+
     username: str
     password_hash: str | None = field(default=None, repr=False)
     scram: StoredKeys | None = field(default=None, repr=False)
@@ -19,7 +21,7 @@ class Account:
 
 
 class Accounts(Protocol):
-    """Where users are looked up."""
+    """A store of user accounts."""
 
     @property
     def is_slow(self) -> bool:
@@ -27,13 +29,13 @@ class Accounts(Protocol):
 
     @property
     def scram_iterations(self) -> int:
-        """What most SCRAM keys here have, so that unknown users seem to have as many."""
+        """The iterations of most SCRAM keys here, so that unknown users seem to have as many."""
 
     def find(self, username: str) -> Account | None:
-        """The user, or None; Unavailable when nobody can tell."""
+        """Look the user up; None when unknown, Unavailable when the look-up fails."""
 
     def has(self, username: str) -> bool:
-        """Whether a user who was let in would still be found; asked from memory."""
+        """Tell, from memory, whether a user who has authenticated still exists."""
 
     def roles(self, username: str) -> frozenset[str] | None:
-        """Those that a user who was let in has now; None: as far as is known those it came with."""
+        """Return the roles that a user has now; None: those it had when it authenticated."""

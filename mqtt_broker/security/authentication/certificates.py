@@ -1,6 +1,6 @@
-"""A client certificate as proof: which of its names is the user name.
+"""Authenticate clients by their certificate: one of its names is the user name.
 
-The listener verified the certificate against its CA; here only its names are read.
+The listener has verified the certificate against its CA; here only its names are read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ SOURCES: Final = ("cn", "dns", "email", "uri")
 
 
 class CertificateMethod:
+    """Takes the user name from a verified client certificate."""
+
     def __init__(
         self, source: str = "cn", *, roles: frozenset[str] = frozenset(), name: str = "certificate"
     ) -> None:
@@ -28,11 +30,13 @@ class CertificateMethod:
             return None
         username = self._username(certificate)
         if not username:
-            return Denied(reasons.NOT_AUTHORIZED, f"a certificate without one {self._source}")
-        return Proof(username, self._roles, way=self.name)
+            return Denied(
+                reasons.NOT_AUTHORIZED, f"the certificate needs exactly one {self._source}"
+            )
+        return Proof(username, self._roles, method=self.name)
 
     def _username(self, certificate: PeerCertificate) -> str:
-        """Its one name of the kind; of several nobody could tell which is meant."""
+        """Return the certificate's name of this kind; empty when it has none or several."""
         if self._source == "cn":
             return certificate.common_name
         kind = {"dns": "DNS:", "email": "email:", "uri": "URI:"}[self._source]

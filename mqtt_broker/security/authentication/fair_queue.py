@@ -1,6 +1,6 @@
-"""Who is served first of those who wait: everybody in turn, address by address. Pure.
+"""A queue that serves its keys in turn, here client addresses. Pure.
 
-One address that sends thousands of wrong passwords then waits for itself, and nobody else does.
+An address that sends thousands of wrong passwords delays itself, and no other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """First in, first out for each key; the keys take turns. Bounded in all."""
+    """First in, first out for each key; the keys take turns. The total is bounded."""
 
     def __init__(self, items_max: int) -> None:
         self._items_max = items_max
@@ -21,15 +21,15 @@ class FairQueue(Generic[Item]):
         self.count = 0
 
     def put(self, key: str, item: Item) -> bool:
-        """False when there is no room.
+        """Add an item; False when the queue is full.
 
-        When it is full, a key that has more than its share makes no room for others, but neither
-        does it get more: what is beyond is refused, whoever comes.
+        In a queue that is more than half full, a key gets no more than its share. Items that wait
+        are never dropped for others.
         """
         if self.count >= self._items_max:
             return False
         waiting = self._by_key.get(key)
-        # Half of the room is for whoever waits for little.
+        # Half of the queue is for keys with few items.
         if waiting is not None and self.count >= self._items_max // 2:
             if len(waiting) >= self._items_max // (2 * len(self._by_key)) and len(self._by_key) > 1:
                 return False
@@ -41,6 +41,7 @@ class FairQueue(Generic[Item]):
         return True
 
     def take(self) -> Item | None:
+        """Remove and return the next item; None when the queue is empty."""
         if not self._turns:
             return None
         key = self._turns.popleft()

@@ -1,8 +1,8 @@
-"""JSON Web Tokens as proof: sent as the password, signed by somebody whose key we have.
+"""Authenticate clients by a JSON Web Token, sent as the password and signed with a known key.
 
-Which algorithms count follows from the key, never from the token: a public key is no secret, and
-a token that says it was signed with one as if it were does not pass. Claims name the user, roles
-and topics, and `exp` ends the connection.
+The key decides which algorithms are valid, never the token: a public key is not secret, and a
+token that was signed with it as an HMAC secret is refused. Claims name the user, roles and topics,
+and `exp` ends the connection.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _RS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _ES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _SECRET_BYTES_MIN: Final = 32
 _RSA_BITS_MIN: Final = 2048
-_GRANTS_MAX: Final = 200
+_TOKEN_RULES_MAX: Final = 200
 _TOKEN_BYTES_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
+    """One key that verifies signatures, with the algorithms it is valid for."""
+
     kid: str | None
     algorithms: tuple[str, ...]
     key: Any
@@ -47,12 +49,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What is read from a token, and what it has to say."""
+    """The claims that are read from a token, and what they must be."""
 
     username: str = "sub"
     roles: str = "roles"
     acl: str = "acl"
-    client_id: str = ""  # a claim that has to be the client id; empty: none
+    client_id: str = ""  # the claim that must equal the client id; empty: none
     issuer: str = ""
     audience: str = ""
     leeway_s: float = 0.0
@@ -60,7 +62,9 @@ class Claims:
 
 
 def read_keys(path: str) -> list[Key]:
-    """A JWKS (a JSON object with `keys`), a public key or certificate in PEM, or a secret."""
+    """Read the keys of a file: a JWKS (a JSON object with `keys`), a public key or certificate in
+    PEM, or a secret.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -69,12 +73,14 @@ def read_keys(path: str) -> list[Key]:
     if stripped.startswith(b"{"):
         return _read_jwks(path, stripped)
     if b"PRIVATE KEY" in stripped:
-        raise FileError(f"{path}: a private key; the broker needs the public one")
+        raise FileError(f"{path}: this is a private key; the broker needs the public key")
     if stripped.startswith(b"-----BEGIN"):
         return [_public_key(path, stripped)]
     secret = data.rstrip(b"\r\n")
     if len(secret) < _SECRET_BYTES_MIN:
-        raise FileError(f"{path}: a secret of less than {_SECRET_BYTES_MIN} bytes")
+        raise FileError(
+            f"{path}: the secret has {len(secret)} bytes; at least {_SECRET_BYTES_MIN} are needed"
+        )
     return [Key(None, _secret_algorithms(secret), secret)]
 
 
@@ -96,11 +102,13 @@ def _secret_algorithms(secret: bytes) -> tuple[str, ...]:
 def _algorithms_of(path: str, key: object) -> tuple[str, ...]:
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size < _RSA_BITS_MIN:
-            raise FileError(f"{path}: an RSA key of less than {_RSA_BITS_MIN} bits")
+            raise FileError(
+                f"{path}: the RSA key has {key.key_size} bits; at least {_RSA_BITS_MIN} are needed"
+            )
         return _RS
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _ES:
         return (_ES[key.curve.name],)
-    raise FileError(f"{path}: a key that is neither RSA nor one of P-256, P-384, P-521")
+    raise FileError(f"{path}: the key is neither RSA nor on curve P-256, P-384 or P-521")
 
 
 def _read_jwks(path: str, data: bytes) -> list[Key]:
@@ -115,30 +123,33 @@ def _read_jwks(path: str, data: bytes) -> list[Key]:
         if row.get("use", "sig") != "sig":
             continue
         if "d" in row:
-            raise FileError(f"{where}: a private key; the broker needs the public one")
+            raise FileError(f"{where}: this is a private key; the broker needs the public key")
         try:
             key = jwt.PyJWK(dict(row)).key
-        except Exception:  # of many kinds, and their texts quote the key
-            raise FileError(f"{where}: not a key that can be read") from None
+        except Exception:  # of many types, and their texts quote the key
+            raise FileError(f"{where}: not a valid key") from None
         if isinstance(key, bytes):
             if len(key) < _SECRET_BYTES_MIN:
-                raise FileError(f"{where}: a secret of less than {_SECRET_BYTES_MIN} bytes")
+                raise FileError(
+                    f"{where}: the secret has {len(key)} bytes; at least {_SECRET_BYTES_MIN} are "
+                    "needed"
+                )
             algorithms = _secret_algorithms(key)
         else:
             algorithms = _algorithms_of(where, key)
         named = row.get("alg")
         if named is not None:
             if named not in algorithms:
-                raise FileError(f"{where}: alg does not fit its key")
+                raise FileError(f"{where}: alg {named!r} is not valid for this key")
             algorithms = (named,)
         keys.append(Key(row.get("kid"), algorithms, key))
     if not keys:
-        raise FileError(f"{path}: no key to check signatures with")
+        raise FileError(f"{path}: the set holds no key for signatures")
     return keys
 
 
 class TokenMethod:
-    """Tokens that keys of one file verify."""
+    """Accepts tokens that a key of one file verifies."""
 
     def __init__(
         self,
@@ -151,17 +162,17 @@ class TokenMethod:
         self.name = name
         self.path = path
         self._claims = claims
-        self._wall = wall  # the time of day, where `now` does not follow it
+        self._wall = wall  # the time of day; None: `now` follows it
         self._keys: list[Key] = []
         self.load()
 
     def load(self) -> None:
-        """Read the keys again; FileError, and those from before stay."""
+        """Read the keys again; on FileError the keys of before stay."""
         self._keys = read_keys(self.path)
 
     @property
     def is_secret(self) -> bool:
-        """Whether who reads the file can write tokens."""
+        """Whether reading the file is enough to make tokens."""
         return any(isinstance(key.key, bytes) for key in self._keys)
 
     def prove(self, request: ConnectRequest, now: float) -> Outcome:
@@ -200,8 +211,8 @@ class TokenMethod:
 
     def _judge(self, request: ConnectRequest, claims: Mapping[str, Any], now: float) -> Outcome:
         wanted = self._claims
-        # The broker's clock is read once and then counts on: it knows nothing of a machine that
-        # slept, nor of one that learnt the time after the broker's start.
+        # The broker's clock is read once and then counts on: it differs from the time of day when
+        # the machine slept, or its clock was set after the broker's start.
         ahead = self._wall() - now if self._wall is not None else 0.0
         problem = _time_problem(wanted, claims, now + ahead)
         audience = claims.get("aud")
@@ -210,21 +221,21 @@ class TokenMethod:
         if problem:
             return _denied(problem)
         if wanted.issuer and claims.get("iss") != wanted.issuer:
-            return _denied("it is of another issuer")
+            return _denied("wrong issuer")
         if wanted.audience and wanted.audience not in audiences:
-            return _denied("it is for another audience")
+            return _denied("wrong audience")
         if not isinstance(username, str) or not username:
-            return _denied(f"no user name in {wanted.username}")
+            return _denied(f"claim {wanted.username} holds no user name")
         if wanted.client_id and claims.get(wanted.client_id) != request.client_id:
-            return _denied(f"{wanted.client_id} is not the client id")
+            return _denied(f"claim {wanted.client_id} is not the client id")
         try:
-            grants = _grants(claims.get(wanted.acl) if wanted.acl else None)
+            token_rules = _token_rules(claims.get(wanted.acl) if wanted.acl else None)
             roles = _texts(claims.get(wanted.roles) if wanted.roles else None)
         except RuleError as error:
             return _denied(str(error))
         exp = claims.get("exp")
         expires_at = float(exp) + wanted.leeway_s - ahead if exp is not None else 0.0
-        return Proof(username, frozenset(roles), grants, expires_at, self.name)
+        return Proof(username, frozenset(roles), token_rules, expires_at, self.name)
 
 
 def _denied(why: str) -> Denied:
@@ -236,7 +247,7 @@ def _time_problem(wanted: Claims, claims: Mapping[str, Any], now: float) -> str:
         value = claims.get(name)
         if value is None:
             if name == "exp" and wanted.needs_expiry:
-                return "it never expires"
+                return "exp is missing"
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return f"{name} is not a time"
@@ -245,7 +256,7 @@ def _time_problem(wanted: Claims, claims: Mapping[str, Any], now: float) -> str:
         if name == "exp" and now >= value + wanted.leeway_s:
             return "expired"
         if name == "nbf" and now < value - wanted.leeway_s:
-            return "it is not valid yet"
+            return "not valid yet"
     return ""
 
 
@@ -256,15 +267,15 @@ def _texts(value: Any) -> Sequence[str]:
         return value.split()
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return value
-    raise RuleError("a list of texts is expected")
+    raise RuleError("roles and topics must be lists of texts")
 
 
-def _grants(value: Any) -> tuple[TokenRule, ...] | None:
-    """`{"publish": [...], "subscribe": [...], "all": [...], "deny": [...]}`, denials first."""
+def _token_rules(value: Any) -> tuple[TokenRule, ...] | None:
+    """Read `{"publish": [...], "subscribe": [...], "all": [...], "deny": [...]}`, denials first."""
     if value is None:
         return None
     if not isinstance(value, dict) or set(value) - {"publish", "subscribe", "all", "deny"}:
-        raise RuleError("its ACL is an object of publish, subscribe, all and deny")
+        raise RuleError("the ACL must be an object with keys publish, subscribe, all and deny")
     found: list[TokenRule] = []
     for action in ("deny", "publish", "subscribe", "all"):
         for topic in _texts(value.get(action)):
@@ -272,6 +283,6 @@ def _grants(value: Any) -> tuple[TokenRule, ...] | None:
             found.append(
                 TokenRule(action != "deny", action != "subscribe", action != "publish", topic)
             )
-    if len(found) > _GRANTS_MAX:
-        raise RuleError(f"its ACL has more than {_GRANTS_MAX} lines")
+    if len(found) > _TOKEN_RULES_MAX:
+        raise RuleError(f"the ACL has {len(found)} topics; the limit is {_TOKEN_RULES_MAX}")
     return tuple(found)

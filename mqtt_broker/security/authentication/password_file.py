@@ -1,8 +1,8 @@
 """The password file: one `user:secret` a line, written by `fleetmq passwd`.
 
 A secret is an argon2id hash or SCRAM-SHA-256 keys; a user may have one line of each. A third
-part, `user:secret:role,role`, names roles. Empty lines and lines that begin with # are left
-alone. The file is read whole; one that is wrong is refused whole, by the number of its line.
+part, `user:secret:role,role`, names roles. Empty lines and lines that begin with # are ignored.
+A wrong line makes the whole file invalid; the error names its number.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from mqtt_broker.security.files.errors import FileError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """One line of the file."""
+
     username: str
     secret: str
     roles: tuple[str, ...] = ()
@@ -38,27 +40,33 @@ class Entry:
 
 
 def username_problem(username: str) -> str:
+    """Say why the file cannot hold a user name; empty: it can."""
     if not username:
-        return "a user name is empty"
+        return "the user name is empty"
     if ":" in username or "," in username or not username.isprintable() or username[0] == "#":
-        return "a user name holds no colon, comma or control character and does not begin with #"
+        return (
+            f"invalid user name {username!r}: it must not hold a colon, a comma or a control "
+            "character, nor begin with #"
+        )
     if username.strip() != username:
-        return "a user name begins or ends with a space"
+        return f"invalid user name {username!r}: it begins or ends with a space"
     if len(username) > USERNAME_CHARS_MAX:
-        return f"a user name has at most {USERNAME_CHARS_MAX} characters"
+        return f"the user name has {len(username)} characters; the limit is {USERNAME_CHARS_MAX}"
     return ""
 
 
 def is_comment(line: str) -> bool:
+    """Tell whether a line holds no user."""
     return not line.strip() or line.startswith("#")
 
 
 def decode_line(line: str) -> Entry:
+    """Read one line; FileError says what is wrong with it."""
     username, _, rest = line.partition(":")
     if problem := username_problem(username):
         raise FileError(problem)
     roles = ""
-    if is_stored_keys(rest):  # which hold one colon in the cost and one in the keys
+    if is_stored_keys(rest):  # these hold two colons of their own
         parts = rest.split(":")
         secret, roles = ":".join(parts[:3]), ":".join(parts[3:])
         try:
@@ -73,6 +81,7 @@ def decode_line(line: str) -> Entry:
 
 
 def read_entries(path: str) -> list[Entry]:
+    """Read all lines; FileError names the file and the line."""
     try:
         text = Path(path).read_text()
     except OSError as error:
@@ -90,31 +99,31 @@ def read_entries(path: str) -> list[Entry]:
             raise FileError(f"{path}: line {number}: {error}") from None
         key = (entry.username, is_stored_keys(entry.secret))
         if key in seen:
-            raise FileError(f"{path}: line {number}: user {entry.username} stands there twice")
+            raise FileError(f"{path}: line {number}: user {entry.username} is listed twice")
         seen.add(key)
         found.append(entry)
     return found
 
 
 def open_to_others(path: str) -> bool:
-    """Whether other users of the machine may read it."""
+    """Tell whether other users of the machine may read or write the file."""
     return bool(os.stat(path).st_mode & (stat.S_IROTH | stat.S_IWOTH))
 
 
 class PasswordFile:
-    """Accounts in a file, in memory as it was when it was read last."""
+    """The accounts of a file, as it was when it was last read."""
 
     is_slow = False
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._accounts: dict[str, Account] = {}
-        self.digest = b""  # of all secrets; nobody else knows it
+        self.digest = b""  # of all secrets
         self.scram_iterations = ITERATIONS
         self.load()
 
     def load(self) -> None:
-        """Read it again; FileError, and what was read before stays."""
+        """Read the file again; on FileError the accounts of before stay."""
         accounts: dict[str, Account] = {}
         digest = hashlib.sha256()
         for entry in read_entries(self.path):
@@ -144,6 +153,7 @@ class PasswordFile:
         return account.roles if account is not None else None
 
     def hashes(self) -> list[str]:
+        """Return all password hashes."""
         return [a.password_hash for a in self._accounts.values() if a.password_hash]
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
-"""Passwords: argon2id, and the same work for whoever tries.
+"""Hash and verify passwords with argon2id, at the same cost for known and unknown users.
 
 `Passwords.verify` hashes once, whether the user is known or not, so that neither the answer nor
-its time tells which. What was right is remembered for a while as a keyed digest, so that a fleet
-that comes back all at once is not hashed all over; what was wrong is hashed every time.
+its time tells which. A right password is remembered for a while as a keyed digest, so that a fleet
+that reconnects at once is not hashed again; a wrong one is hashed every time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEMBERED_MAX: Final = 100_000
 MEMORY_KIB: Final = 19_456
 PASSES: Final = 2
 LANES: Final = 1
-MEMORY_KIB_MAX: Final = 1 << 20  # of a hash in a file: more would be an attack on us
+MEMORY_KIB_MAX: Final = 1 << 20  # of a stored hash; a higher cost could exhaust memory
 
 
 def new_hasher() -> PasswordHasher:
@@ -37,7 +37,7 @@ def hash_password(password: bytes) -> str:
 
 
 def hash_problem(stored: str) -> str:
-    """What is wrong with a stored hash; empty: nothing."""
+    """Say what is wrong with a stored hash; empty: nothing."""
     try:
         found = extract_parameters(stored)
     except (InvalidHashError, ValueError):
@@ -59,10 +59,10 @@ class Passwords:
         self._lock = threading.Lock()
         self._hasher = new_hasher()
         self._dummy = self._hasher.hash(secrets.token_bytes(16))
-        self.hashes = 0  # made since the start: what it cost, and for whom it cost as much
+        self.hashes = 0  # computed since the start
 
     def learn_cost(self, hashes: Iterable[str]) -> None:
-        """Make the hash for unknown users as dear as most known ones are."""
+        """Make a hash for an unknown user cost as much as most stored ones."""
         costs = Counter("$".join(stored.split("$")[:4]) for stored in hashes)
         if not costs:
             return
@@ -71,7 +71,7 @@ class Passwords:
             self._dummy = PasswordHasher.from_parameters(found).hash(secrets.token_bytes(16))
 
     def verify(self, stored: str | None, username: str, password: bytes, now: float) -> bool:
-        """Whether the password fits; without a stored hash it does not, after the same work."""
+        """Tell whether the password is right; None as hash costs the same and is False."""
         mark = self._digest(stored or "", username, password)
         if stored is not None and self._remember_s:
             with self._lock:
@@ -93,7 +93,7 @@ class Passwords:
         return True
 
     def _digest(self, stored: str, username: str, password: bytes) -> bytes:
-        """Of all three, so that a changed password is forgotten by itself."""
+        """Digest all three, so that a changed hash invalidates what is remembered."""
         parts = (stored.encode(), username.encode("utf-8", "surrogatepass"), password)
         data = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
         return hmac.digest(self._key, data, hashlib.sha256)

@@ -1,8 +1,8 @@
 """SCRAM-SHA-256, the server's side (RFC 5802, RFC 7677): a proof without the password.
 
-What is stored cannot be used to log in: `StoredKey` checks a proof, `ServerKey` shows the client
-that we know it. An exchange for a user nobody knows goes on to its end with a salt that is made
-up, always the same for the same name, and fails there.
+The stored keys cannot be used to log in: `StoredKey` checks a client's proof, `ServerKey` makes
+the server's. The exchange of an unknown user goes on to its end with a dummy salt, the same each
+time for the same name, and fails there.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ _PREFIX: Final = METHOD + "$"
 
 
 class ScramError(ValueError):
-    """The exchange fails; the text is for our log and holds nothing of the client's proof."""
+    """The exchange fails. The text is for the audit log and holds nothing of the client's proof."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
+    """What the broker stores of a password."""
+
     iterations: int
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
 
     def encode(self) -> str:
-        """As PostgreSQL writes them."""
+        """Write the keys as PostgreSQL does."""
         salt, stored, server = map(_base64, (self.salt, self.stored_key, self.server_key))
         return f"{_PREFIX}{self.iterations}:{salt}${stored}:{server}"
 
@@ -46,7 +48,7 @@ def _base64(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Written in the one right way: bits that stand for nothing are 0, so no proof has a twin."""
+    """Decode base64 strictly: padding bits are 0, so that no proof has a second spelling."""
     try:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -82,8 +84,8 @@ def make_keys(password: bytes, salt: bytes, iterations: int = ITERATIONS) -> Sto
     return StoredKeys(iterations, salt, hashlib.sha256(client_key).digest(), server_key)
 
 
-def invented_keys(secret: bytes, username: str, iterations: int = ITERATIONS) -> StoredKeys:
-    """For a user nobody knows. No proof fits them."""
+def dummy_keys(secret: bytes, username: str, iterations: int = ITERATIONS) -> StoredKeys:
+    """Return the keys of an unknown user: always the same, and no proof fits them."""
     name = username.encode("utf-8", "surrogatepass")
     salt = hmac.digest(secret, b"salt" + name, "sha256")[:SALT_BYTES]
     stored = hmac.digest(secret, b"stored" + name, "sha256")
@@ -92,6 +94,8 @@ def invented_keys(secret: bytes, username: str, iterations: int = ITERATIONS) ->
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
+    """The client's first message, decoded."""
+
     username: str
     nonce: str
     binding: str  # the GS2 header as it came
@@ -110,10 +114,10 @@ def decode_client_first(data: bytes) -> ClientFirst:
         raise ScramError("a malformed first message")
     fields = bare.split(",")
     if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r="):
-        raise ScramError("a malformed first message")  # `m=`, an extension we must know, too
+        raise ScramError("a malformed first message")  # also `m=`, a mandatory extension
     username, nonce = _unescaped(fields[0][2:]), fields[1][2:]
     if authzid and (not authzid.startswith("a=") or _unescaped(authzid[2:]) != username):
-        raise ScramError("it asks to act as somebody else")
+        raise ScramError("authzid differs from the user name")
     if not username:
         raise ScramError("an empty user name")
     _check_nonce(nonce)
@@ -153,7 +157,7 @@ def _check_nonce(nonce: str) -> None:
 
 
 class Exchange:
-    """From the client's first message to our last; each step once."""
+    """One exchange, from the client's first message to the server's last."""
 
     __slots__ = ("_first", "_keys", "_nonce", "_server_first")
 
@@ -166,17 +170,18 @@ class Exchange:
 
     @property
     def server_first(self) -> bytes:
+        """The server's first message."""
         return self._server_first.encode("ascii")
 
     def finish(self, data: bytes) -> bytes:
-        """Our last message when the proof is right; ScramError when it is not."""
+        """Return the server's last message when the proof is right; ScramError when it is not."""
         without_proof, _, proof_text = _text(data).rpartition(",p=")
         fields = without_proof.split(",")
         if len(fields) < 2 or not fields[0].startswith("c=") or not fields[1].startswith("r="):
             raise ScramError("a malformed last message")
         proof = _bytes(proof_text)
         binding = self._first.binding.encode()
-        # All is compared before anything is said, and in constant time.
+        # Everything is compared before the answer, and in constant time.
         fits = hmac.compare_digest(_bytes(fields[0][2:]), binding)
         fits &= hmac.compare_digest(fields[1][2:].encode(), self._nonce.encode())
         message = f"{self._first.bare},{self._server_first},{without_proof}".encode()

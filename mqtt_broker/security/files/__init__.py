@@ -1,1 +1,1 @@
-"""Small files that are read and written whole. Imports nothing of ours."""
+"""Small files that are read and written whole. Imports no other package of FleetMQ."""

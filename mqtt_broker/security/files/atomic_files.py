@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def alone(path: str) -> Iterator[None]:
-    """Nobody else who asks changes a file of this directory meanwhile."""
+def locked(path: str) -> Iterator[None]:
+    """Hold the lock of the file's directory, against other writers that take it."""
     fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -21,14 +21,15 @@ def alone(path: str) -> Iterator[None]:
 
 
 def write_whole(path: str, text: str, mode: int) -> None:
-    """`mode`: of a file that is new. One that was there keeps its mode and, if it can, owner.
+    """Replace the file's content, or create it with `mode`. An existing file keeps its mode and,
+    if possible, its owner.
 
-    What root writes anew belongs to whom its directory does: the broker has to read it. A link
-    stays one; what it leads to is written.
+    A file that root creates belongs to the owner of its directory, so that the broker can read it.
+    A symbolic link stays; its target is written.
     """
     target = Path(os.path.realpath(path))
     part = target.with_name(target.name + ".part")
-    part.unlink(missing_ok=True)  # of one that was killed; or somebody's link to somewhere else
+    part.unlink(missing_ok=True)  # left by a killed writer, or a link that leads elsewhere
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -44,14 +45,14 @@ def write_whole(path: str, text: str, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-        _keep_name(target.parent)
+        _sync_directory(target.parent)
     except OSError:
         part.unlink(missing_ok=True)
         raise
 
 
-def _keep_name(directory: Path) -> None:
-    """The rename, too, outlives a power cut."""
+def _sync_directory(directory: Path) -> None:
+    """Make the rename survive a power cut."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,6 +1,6 @@
-"""What goes wrong with what we read.
+"""Errors of files and databases that hold users, rules, keys and bans.
 
-    FileError     a file of ours, or a row of a table, is not what it should be
+    FileError     a file, or a row of a table, is invalid
     Unavailable   a database does not answer
 
 Their text is one line for the operator and holds no secret.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 
 class FileError(ValueError):
-    """What is wrong with a file or a table."""
+    """A file or a table is invalid."""
 
 
 class Unavailable(Exception):
-    """Accounts or rules cannot be looked up now."""
+    """Accounts or rules cannot be looked up at the moment."""

@@ -1,10 +1,10 @@
-"""The audit log: what matters to who guards the broker, a line of JSON each.
+"""The audit log: security events, a line of JSON each.
 
     {"at": 1700000000.123, "event": "refused", "reason": "...", "client_id": "...", ...}
 
-It goes to the logger `fleetmq.audit` or to a file of its own. What strangers can bring about as
-often as they like (refusals, denials) is written so many times a second and counted beyond that:
-the next line says how many were left out. No password, token or key is ever part of an event.
+It goes to the logger `fleetmq.audit` or to a file. Events that any client can cause (refusals,
+denials) are written so many times a second and counted beyond that: the next line says how many
+were left out. No password, token or key is ever part of an event.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ Sink = Callable[[str], object]
 
 
 def to_logger(line: str) -> None:
+    """Write an event to the logger."""
     _log.info("%s", line)
 
 
 class AuditFile:
-    """Appends in a thread of its own: a slow disk costs nobody a message, a full one lines.
-
-    `reopen` opens it anew, after a tool moved the file away.
-    """
+    """Append to a file in a thread: a slow disk delays no client, a full one loses lines."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -74,10 +72,11 @@ class AuditFile:
         os.close(self._fd)
 
     def reopen(self) -> None:
+        """Open the file again before the next line, after a tool has moved it away."""
         self._is_stale = True
 
     def close(self) -> None:
-        """What waits is written, if that is possible in a moment."""
+        """Write the lines that wait, if that takes only a moment, and close the file."""
         try:
             self._lines.put(None, timeout=_CLOSE_S)
         except queue.Full:
@@ -86,7 +85,7 @@ class AuditFile:
 
 
 class Audit:
-    """Writes events, and counts every one; from any thread."""
+    """Count every event and write those that the configuration asks for; from any thread."""
 
     def __init__(
         self,
@@ -99,7 +98,7 @@ class Audit:
         self._sink = sink
         self._clock = clock
         self._lines_per_s = lines_per_s
-        self._connects = connects  # whether each client that comes in is a line
+        self._connects = connects  # write an event for each client that connects
         self._second = 0
         self._written = 0
         self._left_out = 0
@@ -107,6 +106,7 @@ class Audit:
         self.counts: dict[str, int] = {}  # `event` or `event/reason`
 
     def note(self, event: str, reason: str = "", **facts: object) -> None:
+        """Count an event, and write it with its facts."""
         assert event in EVENTS, event
         with self._lock:
             key = f"{event}/{reason}" if reason else event

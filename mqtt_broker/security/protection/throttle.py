@@ -1,8 +1,8 @@
-"""Before anything is read: how many connections, and how fast, from where. Pure.
+"""Limit how many connections an address may have, and how fast connections may come. Pure.
 
-A listener asks `open` for each connection it accepts, before TLS, and says `closed` when it is
-over. A refusal is a name that is counted; the connection is closed without a word, since nothing
-has been said on it.
+`admit` is called for each connection that is accepted, before TLS, and `release` when it is over.
+A refusal is the name of the limit, for the counters; the connection is closed without an answer,
+since nothing has been read from it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from mqtt_broker.security.rules.identity import Address, line_of
+from mqtt_broker.security.rules.identity import Address, network_of
 
-_ADDRESSES_MAX: Final = 50_000  # whose rate is remembered
+_ADDRESSES_MAX: Final = 50_000  # whose rates are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectLimits:
-    """0: no limit."""
+    """Limits of connections. 0: no limit."""
 
     connections_per_address: int = 0
     connects_per_s: float = 0.0  # of all together
@@ -42,52 +42,58 @@ class _Bucket:
 
 
 class Throttle:
-    def __init__(self, limits: ConnectLimits) -> None:
-        self.limits = limits
+    """Counts open connections and the rate of new ones, by address and in all."""
+
+    def __init__(self) -> None:
         self._open: dict[Address, int] = {}
         self._all: _Bucket | None = None
         self._buckets: dict[Address, _Bucket] = {}
 
-    def open(self, address: Address | None, now: float) -> str:
-        """Empty when it may come in, else the name of the limit. Unix sockets have no address."""
-        limits = self.limits
-        address = line_of(address)
+    def admit(self, limits: ConnectLimits, address: Address | None, now: float) -> str:
+        """Count a connection, or return the name of the limit that refuses it.
+
+        Unix sockets have no address.
+        """
+        address = network_of(address)
         count = 0 if address is None else self._open.get(address, 0)
         if address is not None:
             if limits.connections_per_address and count >= limits.connections_per_address:
                 return "connections_per_address"
             rate = limits.connects_per_s_per_address
-            if rate and not self._bucket(address, rate, now).take(rate, self._size(rate), now):
+            size = _bucket_size(limits, rate)
+            if rate and not self._bucket(address, rate, size, now).take(rate, size, now):
                 return "connects_per_s_per_address"
         rate = limits.connects_per_s
         if rate:
+            size = _bucket_size(limits, rate)
             if self._all is None:
-                self._all = _Bucket(self._size(rate), now)
-            if not self._all.take(rate, self._size(rate), now):
+                self._all = _Bucket(size, now)
+            if not self._all.take(rate, size, now):
                 return "connects_per_s"
         if address is not None:  # also without a limit: there may be one tomorrow
             self._open[address] = count + 1
         return ""
 
-    def closed(self, address: Address | None) -> None:
-        """One that was let in is over."""
-        address = line_of(address)
+    def release(self, address: Address | None) -> None:
+        """Stop counting a connection that was admitted."""
+        address = network_of(address)
         if address is None or address not in self._open:
             return
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]
 
-    def _size(self, rate: float) -> float:
-        return max(1.0, rate * self.limits.burst_s)
-
-    def _bucket(self, address: Address, rate: float, now: float) -> _Bucket:
+    def _bucket(self, address: Address, rate: float, size: float, now: float) -> _Bucket:
         bucket = self._buckets.get(address)
         if bucket is None:
             if len(self._buckets) >= _ADDRESSES_MAX:
-                full_after = self._size(rate) / rate
+                full_after = size / rate
                 self._buckets = {a: b for a, b in self._buckets.items() if now - b.at < full_after}
                 if len(self._buckets) >= _ADDRESSES_MAX:
                     self._buckets.clear()
-            bucket = self._buckets[address] = _Bucket(self._size(rate), now)
+            bucket = self._buckets[address] = _Bucket(size, now)
         return bucket
+
+
+def _bucket_size(limits: ConnectLimits, rate: float) -> float:
+    return max(1.0, rate * limits.burst_s)

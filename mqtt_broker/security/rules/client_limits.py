@@ -1,4 +1,4 @@
-"""How much one client may do, by who it is: its user, its role, or like everybody."""
+"""Limits of one client by its user name, its role, or the same for everybody."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqtt_broker.core.limits.client_limits import ClientLimits
 
 @dataclass(frozen=True, slots=True)
 class ClientLimitRule:
-    """Of one client, beside those of its listener and of the settings; the strictest holds."""
+    """Limits of a client, beside those of its listener and the settings; the strictest holds."""
 
     limits: ClientLimits | None = None
     connections_per_user: int = 0  # 0: any number
@@ -18,14 +18,14 @@ class ClientLimitRule:
 
 @dataclass(frozen=True, slots=True)
 class ClientLimitRules:
-    """Limits for everybody, and for those who have a role or a name."""
+    """Limits for everybody, by role and by user name."""
 
     everybody: ClientLimitRule = field(default_factory=ClientLimitRule)
     by_role: Mapping[str, ClientLimitRule] = field(default_factory=dict)
     by_user: Mapping[str, ClientLimitRule] = field(default_factory=dict)
 
     def of(self, username: str | None, roles: frozenset[str]) -> ClientLimitRule:
-        """The user's own, else those of the first of its roles by name, else everybody's."""
+        """Return the user's own limits, else those of its first role by name, else everybody's."""
         if username is not None and username in self.by_user:
             return self.by_user[username]
         for role in sorted(roles):

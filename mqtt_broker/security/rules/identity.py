@@ -1,4 +1,4 @@
-"""Who a client proved to be: all that rules may ask about it. No secret is part of it."""
+"""The identity of a client: all that rules may ask about it. No secret is part of it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Final
 
-_LINE_BITS: Final = 64  # of IPv6: what one subscriber has at least, and may come from any part of
+_NETWORK_BITS: Final = 64  # of IPv6: the least that a provider assigns to one subscriber
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """A client as it has authenticated."""
+
     client_id: str
-    username: str | None = None  # None: it proved nothing
+    username: str | None = None  # None: it has not proven one
     roles: frozenset[str] = frozenset()
     address: Address | None = None  # None: a unix socket, or a session from the store
     listener: str = ""
-    # What its own token says of topics; None: nothing, () for: no topic at all.
-    grants: tuple[TokenRule, ...] | None = field(default=None, repr=False)
+    # Of its token; None: the token has no rules; (): its rules allow nothing.
+    token_rules: tuple[TokenRule, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRule:
-    """A rule that a client brought along, in a token that somebody we trust signed."""
+    """A rule in the signed token of a client."""
 
     is_allowed: bool
     publishes: bool
@@ -32,20 +34,20 @@ class TokenRule:
 
 
 def address_of(peer: str) -> Address | None:
-    """The address of `host:port` or `[host]:port`; None for what is not on a network."""
+    """Return the address of `host:port` or `[host]:port`; None for a unix socket."""
     host = peer.rpartition(":")[0].removeprefix("[").removesuffix("]")
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
-    # One machine has one address, whichever kind of socket it came to.
+    # An IPv4 client has one address, also at a socket for IPv6.
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return mapped or found
 
 
-def line_of(address: Address | None) -> Address | None:
-    """What limits of an address count by: of IPv6 its /64, or one line had 2^64 of them."""
+def network_of(address: Address | None) -> Address | None:
+    """Return what limits by address count: of IPv6 the /64, which one subscriber may use freely."""
     if not isinstance(address, ipaddress.IPv6Address):
         return address
-    host_bits = address.max_prefixlen - _LINE_BITS
+    host_bits = address.max_prefixlen - _NETWORK_BITS
     return ipaddress.IPv6Address(int(address) >> host_bits << host_bits)

@@ -1,13 +1,13 @@
-"""One rule: whom it is about, what they do, where; and whether it lets them.
+"""One rule: which clients it is for, an action, a topic, and whether it allows or denies.
 
 A rule's topic is a Topic Filter in which `%c` stands for the client id and `%u` for the user
-name. What is put there comes from the client, so it is never more than part of one level:
+name. The client chooses these names, so they may never be more than part of one level:
 
-    an allowing rule does not count for a name with `+`, `#` or `/` in it, nor for one that
-    would make the topic begin with `$`
+    an allowing rule is ignored for a name with `+`, `#` or `/` in it, and for one that would make
+    the topic begin with `$`
     a denying rule then denies everything from that level on
 
-Without a user name (or with an empty one), a rule with `%u` is about nobody.
+A rule with `%u` is ignored for clients without a user name, or with an empty one.
 """
 
 from __future__ import annotations
@@ -26,28 +26,32 @@ _STREAM: Final = "$stream"
 
 
 class RuleError(ValueError):
-    """What is wrong with a rule, in one line."""
+    """A rule is invalid; the text says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    number: int  # its place: the lowest that fits decides
+    """One rule of the configuration, a table or a token."""
+
+    number: int  # its position: the lowest that applies decides
     is_allowed: bool
     publishes: bool
     subscribes: bool
     topic: str
-    users: frozenset[str] = frozenset()  # empty: whoever it is
+    users: frozenset[str] = frozenset()  # empty: any
     roles: frozenset[str] = frozenset()
     clients: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
-    is_anonymous: bool = False  # only those without a user name
-    where: str = ""  # for people: the file and line, or the table and row
+    is_anonymous: bool = False  # only clients without a user name
+    where: str = ""  # for the audit log: the file and line, or the table and row
 
     @property
     def is_template(self) -> bool:
+        """Whether the topic holds a client id or a user name."""
         return any(mark in self.topic for mark in _MARKS)
 
-    def is_about(self, identity: Identity) -> bool:
+    def applies_to(self, identity: Identity) -> bool:
+        """Tell whether the rule is for this client, whatever the topic."""
         if self.users and identity.username not in self.users:
             return False
         if self.is_anonymous and identity.username is not None:
@@ -62,7 +66,7 @@ class Rule:
         return True
 
     def levels_for(self, identity: Identity) -> Levels | None:
-        """Its filter for this client; None when it is about nothing of it."""
+        """Return the rule's filter for this client; None when the rule is ignored for it."""
         if not self.is_template:
             return levels_of(self.topic)
         found: list[str] = []
@@ -70,12 +74,13 @@ class Rule:
             filled = _filled(level, identity)
             if filled is None:
                 return None
-            if filled != level and not _is_tame(filled, is_first=not found):
+            if filled != level and not _is_plain_level(filled, is_first=not found):
                 return None if self.is_allowed else (*found, "#")
             found.append(filled)
         return tuple(found)
 
     def describe(self) -> str:
+        """Return the rule in words, for `fleetmq acl`."""
         who = [
             f"{name} {', '.join(sorted(map(str, some)))}"
             for name, some in (
@@ -96,7 +101,7 @@ class Rule:
 
 
 def _filled(level: str, identity: Identity) -> str | None:
-    """The level with names in place of marks, in one pass: a name may hold a mark, too."""
+    """Put names in place of marks, in one pass, since a name may hold a mark itself."""
     if "%" not in level:
         return level
     out: list[str] = []
@@ -115,32 +120,33 @@ def _filled(level: str, identity: Identity) -> str | None:
     return "".join(out)
 
 
-def _is_tame(level: str, *, is_first: bool) -> bool:
+def _is_plain_level(level: str, *, is_first: bool) -> bool:
     if any(character in level for character in "+#/\0"):
         return False
     return not (is_first and level.startswith("$"))
 
 
 def check_topic(text: str) -> None:
-    """Raise RuleError for a topic that no rule can have."""
+    """Raise RuleError for a topic that is invalid in a rule."""
     if split_share(text) is not None:
-        raise RuleError("a rule is about the filter inside $share/<group>/, without the group")
+        raise RuleError(f"invalid topic {text!r}: write the filter alone, without $share/<group>/")
     if problem := filter_problem(text):
         raise RuleError(f"{problem}: {text!r}")
     for level in levels_of(text):
         if any(mark in level for mark in _MARKS) and ("+" in level or "#" in level):
-            raise RuleError(f"a wildcard shares a level with a name: {text!r}")
+            raise RuleError(
+                f"invalid topic {text!r}: %c and %u cannot share a level with a wildcard"
+            )
 
 
-def judged(text: str) -> Levels:
-    """The filter that a subscription is judged by.
-
-    Of `$share/<group>/<filter>` the inner filter; of `$stream/<name>/@<from>` the stream.
+def authorized_filter(text: str) -> Levels:
+    """Return the filter that rules decide a subscription by: of `$share/<group>/<filter>` the inner
+    filter, of `$stream/<name>/@<from>` the stream.
     """
     shared = split_share(text)
     if shared is not None:
         text = shared[1]
     levels = levels_of(text)
     if levels[0] == _STREAM and len(levels) > 2 and levels[2].startswith("@"):
-        return levels[:2]  # where to begin may hold anything
+        return levels[:2]  # the start position is not part of it
     return levels

@@ -1,4 +1,4 @@
-"""Rules as people write them, in a file or a table, made into rules or refused with a reason."""
+"""Make rules of the words of a configuration file or a table; RuleError says what is wrong."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ def rule_of(
     is_anonymous: bool = False,
     where: str = "",
 ) -> Rule:
+    """Return the checked rule."""
     if permit not in PERMITS:
-        raise RuleError(f"permit is {' or '.join(PERMITS)}, not {permit!r}")
+        raise RuleError(f"invalid permit {permit!r}: expected {' or '.join(PERMITS)}")
     if action not in ACTIONS:
-        raise RuleError(f"action is {', '.join(ACTIONS)}, not {action!r}")
+        raise RuleError(f"invalid action {action!r}: expected one of {', '.join(ACTIONS)}")
     check_topic(topic)
     found = {"users": frozenset(users), "roles": frozenset(roles), "clients": frozenset(clients)}
     for name, values in found.items():
         if "" in values:
-            raise RuleError(f"an empty name in {name}")
+            raise RuleError(f"{name} holds an empty name")
     if is_anonymous and found["users"]:
-        raise RuleError("nobody has a user name and none")
+        raise RuleError("anonymous excludes users: no client has a user name and none")
     networks = []
     for text in addresses:
         try:

@@ -1,12 +1,11 @@
-"""All rules together: the first that fits decides, and what no rule is about is denied.
+"""All rules together: the first that applies decides, and a topic without a rule is denied.
 
-A PUBLISH is about one Topic Name. A SUBSCRIBE is about all names its filter matches: it is
-allowed when a rule that allows covers them all, and no rule before that denies one of them
-(but for names that a still earlier rule allows). So nothing has to be asked of a message on its
-way to a subscriber.
+A PUBLISH names one topic. A SUBSCRIBE names all topics that its filter matches: it is allowed when
+an allowing rule covers them all and no rule before that denies one of them (except topics that a
+still earlier rule allows). So a message on its way to a subscriber needs no decision.
 
-Rules are found by whom they are about and then by level, so that a decision costs what the
-rules cost that are near it, not what all of them cost.
+Rules are indexed by the clients they are for and then by topic level, so that a decision looks at
+few of them, however many there are.
 """
 
 from __future__ import annotations
@@ -16,20 +15,24 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqtt_broker.security.rules.identity import Identity
-from mqtt_broker.security.rules.rule import Rule, judged
+from mqtt_broker.security.rules.rule import Rule, authorized_filter
 from mqtt_broker.topics.filter_sets import Levels, common, covers, levels_of
 
-_FEW: Final = 16  # rules that are looked at one by one sooner than through an index
+_FEW: Final = 16  # rules that are faster to walk than to look up in an index
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """Whether something is allowed, and the rule that decided."""
+
     is_allowed: bool
-    rule: Rule | None  # None: no rule is about it
+    rule: Rule | None  # None: no rule applies
     why: str
 
 
 class _Node:
+    """A node of the index: one level of the rules' topics."""
+
     __slots__ = ("children", "here", "plus", "rest")
 
     def __init__(self) -> None:
@@ -52,7 +55,7 @@ class _Node:
         node.here.append(rule)
 
     def near(self, levels: Levels) -> Iterator[Rule]:
-        """Every rule that could match a name that the filter matches, and a few more."""
+        """Yield every rule that could match a topic that the filter matches, and a few more."""
         nodes = [self]
         for level in levels:
             following: list[_Node] = []
@@ -76,7 +79,7 @@ class _Node:
             yield from node.rest
 
     def _all_below(self) -> Iterator[Rule]:
-        """All under this node but its own `rest`, which the caller has."""
+        """Yield all rules below this node, except `rest`, which the caller has yielded."""
         yield from self.here
         stack = [*self.children.values()]
         if self.plus is not None:
@@ -90,8 +93,8 @@ class _Node:
                 stack.append(node.plus)
 
 
-class _Shelf:
-    """The rules about the same people."""
+class _RuleList:
+    """The rules for the same clients, with an index when there are many."""
 
     __slots__ = ("_index", "rules")
 
@@ -113,50 +116,52 @@ class _Shelf:
 
 
 class RuleSet:
-    """`is_on` without a rule: everything is denied. Not on: everything is allowed."""
+    """All rules of a policy. `is_on` without a rule denies everything; off allows everything."""
 
-    __slots__ = ("_by_client", "_by_role", "_by_user", "_others", "count", "is_on")
+    __slots__ = ("_by_client", "_by_role", "_by_user", "_general", "count", "is_on")
 
     def __init__(self, rules: Iterable[Rule] = (), *, is_on: bool | None = None) -> None:
-        self._by_user: dict[str, _Shelf] = {}
-        self._by_client: dict[str, _Shelf] = {}
-        self._by_role: dict[str, _Shelf] = {}
-        self._others = _Shelf()
+        self._by_user: dict[str, _RuleList] = {}
+        self._by_client: dict[str, _RuleList] = {}
+        self._by_role: dict[str, _RuleList] = {}
+        self._general = _RuleList()  # for all users, clients and roles
         self.count = 0
         for rule in rules:
             self.count += 1
             if rule.users:
-                self._shelve(self._by_user, rule.users, rule)
+                self._add(self._by_user, rule.users, rule)
             elif rule.clients:
-                self._shelve(self._by_client, rule.clients, rule)
+                self._add(self._by_client, rule.clients, rule)
             elif rule.roles:
-                self._shelve(self._by_role, rule.roles, rule)
+                self._add(self._by_role, rule.roles, rule)
             else:
-                self._others.put(rule)
+                self._general.put(rule)
         self.is_on = bool(self.count) if is_on is None else is_on
 
     @staticmethod
-    def _shelve(shelves: dict[str, _Shelf], names: Iterable[str], rule: Rule) -> None:
+    def _add(lists: dict[str, _RuleList], names: Iterable[str], rule: Rule) -> None:
         for name in names:
-            shelf = shelves.get(name)
-            if shelf is None:
-                shelf = shelves[name] = _Shelf()
-            shelf.put(rule)
+            found = lists.get(name)
+            if found is None:
+                found = lists[name] = _RuleList()
+            found.put(rule)
 
     def may_publish(self, identity: Identity, topic: str) -> Decision:
+        """Decide on a PUBLISH to this topic."""
         return self._decide(identity, levels_of(topic), is_publish=True)
 
     def may_subscribe(self, identity: Identity, text: str) -> Decision:
-        return self._decide(identity, judged(text), is_publish=False)
+        """Decide on a SUBSCRIBE to this filter."""
+        return self._decide(identity, authorized_filter(text), is_publish=False)
 
     def _decide(self, identity: Identity, wanted: Levels, *, is_publish: bool) -> Decision:
-        if not self.is_on and identity.grants is None:
+        if not self.is_on and identity.token_rules is None:
             return Decision(True, None, "there are no rules")
         allowed_parts: list[Levels] = []
         for rule in self._candidates(identity, wanted):
             if not (rule.publishes if is_publish else rule.subscribes):
                 continue
-            if not rule.is_about(identity):
+            if not rule.applies_to(identity):
                 continue
             levels = rule.levels_for(identity)
             if levels is None:
@@ -170,35 +175,30 @@ class RuleSet:
                 continue
             shared = common(levels, wanted)
             if shared is None and levels == ("#",) and rule.is_template:
-                shared = wanted  # it spread over everything, `$` topics too
+                shared = wanted  # it denies all topics, also those that begin with `$`
             if shared is not None and not any(covers(part, shared) for part in allowed_parts):
                 return Decision(False, rule, f"denied for {'/'.join(shared)}")
         if allowed_parts:
             parts = ", ".join("/".join(part) for part in allowed_parts[:5])
-            return Decision(False, None, f"only a part of it is allowed: {parts}")
-        return Decision(False, None, "no rule is about it")
+            return Decision(False, None, f"only allowed in part: {parts}")
+        return Decision(False, None, "no rule applies")
 
     def _candidates(self, identity: Identity, wanted: Levels) -> list[Rule]:
-        """Rules that may fit, in their order, each once; what a token brings comes first."""
-        found: dict[int, Rule] = {rule.number: rule for rule in self._others.near(wanted)}
-        shelves = [self._by_client.get(identity.client_id)]
+        """Return rules that may apply, in order and each once; those of a token come first."""
+        found: dict[int, Rule] = {rule.number: rule for rule in self._general.near(wanted)}
+        lists = [self._by_client.get(identity.client_id)]
         if identity.username is not None:
-            shelves.append(self._by_user.get(identity.username))
-        shelves += [self._by_role.get(role) for role in identity.roles]
-        for shelf in shelves:
-            if shelf is not None:
-                found.update((rule.number, rule) for rule in shelf.near(wanted))
+            lists.append(self._by_user.get(identity.username))
+        lists += [self._by_role.get(role) for role in identity.roles]
+        for one in lists:
+            if one is not None:
+                found.update((rule.number, rule) for rule in one.near(wanted))
         rules = [found[number] for number in sorted(found)]
-        if identity.grants:
+        if identity.token_rules:
             rules = [
                 Rule(
-                    -1,
-                    grant.is_allowed,
-                    grant.publishes,
-                    grant.subscribes,
-                    grant.topic,
-                    where="its token",
+                    -1, one.is_allowed, one.publishes, one.subscribes, one.topic, where="its token"
                 )
-                for grant in identity.grants
+                for one in identity.token_rules
             ] + rules
         return rules

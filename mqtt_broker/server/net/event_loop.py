@@ -1,7 +1,7 @@
-"""The wait of the event loop: for the MQTT sockets in turns, and for everything of asyncio's.
+"""Event loops that serve the MQTT sockets in turns, beside everything of asyncio's.
 
     TurnLoop   an asyncio loop that serves turns inside its own wait: the broker's own loop
-    attach     serves turns on that loop, or on any other through one readable descriptor
+    attach     serve turns on that loop, or on any other through one readable descriptor
 
 Measured on loopback, one message at a time: 2 us less a message than the same handlers as
 `add_reader` callbacks on uvloop, and no difference in what else runs on the loop.
@@ -24,25 +24,25 @@ class _TurnSelector(selectors.BaseSelector):
     """asyncio's sockets and ours in one poller: one system call waits for both."""
 
     def __init__(self) -> None:
-        self.turns = Poller(may_lag=True)
+        self.poller = Poller(may_lag=True)
         self._keys: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
         key = selectors.SelectorKey(fileobj, fd, events, data)
-        self.turns.poller.register(fd, to_mask(events))
+        self.poller.epoll.register(fd, to_mask(events))
         self._keys[fd] = key
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
         key = self._keys.pop(fd)
-        self.turns.poller.unregister(fd)
+        self.poller.epoll.unregister(fd)
         return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait, serving turns meanwhile, until there is something for asyncio itself."""
-        others = self.turns.wait(-1.0 if timeout is None else max(timeout, 0.0))
+        """Serve turns until there is something for asyncio itself."""
+        others = self.poller.wait(-1.0 if timeout is None else max(timeout, 0.0))
         keys = self._keys  # a socket may have been closed since it was reported
         return [(keys[fd], to_events(mask)) for fd, mask in others if fd in keys]
 
@@ -54,15 +54,15 @@ class _TurnSelector(selectors.BaseSelector):
 
     def close(self) -> None:
         self._keys.clear()
-        self.turns.close()
+        self.poller.close()
 
 
 class TurnLoop(asyncio.SelectorEventLoop):
-    """An ordinary asyncio loop whose wait serves the sockets of `turns`."""
+    """An ordinary asyncio loop whose wait serves the sockets of `poller`."""
 
     def __init__(self) -> None:
         self._turn_selector = _TurnSelector()
-        self.turns = self._turn_selector.turns
+        self.poller = self._turn_selector.poller
         super().__init__(self._turn_selector)
 
     # What is scheduled from inside a turn ends the wait.
@@ -70,7 +70,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        self.turns.is_wanted = True
+        self.poller.is_wanted = True
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
@@ -80,27 +80,27 @@ class TurnLoop(asyncio.SelectorEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        self.turns.is_wanted = True
+        self.poller.is_wanted = True
         return super().call_at(when, callback, *args, context=context)
 
 
 def attach(loop: asyncio.AbstractEventLoop, end_turn: Act) -> tuple[Poller, Act]:
-    """Turns that are served on `loop`, and what lets go of them again."""
+    """Serve turns on `loop`; return their poller, and a function that detaches it again."""
     if isinstance(loop, TurnLoop):
-        turns = loop.turns
-        turns.end_turn = end_turn
+        own = loop.poller
+        own.end_turn = end_turn
 
         def leave() -> None:
-            turns.end_turn = nothing
+            own.end_turn = nothing
 
-        return turns, leave
-    turns = Poller()
-    turns.end_turn = end_turn
-    fd = turns.poller.fileno()
-    loop.add_reader(fd, turns.serve_ready)
+        return own, leave
+    poller = Poller()
+    poller.end_turn = end_turn
+    fd = poller.epoll.fileno()
+    loop.add_reader(fd, poller.serve_ready)
 
     def detach() -> None:
         loop.remove_reader(fd)
-        turns.close()
+        poller.close()
 
-    return turns, detach
+    return poller, detach

@@ -1,60 +1,88 @@
-"""Connections that are not open yet: whose turn it is, and how many there may be.
+"""Connections that are not open yet: which goes on next, and how many there may be.
 
 A TLS handshake costs the broker a tenth of a millisecond to two, a CONNECT a twentieth, and
-thousands of clients may come at once. So they wait in line and get a small share of each turn:
-those who are connected already are served in between. Whoever is on the way in and says nothing
-is the first to go when too many are.
+thousands of clients may come at once. So they wait in a queue that gets a small share of each
+turn, and connected clients are served in between. When too many are opening, the one that has
+been silent for longest is closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from mqtt_broker.server.net.layered_link import LayeredLink
-    from mqtt_broker.server.net.link import SocketLink
-    from mqtt_broker.server.server import Server
+from mqtt_broker.server.net.poller import Poller
 
 SHARE_S: Final = 0.003  # of a turn; one handshake at least
-LINE_MAX: Final = 256  # that wait for us: then nobody else is accepted for the moment
-OPENINGS_MAX: Final = 2_048  # that are on the way in
+QUEUE_MAX: Final = 256  # links in the queue: beyond that nothing is accepted for the moment
+OPENING_MAX: Final = 2_048  # links whose layers are not open yet
+
+
+class QueuedLink(Protocol):
+    """A link with input that waits for its share of a turn."""
+
+    def proceed(self) -> None:
+        """Read the input and act on it. The link is no longer queued."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+class OpeningLink(QueuedLink, Protocol):
+    """A link whose layers (TLS, WebSocket, a balancer's header) are not open yet."""
+
+    @property
+    def is_queued(self) -> bool: ...
+
+    def give_up(self, reason: str, detail: str = "") -> None: ...
 
 
 class HandshakeQueue:
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._line: deque[SocketLink] = deque()
-        self._under_way: dict[LayeredLink, None] = {}  # who was quiet for longest, first
-        self._waiters: list[Callable[[], None]] = []
+    """Serve opening connections in the order of their input, a share of each turn."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, poller: Poller, end_turn: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._poller = poller
+        self._end_turn = end_turn
+        self._queue: deque[QueuedLink] = deque()
+        self._opening: dict[QueuedLink, OpeningLink] = {}  # silent for longest first
+        self._on_space: list[Callable[[], None]] = []
         self._is_scheduled = False
         self._until = 0.0  # when this turn's share is used up
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        """Return the number of links that are opening."""
+        return len(self._opening)
 
     @property
     def is_full(self) -> bool:
-        return len(self._line) >= LINE_MAX
+        """Tell whether listeners have to stop accepting."""
+        return len(self._queue) >= QUEUE_MAX
 
-    def when_room(self, act: Callable[[], None]) -> None:
-        self._waiters.append(act)
+    def call_on_space(self, act: Callable[[], None]) -> None:
+        """Call `act` once when half of the queue is free again."""
+        self._on_space.append(act)
 
-    def add(self, link: LayeredLink) -> None:
-        self._under_way[link] = None
-        if len(self._under_way) > OPENINGS_MAX:
-            quiet = next((one for one in self._under_way if not one.is_in_line), None)
-            if quiet is not None:
-                quiet.give_up("too many handshakes")
+    def add(self, link: OpeningLink) -> None:
+        """Count a link as opening; beyond the limit close the one that is silent for longest."""
+        self._opening[link] = link
+        if len(self._opening) > OPENING_MAX:
+            silent = next((one for one in self._opening.values() if not one.is_queued), None)
+            if silent is not None:
+                silent.give_up("too many handshakes")
 
-    def remove(self, link: LayeredLink) -> None:
-        self._under_way.pop(link, None)
+    def remove(self, link: OpeningLink) -> None:
+        """Stop counting a link that is open or closed."""
+        self._opening.pop(link, None)
 
     def has_time(self) -> bool:
-        """Whether what costs little may be done now, without the line."""
-        if self._line:
+        """Tell whether a CONNECT may be read now, without waiting in the queue."""
+        if self._queue:
             return False
         now = time.perf_counter()
         if not self._is_scheduled:
@@ -62,39 +90,37 @@ class HandshakeQueue:
             self._schedule()  # the share ends with the turn
         return now < self._until
 
-    def enqueue(self, link: SocketLink) -> None:
-        """It has something to say; it is called to `proceed` when it is its turn."""
-        link.is_in_line = True
-        if link in self._under_way:  # to the end: it is not quiet now
-            del self._under_way[link]
-            self._under_way[link] = None
-        self._line.append(link)
+    def enqueue(self, link: QueuedLink) -> None:
+        """Call the link's `proceed` when it is its turn: it has input."""
+        opening = self._opening.pop(link, None)
+        if opening is not None:  # to the end: it is not silent now
+            self._opening[link] = opening
+        self._queue.append(link)
         self._schedule()
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._server.loop.call_soon(self._serve)
+            self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        """Some of the line; the sockets have a turn before the next."""
+        """Serve some of the queue; the sockets have a turn before the next call."""
         self._is_scheduled = False
-        line = self._line
+        queue = self._queue
         until = time.perf_counter() + SHARE_S
-        while line:
-            link = line.popleft()
-            link.is_in_line = False
+        while queue:
+            link = queue.popleft()
             try:
                 link.proceed()
-            except Exception as error:  # ours; it may not cost the others their turn
+            except Exception as error:  # ours; the other links are served all the same
                 link.abort()
-                self._server.turns.on_error(error)
+                self._poller.on_error(error)
             if time.perf_counter() >= until:
                 break
-        if line:
+        if queue:
             self._schedule()
-        if self._waiters and len(line) < LINE_MAX // 2:
-            waiters, self._waiters = self._waiters, []
-            for act in waiters:
+        if self._on_space and len(queue) < QUEUE_MAX // 2:
+            waiting, self._on_space = self._on_space, []
+            for act in waiting:
                 act()
-        self._server.end_turn()
+        self._end_turn()

@@ -1,8 +1,8 @@
-"""A connection's socket: reads once a turn, writes at once, buffers what the peer is slow to take.
+"""A client's socket: read once a turn, write at once, buffer what the peer is slow to take.
 
-It works on the socket itself, and `turns` tells when it is ready: an isolated message costs
-10 us this way and 15 through a transport. What lies between the socket and MQTT on some
-listeners (TLS, WebSocket, a balancer's header) is in `server.layered`.
+A link works on the socket itself and the poller says when it is ready: an isolated message
+costs 10 us this way and 15 through a transport of asyncio. What lies between the socket and MQTT
+on some listeners (TLS, WebSocket, a balancer's header) is in `layered_link`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
     from mqtt_broker.core.interfaces.access import PeerCertificate
     from mqtt_broker.core.limits.token_bucket import ListenerLimits
     from mqtt_broker.server.config.endpoints import ListenerRules
-    from mqtt_broker.server.net.listener import Listener
-    from mqtt_broker.server.server import Server
+    from mqtt_broker.server.net.context import ListenerState, NetContext
 
-# All links read into one buffer of this size and keep a copy of what came. Asking `recv` for
-# as much makes the allocator map and unmap memory at each call: three system calls more.
-READ_BYTES: Final = 262_144
 _WRITE_BYTES: Final = 1_048_576  # handed to the kernel in one call when a backlog is sent
 _LINGER_S: Final = 2.0  # how long a closed connection's last bytes may take to be read
 
@@ -36,44 +32,76 @@ class SocketLink:
         "_address",
         "_backlog",
         "_backlog_bytes",
+        "_context",
+        "_is_admitted",
         "_is_closing",
-        "_is_lazy",
+        "_is_deferred",
         "_is_reading",
         "_linger",
         "_listener",
-        "_loop",
-        "_server",
+        "_poller",
         "_sock",
-        "_turns",
         "certificate",
         "connection",
-        "is_admitted",
-        "is_in_line",
+        "is_queued",
     )
 
     def __init__(
-        self, server: Server, sock: socket.socket, address: object, listener: Listener
+        self, context: NetContext, sock: socket.socket, address: object, listener: ListenerState
     ) -> None:
-        self._server = server
+        self._context = context
         self._listener = listener
-        self._loop = server.loop
-        self._turns = server.turns
+        self._poller = context.poller
         self._sock = sock
         self._address = address
         self._backlog: deque[memoryview] | None = None
         self._backlog_bytes = 0
         self._is_closing = False
         self._is_reading = True
-        self._is_lazy = False
+        self._is_deferred = False  # the poller reads it some milliseconds late
+        self._is_admitted = False  # counted by the connection filter
         self._linger: asyncio.TimerHandle | None = None
         self.connection: Connection | None = None
         self.certificate: PeerCertificate | None = None  # that the client proved to have
-        self.is_admitted = False  # the access door counts it
-        self.is_in_line = False  # of `server.openings`
+        self.is_queued = False  # in the handshake queue
+        listener.add()
 
-    def start(self, connection: Connection) -> None:
+    def open(self) -> None:
+        """Begin with MQTT, unless the connection filter refuses the peer."""
+        if self._admit():
+            self._begin_mqtt()
+        else:
+            self.abort()
+
+    def _admit(self) -> bool:
+        """Ask the connection filter, now that the peer's address is known. A refused peer is
+        told nothing.
+        """
+        context = self._context
+        connection_filter = context.connection_filter
+        if connection_filter is None:
+            return True
+        reason = connection_filter.admit(self.peer)
+        if reason:
+            context.refuse(self.listener, reason, self.peer, "")
+            return False
+        self._is_admitted = True
+        return True
+
+    def _begin_mqtt(self) -> None:
+        """Hand the connection over to the broker."""
+        context = self._context
+        context.track(self)
+        now = context.turn.now()
+        connection = context.broker.accept(self, now)
+        seconds = self.rules.connect_timeout_s
+        if seconds:
+            connection.expect_connect(seconds, now)
         self.connection = connection
-        self._turns.add(self._sock.fileno(), self._on_first_readable)
+        self._watch_for_connect()
+
+    def _watch_for_connect(self) -> None:
+        self._poller.add(self._sock.fileno(), self._on_first_readable)
 
     @property
     def peer(self) -> str:
@@ -84,8 +112,8 @@ class SocketLink:
 
     @property
     def listener(self) -> str:
-        """Its name, for rules."""
-        return self._listener.endpoint.name
+        """The name of its listener, for rules and logs."""
+        return self._listener.name
 
     @property
     def rules(self) -> ListenerRules:
@@ -93,55 +121,59 @@ class SocketLink:
 
     @property
     def allowance(self) -> ListenerLimits | None:
-        """What its listener lets it have."""
-        return self._listener.allowance
+        """The limits that its listener sets."""
+        return self._listener.limits
 
     # Reading.
 
     def _on_first_readable(self) -> None:
-        """It is a CONNECT, which costs as much as a hundred messages of those who are connected."""
-        openings = self._server.openings
-        if openings.has_time():
+        """Read the CONNECT, or queue it: it costs as much as a hundred messages."""
+        if self._context.handshakes.has_time():
             self.proceed()
         else:
-            openings.enqueue(self)
-            self._watch()
+            self._enqueue()
+
+    def _enqueue(self) -> None:
+        self.is_queued = True
+        self._context.handshakes.enqueue(self)
+        self._watch()
 
     def proceed(self) -> None:
-        """It is its turn."""
+        """Read and act on what has come: the link is no longer queued."""
+        self.is_queued = False
         if not self._is_closing:
             self._watch()
             self._on_readable()
 
     def _on_readable(self) -> None:
-        server = self._server
+        context = self._context
         try:
-            size = self._sock.recv_into(server.read_buffer)
+            size = self._sock.recv_into(context.read_buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             size = 0
         connection = self.connection
         assert connection is not None
-        now = server.turn_at = server.now()
+        now = context.turn.clock()
         if size:
             try:
-                connection.receive(server.read_view[:size].tobytes(), now)
-            except Exception:  # not even the goodbye came to an end: the socket goes, at least
+                connection.receive(context.read_view[:size].tobytes(), now)
+            except Exception:  # closing the connection failed, too: close the socket at least
                 self._release()
                 raise
-            if connection.only_acknowledges is not self._is_lazy and self._backlog is None:
-                self._set_lazy(connection.only_acknowledges)
+            if connection.only_acknowledges is not self._is_deferred and self._backlog is None:
+                self._defer_reads(connection.only_acknowledges)
         else:
             self._release()
             connection.lost(now)
-        if server.broker.turn_bytes > TURN_BYTES_MAX:
-            server.broker.flush(now)
+        if context.broker.turn_bytes > TURN_BYTES_MAX:
+            context.broker.flush(now)
 
-    def _set_lazy(self, is_lazy: bool) -> None:
+    def _defer_reads(self, is_deferred: bool) -> None:
         if self._is_reading and not self._is_closing:
-            self._is_lazy = is_lazy
-            self._turns.set_lazy(self._sock.fileno(), is_lazy)
+            self._is_deferred = is_deferred
+            self._poller.set_deferred(self._sock.fileno(), is_deferred)
 
     def pause_reading(self) -> None:
         if self._is_reading and not self._is_closing:
@@ -154,22 +186,22 @@ class SocketLink:
             self._watch()
 
     def _watch(self) -> None:
-        """Tell the turns what this socket waits for now."""
+        """Tell the poller what this socket waits for now."""
         on_readable = None
         if self._is_closing:
             on_readable = self._discard
-        elif self._is_reading and not self.is_in_line:
+        elif self._is_reading and not self.is_queued:
             on_readable = self._on_readable
         on_writable = None if self._backlog is None else self._on_writable
-        self._turns.watch(self._sock.fileno(), on_readable, on_writable)
+        self._poller.watch(self._sock.fileno(), on_readable, on_writable)
 
     # Writing.
 
     def write(self, data: bytes) -> int:
         if self._is_closing:
             return 0
-        if self._is_lazy and self.connection is not None:
-            self._turns.expect(self.connection.urgency)
+        if self._is_deferred and self.connection is not None:
+            self._poller.expect(self.connection.urgency)
         if self._backlog is not None:
             self._backlog.append(memoryview(data))
             self._backlog_bytes += len(data)
@@ -210,12 +242,12 @@ class SocketLink:
                 self._shut()
                 return
         if not self._is_closing and self.connection is not None:
-            self.connection.on_written(self._backlog_bytes, self._server.now())
+            self.connection.on_written(self._backlog_bytes, self._context.turn.now())
 
     # Closing.
 
     def close(self) -> None:
-        """Send what is written, say the end, and wait a moment for the peer to read it.
+        """Send what is written, then close, and give the peer a moment to read it.
 
         A socket that is closed with unread input resets the connection, and the peer then
         loses the reason we gave. So input is read and thrown away until the peer closes.
@@ -226,7 +258,7 @@ class SocketLink:
         if self._sock.fileno() < 0:
             return
         self._watch()
-        self._linger = self._loop.call_later(_LINGER_S, self._release)
+        self._linger = self._context.loop.call_later(_LINGER_S, self._release)
         if self._backlog is None:
             self._shut()
 
@@ -238,7 +270,7 @@ class SocketLink:
 
     def _discard(self) -> None:
         try:
-            size = self._sock.recv_into(self._server.read_buffer)
+            size = self._sock.recv_into(self._context.read_buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -247,11 +279,12 @@ class SocketLink:
             self._release()
 
     def abort(self) -> None:
+        """Close at once; what is not sent is lost."""
         self._is_closing = True
         self._release()
 
     def _release(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor and stop counting the link."""
         self._is_closing = True
         if self._linger is not None:
             self._linger.cancel()
@@ -259,8 +292,11 @@ class SocketLink:
         fd = self._sock.fileno()
         if fd < 0:
             return
-        self._turns.remove(fd)
+        context = self._context
+        self._poller.remove(fd)
         self._backlog = None
         self._sock.close()
-        self._listener.on_released()
-        self._server.on_released(self)
+        self._listener.remove()
+        context.untrack(self)
+        if self._is_admitted and context.connection_filter is not None:
+            context.connection_filter.release(self.peer)

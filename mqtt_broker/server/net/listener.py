@@ -1,4 +1,4 @@
-"""Where clients come in: TCP and unix sockets that listen."""
+"""Listening sockets, TCP and unix: accept connections and make links of them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.core.limits.client_limits import ClientLimits as ClientLimits
+from mqtt_broker.core.limits.client_limits import ClientLimits
 from mqtt_broker.core.limits.token_bucket import ListenerLimits, TokenBucket
 from mqtt_broker.server.config.endpoints import Endpoint, ListenerRules
+from mqtt_broker.server.net.context import ListenerState, NetContext
 from mqtt_broker.server.net.link import SocketLink
 
 if TYPE_CHECKING:
     from mqtt_broker.security.protection.throttle import Throttle
     from mqtt_broker.server.net.layered_link import LayerFactory
-    from mqtt_broker.server.server import Server
-
-__all__ = ["Endpoint", "Listener", "check_files"]
 
 BACKLOG: Final = 4096
 _ACCEPTS_A_TURN: Final = 64
@@ -34,15 +32,16 @@ _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 class Listener:
     """One listening socket. Accepts in small portions, so that a storm starves nobody."""
 
-    def __init__(self, server: Server, endpoint: Endpoint) -> None:
+    def __init__(self, context: NetContext, endpoint: Endpoint) -> None:
         rules = endpoint.rules
-        self._server = server
+        self._context = context
         # First: a certificate that cannot be read leaves no socket behind.
         self._layers: LayerFactory | None = None
         if not rules.is_plain:  # what only few listeners need is not imported for all
             from mqtt_broker.server.net.layered_link import LayerFactory
 
-            self._layers = LayerFactory(server, endpoint)
+            packet_bytes_max = context.broker.settings.packet_bytes_max
+            self._layers = LayerFactory(endpoint, packet_bytes_max, context.reload)
         self._sock = _listen(endpoint)
         self._is_prompt = rules.tcp_nodelay and not endpoint.path
         self._max = rules.max_connections
@@ -51,25 +50,25 @@ class Listener:
             # Not above: most listeners do without.
             from mqtt_broker.security.protection.throttle import ConnectLimits, Throttle
 
-            self._throttle = Throttle(ConnectLimits(connects_per_s=rules.connects_per_s))
-        self.allowance: ListenerLimits | None = _allowance(rules)
-        self.connections = 0  # that are open, or on the way to it
-        self.rules = rules
+            self._throttle = Throttle()
+            self._connect_limits = ConnectLimits(connects_per_s=rules.connects_per_s)
+        # With the port that the socket got.
         self.endpoint = endpoint if endpoint.path else self._bound(endpoint)
+        self.state = ListenerState(self.endpoint.name, rules, _limits_of(rules))
 
     def _bound(self, endpoint: Endpoint) -> Endpoint:
         return replace(endpoint, port=self._sock.getsockname()[1])
 
     def start(self) -> None:
-        self._server.turns.add(self._sock.fileno(), self._on_acceptable)
+        """Accept connections from now on."""
+        self._context.poller.add(self._sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
-        server = self._server
         layers = self._layers
         until = time.perf_counter() + _SHARE_S
         for _ in range(_ACCEPTS_A_TURN):
-            if layers is not None and server.openings.is_full:
-                self._wait_for_openings()
+            if layers is not None and self._context.handshakes.is_full:
+                self._wait_for_handshakes()
                 return
             try:
                 sock, address = self._sock.accept()
@@ -80,51 +79,54 @@ class Listener:
                     self._pause(error)
                     return
                 continue  # the peer gave up while it waited to be accepted
-            if self._max and self.connections >= self._max:
-                server.refuse(self.endpoint.name, "listener full", "", "")
-                sock.close()
-                continue
-            if self._throttle is not None and (why := self._throttle.open(None, server.now())):
-                server.refuse(self.endpoint.name, f"listener {why}", "", "")
+            reason = self._refusal()
+            if reason:
+                self._context.refuse(self.state.name, reason, "", "")
                 sock.close()
                 continue
             sock.setblocking(False)
             if self._is_prompt:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.connections += 1
-            if layers is None:
-                link = SocketLink(server, sock, address, self)
-                if server.admits(link):
-                    server.adopt(link)
-                else:
-                    link.abort()
-            else:
-                layers.link(sock, address, self).open()
+            self._make_link(sock, address).open()
             if time.perf_counter() >= until:
                 return
 
-    def on_released(self) -> None:
-        self.connections -= 1
+    def _refusal(self) -> str:
+        """Return the reason why this listener takes no connection now, or an empty text."""
+        if self._max and self.state.connections >= self._max:
+            return "listener full"
+        if self._throttle is not None:
+            now = self._context.turn.now()
+            reason = self._throttle.admit(self._connect_limits, None, now)
+            if reason:
+                return f"listener {reason}"
+        return ""
 
-    def _wait_for_openings(self) -> None:
-        """Accept nobody until those who are coming in are in; the kernel keeps the others."""
-        self._server.turns.remove(self._sock.fileno())
-        self._server.openings.when_room(self._resume)
+    def _make_link(self, sock: socket.socket, address: object) -> SocketLink:
+        if self._layers is None:
+            return SocketLink(self._context, sock, address, self.state)
+        return self._layers.link(self._context, sock, address, self.state)
+
+    def _wait_for_handshakes(self) -> None:
+        """Accept nothing until the handshake queue has space; the kernel keeps the others."""
+        self._context.poller.remove(self._sock.fileno())
+        self._context.handshakes.call_on_space(self._resume)
 
     def _pause(self, error: OSError) -> None:
-        """Try again in a moment: the kernel keeps those who wait in its own queue."""
-        self._server.log(f"{self.endpoint}: cannot accept, {error.strerror}; trying again")
-        self._server.turns.remove(self._sock.fileno())
-        self._server.loop.call_later(_PAUSE_S, self._resume)
+        """Try again in a moment: the kernel keeps waiting connections in its own queue."""
+        self._context.log(f"{self.endpoint}: cannot accept, {error.strerror}; trying again")
+        self._context.poller.remove(self._sock.fileno())
+        self._context.loop.call_later(_PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         if self._sock.fileno() >= 0:
             self.start()
 
     def close(self) -> None:
+        """Stop listening; links that are open stay."""
         if self._sock.fileno() < 0:
             return
-        self._server.turns.remove(self._sock.fileno())
+        self._context.poller.remove(self._sock.fileno())
         self._sock.close()
         if self._layers is not None:
             self._layers.close()
@@ -132,18 +134,18 @@ class Listener:
             pathlib.Path(self.endpoint.path).unlink(missing_ok=True)
 
 
-def _allowance(rules: ListenerRules) -> ListenerLimits | None:
-    """What each of its clients may have, and all of them send together; None: nothing is said."""
-    meter = None
+def _limits_of(rules: ListenerRules) -> ListenerLimits | None:
+    """Return the limits of each client and of all together; None when none is configured."""
+    bucket = None
     if rules.messages_per_s or rules.bytes_per_s:
-        meter = TokenBucket(rules.messages_per_s, rules.bytes_per_s)
-    if meter is None and rules.limits is None:
+        bucket = TokenBucket(rules.messages_per_s, rules.bytes_per_s)
+    if bucket is None and rules.limits is None:
         return None
-    return ListenerLimits(rules.limits or ClientLimits(), meter)
+    return ListenerLimits(rules.limits or ClientLimits(), bucket)
 
 
 def check_files(endpoints: Iterable[Endpoint]) -> None:
-    """Read the certificates once, for an operator who wants to know beforehand."""
+    """Read every certificate once, for `fleetmq broker --check`; ConfigError when one is bad."""
     for endpoint in endpoints:
         if endpoint.rules.tls is not None:
             from mqtt_broker.server.net.tls import TlsContext
@@ -173,7 +175,7 @@ def _listen(endpoint: Endpoint) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the socket a broker left behind that did not end in order, and nothing else."""
+    """Remove the socket of a broker that was killed; leave any other file, and one in use."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return

@@ -5,7 +5,7 @@ A turn is: ask the kernel once which sockets are ready, serve each of them, then
 a burst from many publishers become one write to their subscriber, without a callback object,
 a context and a queue for each socket.
 
-`server.loop` waits for them, inside an asyncio loop of our own or on any other.
+`event_loop` calls this inside an asyncio loop of our own, or attaches it to any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Act = Callable[[], None]
 
 
 def nothing() -> None:
-    """The end of a turn that nobody waits for."""
+    """End a turn that nobody waits for."""
 
 
 def _raise(error: Exception) -> None:
@@ -36,7 +36,7 @@ def _raise(error: Exception) -> None:
 
 
 class _Epoll:
-    """The few calls of `select.epoll` that we use, for systems that have another poller."""
+    """The few calls of `select.epoll` that we use, for systems without epoll."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -65,51 +65,56 @@ class _Epoll:
 
 
 def to_events(mask: int) -> int:
+    """Convert a mask of epoll to one of `selectors`."""
     read = selectors.EVENT_READ if mask & _READ else 0
     return read | (selectors.EVENT_WRITE if mask & _WRITE else 0)
 
 
 def to_mask(events: int) -> int:
+    """Convert a mask of `selectors` to one of epoll."""
     read = _READ if events & selectors.EVENT_READ else 0
     return read | (_WRITE if events & selectors.EVENT_WRITE else 0)
 
 
 class Poller:
-    """The sockets that are served in turns, and who ends a turn.
+    """The sockets that are served in turns, and the callback that ends a turn.
 
-    A *lazy* socket is one whose peer only ever acknowledges. Its acknowledgements are worth
-    reading, and not worth waking up for: while something was sent to lazy sockets they are
-    left alone for `LAG_S`, and then read many at a time. So a message costs one wake-up and
-    one read, not two (paced QoS 1: 19 us instead of 28). Whoever sends says when that will
-    not do. While nothing was sent to lazy sockets they are watched like any other.
+    Reads of a socket are *deferred* when its peer only ever acknowledges. Its acknowledgements
+    are worth reading, and not worth a wake-up: after something was sent to such sockets they
+    are left alone for `LAG_S`, and then read many at a time. So a message costs one wake-up and
+    one read, not two (paced QoS 1: 19 us instead of 28). The sender says when an
+    acknowledgement is wanted sooner. While nothing was sent to them, these sockets are watched
+    like any other.
     """
 
     def __init__(self, *, may_lag: bool = False) -> None:
-        self.poller: Any = _new_poller()
+        self.epoll: Any = _new_epoll()
         self.readers: dict[int, Act] = {}
         self.writers: dict[int, Act] = {}
         self.end_turn: Act = nothing
         self.is_wanted = False  # the event loop has something to do besides waiting
         self.on_error: Callable[[Exception], None] = _raise
-        self._expects = False  # something was sent to a lazy socket in this turn
-        self._urgency = LATER  # of what was sent to lazy sockets since they were read
+        self._may_lag = may_lag  # there is a wait of our own that can end after `LAG_S`
+        self._masks: dict[int, int] = {}  # what each socket waits for; 0: it is not watched
+        # Deferred reads.
+        self._deferred_epoll: Any = _new_epoll()
+        self._deferred_fd: int = self._deferred_epoll.fileno()
+        self._deferred: set[int] = set()
+        self._expects = False  # something was sent to one of them in this turn
+        self._urgency = LATER  # of what was sent to them since they were read
         self._lag_ends = 0.0  # when they are read at the latest, if there is a turn
         self._has_asked = False  # they were read in this turn
-        self._may_lag = may_lag  # there is a wait of our own that can end after `LAG_S`
-        self._lazy: Any = _new_poller()
-        self._lazy_fds: set[int] = set()
-        self._masks: dict[int, int] = {}  # what each socket waits for; 0: it is not watched
-        self._lazy_fd: int = self._lazy.fileno()
-        self._is_nested = True  # the lazy sockets wake us like the others: nothing lags
-        self.poller.register(self._lazy_fd, _READ)
+        self._is_nested = True  # they wake us like the others: nothing lags
+        self.epoll.register(self._deferred_fd, _READ)
 
     def add(self, fd: int, on_readable: Act) -> None:
+        """Call `on_readable` in every turn in which the socket has input."""
         self.readers[fd] = on_readable
         self._masks[fd] = _READ
-        self.poller.register(fd, _READ)
+        self.epoll.register(fd, _READ)
 
     def watch(self, fd: int, on_readable: Act | None, on_writable: Act | None) -> None:
-        """Change what is called for a socket that was added."""
+        """Change the callbacks of a socket that was added."""
         mask = 0
         self.readers.pop(fd, None)
         self.writers.pop(fd, None)
@@ -119,56 +124,58 @@ class Poller:
         if on_writable is not None:
             self.writers[fd] = on_writable
             mask |= _WRITE
-        poller = self._lazy if fd in self._lazy_fds else self.poller
+        epoll = self._deferred_epoll if fd in self._deferred else self.epoll
         before, self._masks[fd] = self._masks[fd], mask
-        # A socket that waits for nothing is taken out: the poller would go on to report, at
-        # every call, that its peer has hung up.
+        # A socket that waits for nothing is taken out: epoll would go on to report, at every
+        # call, that its peer has hung up.
         if not before:
             if mask:
-                poller.register(fd, mask)
+                epoll.register(fd, mask)
         elif mask:
-            poller.modify(fd, mask)
+            epoll.modify(fd, mask)
         else:
-            poller.unregister(fd)
+            epoll.unregister(fd)
 
-    def set_lazy(self, fd: int, is_lazy: bool) -> None:
-        """Move a socket that waits for input only among the lazy ones, or back."""
-        if is_lazy:
-            self.poller.unregister(fd)
-            self._lazy.register(fd, _READ)
-            self._lazy_fds.add(fd)
+    def set_deferred(self, fd: int, is_deferred: bool) -> None:
+        """Begin or end to defer the reads of a socket that waits for input only."""
+        if is_deferred:
+            self.epoll.unregister(fd)
+            self._deferred_epoll.register(fd, _READ)
+            self._deferred.add(fd)
         else:
-            self._lazy.unregister(fd)
-            self._lazy_fds.discard(fd)
-            self.poller.register(fd, _READ)
+            self._deferred_epoll.unregister(fd)
+            self._deferred.discard(fd)
+            self.epoll.register(fd, _READ)
 
     def expect(self, urgency: int) -> None:
-        """Something was sent to a lazy socket, and its acknowledgement is wanted that soon."""
+        """Note that something was sent to a deferred socket, and how soon its
+        acknowledgement is wanted.
+        """
         self._expects = True
         if urgency > self._urgency:
             self._urgency = urgency
 
     def remove(self, fd: int) -> None:
-        """Forget a socket; one that is not known is nobody's."""
+        """Forget a socket; one that was never added is ignored."""
         self.readers.pop(fd, None)
         self.writers.pop(fd, None)
         if self._masks.pop(fd, 0):
-            (self._lazy if fd in self._lazy_fds else self.poller).unregister(fd)
-        self._lazy_fds.discard(fd)
+            (self._deferred_epoll if fd in self._deferred else self.epoll).unregister(fd)
+        self._deferred.discard(fd)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
         """Serve turns for so long (below 0: for ever), or until something else has to be done.
 
-        Returns the events that are not ours. `is_wanted` ends the wait from inside a turn.
+        Returns the events of other sockets. `is_wanted` ends the wait from inside a turn.
         """
         clock = time.monotonic
         deadline = clock() + seconds if seconds > 0 else 0.0
-        poll = self.poller.poll
+        poll = self.epoll.poll
         self.is_wanted = False
         while True:
             if self._urgency == NOW:  # something was sent since the turn
                 self._settle()
-            lags = not self._is_nested  # acknowledgements may come that nobody tells us of
+            lags = not self._is_nested  # acknowledgements may come without a wake-up
             limit = LAG_S if lags and not 0 <= seconds < LAG_S else seconds
             events = poll(limit, EVENTS_MAX)
             others = self.serve(events) if events or lags else events
@@ -180,16 +187,16 @@ class Poller:
                     return []
 
     def serve(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Serve one turn; the events that are not ours."""
+        """Serve one turn; return the events of other sockets."""
         others: list[tuple[int, int]] = []
         readers = self.readers
         writers = self.writers
         if not self._is_nested and (
             not events or self._urgency or time.monotonic() >= self._lag_ends
         ):
-            events += self._ask_lazy()
+            events += self._poll_deferred()
         for fd, mask in events:
-            # Anything but "writable" (an error, a hang-up) shows itself to who reads.
+            # Anything but "writable" (an error, a hang-up) is found by reading.
             try:
                 on_readable = readers.get(fd)
                 if on_readable is not None:
@@ -199,8 +206,8 @@ class Poller:
                         writers[fd]()
                 elif fd in writers:
                     writers[fd]()
-                elif fd == self._lazy_fd:
-                    events += self._ask_lazy()  # this loop goes on with them
+                elif fd == self._deferred_fd:
+                    events += self._poll_deferred()  # this loop goes on with them
                 elif fd not in self._masks:
                     others.append((fd, mask))
             except Exception as error:  # ours; it may not end the turn of all the others
@@ -210,15 +217,15 @@ class Poller:
         self._settle()
         return others
 
-    def _ask_lazy(self) -> list[tuple[int, int]]:
-        """Which lazy sockets are ready: all that is wanted of them up to now is read."""
+    def _poll_deferred(self) -> list[tuple[int, int]]:
+        """Return the events of deferred sockets: all that is wanted of them so far is read."""
         self._has_asked = True
-        ready: list[tuple[int, int]] = self._lazy.poll(0, EVENTS_MAX)
+        ready: list[tuple[int, int]] = self._deferred_epoll.poll(0, EVENTS_MAX)
         self._urgency = LATER if len(ready) < EVENTS_MAX else SOON  # there may be more of them
         return ready
 
     def _settle(self) -> None:
-        """Let the lazy sockets lag behind the next wait, or not."""
+        """Decide whether deferred sockets may wake up the next wait."""
         if self._is_nested:
             lags = self._expects and self._may_lag and self._urgency < NOW
         else:
@@ -227,19 +234,20 @@ class Poller:
             self._lag_ends = time.monotonic() + LAG_S
         if lags is self._is_nested:
             self._is_nested = not lags
-            self.poller.modify(self._lazy_fd, 0 if lags else _READ)
+            self.epoll.modify(self._deferred_fd, 0 if lags else _READ)
         if self._is_nested:
             self._urgency = LATER
         self._expects = self._has_asked = False
 
     def serve_ready(self) -> None:
-        """One turn with what is ready now."""
-        self.serve(self.poller.poll(0, EVENTS_MAX))
+        """Serve one turn with what is ready now."""
+        self.serve(self.epoll.poll(0, EVENTS_MAX))
 
     def close(self) -> None:
-        self.poller.close()
-        self._lazy.close()
+        """Close both epoll descriptors."""
+        self.epoll.close()
+        self._deferred_epoll.close()
 
 
-def _new_poller() -> Any:
+def _new_epoll() -> Any:
     return select.epoll() if hasattr(select, "epoll") else _Epoll()

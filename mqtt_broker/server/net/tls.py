@@ -1,8 +1,8 @@
 """TLS without sockets: certificates and rules as a context, and one connection's records.
 
-`TlsContext` holds what the files said when they were last read; `TlsLayer` turns the bytes of
-a socket into the bytes that were meant and back. Reading files again is for `server.reload`,
-sockets and timing are for `server.layered`.
+`TlsContext` holds the certificate files as they were last read; `TlsLayer` decrypts the bytes of
+a socket and encrypts those for it. Reading files again is the business of `process.reload`,
+sockets and timing that of `layered_link`.
 
 Layers over memory instead of transports: a turn decrypts everything the kernel had in one
 go, encrypts everything for a peer in one go, and sends it with one call.
@@ -50,10 +50,11 @@ class TlsContext:
         self.context = self._read()
 
     def reload(self) -> None:
-        """Take the files up again. Whoever is connected stays; a bad file changes nothing."""
+        """Read the files again. Open connections stay; a bad file changes nothing."""
         self.context = self._read()
 
     def layer(self) -> TlsLayer:
+        """Return the layer of one new connection."""
         return TlsLayer(self.context)
 
     def _read(self) -> ssl.SSLContext:
@@ -78,8 +79,8 @@ class TlsContext:
             if not context.cert_store_stats()["crl"]:
                 raise self._wrong("crl", rules.crl, "there is no CRL in it")
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-        # One ticket to come back with. None where certificates are asked for: they are looked
-        # at each time, and what was revoked in the meantime does not come in with a ticket.
+        # One ticket to resume with. None where clients have certificates: these are checked each
+        # time, so that a ticket does not outlive a certificate that is revoked.
         context.num_tickets = 1 if rules.verify == "none" else 0
         return context
 
@@ -93,7 +94,7 @@ class TlsContext:
                 raise self._wrong(name, path, error.strerror or str(error)) from None
         asked: list[bool] = []
 
-        def password() -> str:  # else OpenSSL asks whoever sits at the terminal
+        def password() -> str:  # else OpenSSL asks at the terminal
             asked.append(True)
             return ""
 
@@ -101,11 +102,11 @@ class TlsContext:
             context.load_cert_chain(cert, key, password)
         except (ssl.SSLError, ValueError) as error:
             if asked:
-                raise self._wrong("key", key, "it is encrypted; write it without") from None
+                raise self._wrong("key", key, "the key is encrypted; remove its password") from None
             if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
                 raise self._wrong("key", key, f"it is not the key of {cert}") from None
             raise self._wrong(
-                "cert", cert, f"it or {key} is no certificate and key in PEM"
+                "cert", cert, f"it or {key} is not a certificate or key in PEM"
             ) from None
 
     def _load_authority(self, context: ssl.SSLContext, name: str, path: str) -> None:
@@ -121,7 +122,7 @@ class TlsContext:
 
 
 class TlsLayer:
-    """One connection's TLS: bytes from the socket in, what was meant out, and back."""
+    """One connection's TLS: records in, plain data out, and the other way round."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "ended", "is_open")
 
@@ -133,7 +134,7 @@ class TlsLayer:
         self.ended = ""  # why no more comes in
 
     def receive(self, data: bytes) -> bytes:
-        """What the records up to here held. Nothing is lost before a bad one."""
+        """Return the plain data of all records so far, also of those before a bad one."""
         if self.ended:
             return b""
         incoming = self._incoming
@@ -163,7 +164,7 @@ class TlsLayer:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def send(self, data: bytes) -> bytes:
-        """The records for it, and for whatever TLS itself had to say before."""
+        """Return the records of this data, after what TLS itself has to send."""
         if not data:
             return b""
         size = len(data)
@@ -186,12 +187,12 @@ class TlsLayer:
         found.append(self._outgoing.read())
         return b"".join(found)
 
-    def say(self, *, may_wait: bool) -> bytes:
-        """What TLS itself has to say: its part of a handshake, a new key, an alert."""
+    def pending_output(self, *, may_wait: bool) -> bytes:
+        """Return what TLS itself sends: its part of a handshake, a new key, an alert."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
-    def farewell(self) -> bytes:
-        """close_notify; nobody waits for the peer's."""
+    def close(self) -> bytes:
+        """Return close_notify; the peer's is not waited for."""
         if self.is_open:
             # It waits for the peer's answer, or is broken already.
             with contextlib.suppress(ssl.SSLError, ValueError):
@@ -208,12 +209,12 @@ class TlsLayer:
 
 
 def read_certificate(found: Any) -> PeerCertificate:
-    """Python's form of a certificate that OpenSSL has checked, as the access door wants it."""
+    """Convert Python's form of a certificate that OpenSSL has verified."""
     subject = [pair for pairs in found.get("subject", ()) for pair in pairs]
     issuer = [pair for pairs in found.get("issuer", ()) for pair in pairs]
     common_names = [value for key, value in subject if key == "commonName"]
     return PeerCertificate(
-        common_name=common_names[0] if len(common_names) == 1 else "",  # else whose is it?
+        common_name=common_names[0] if len(common_names) == 1 else "",
         names=tuple(
             f"{_KINDS.get(kind, kind)}:{value}" for kind, value in found.get("subjectAltName", ())
         ),
@@ -223,7 +224,7 @@ def read_certificate(found: Any) -> PeerCertificate:
 
 
 def _reason(error: Exception) -> str:
-    """For people: OpenSSL's own words without its file and line."""
+    """Return OpenSSL's own words without its file and line."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate: {error.verify_message}"
     reason = getattr(error, "reason", None)

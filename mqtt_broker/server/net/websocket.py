@@ -1,10 +1,10 @@
-"""WebSocket without sockets: the opening handshake, and frames in and out.
+"""WebSocket without sockets: the opening handshake, and frames in both directions.
 
 `websockets` reads and answers the HTTP request; aiohttp's compiled reader parses all frames
 that come in. Measured for frames of 70 bytes, 100 in a chunk: 0.08 us a frame, where
 `websockets` takes 1.7 and `wsproto` 5.4, and a PUBLISH costs the broker 0.1 to 0.4. Frames
-that go out are ours: two to four bytes before what a turn has for the peer. Sockets and
-timing are for `server.layered`.
+that go out are made here: two to four bytes before what a turn has for the peer. Sockets and
+timing are the business of `layered_link`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mqtt_broker.server.config.endpoints import WebSocketRules
 from mqtt_broker.server.net.websocket_library import OpeningHandshake, Queue, Reader
 
 REQUEST_BYTES_MAX: Final = 16_384
-# Larger ones are cut: clients limit what a message may have, and MQTT does not ask that
-# frames and packets begin together. Up to here a frame's head has four bytes.
+# Larger ones are cut: clients limit the size of a message, and MQTT does not demand that
+# frames and packets begin together. Up to this size a frame's head has four bytes.
 FRAME_BYTES_MAX: Final = 65_535
 _BINARY: Final = 0x82
 _PING_ANSWER: Final = 0x8A
@@ -32,7 +32,7 @@ _RSV1: Final = 0x40
 _SYNC_END: Final = b"\x00\x00\xff\xff"  # the sender leaves it out. [RFC 7692, 7.2.1]
 _NORMAL: Final = 1000
 _PROTOCOL_ERROR: Final = 1002
-_ABNORMAL: Final = 1006  # for who finds no close frame; nobody sends it. [RFC 6455, 7.4.1]
+_ABNORMAL: Final = 1006  # reported where no close frame came, never sent. [RFC 6455, 7.4.1]
 _CLOSE_CODE_MAX: Final = 4999  # [RFC 6455, 7.4.2]
 # Opcodes of frames that come in. [RFC 6455, 5.2]
 _OP_TEXT: Final = 1
@@ -42,10 +42,10 @@ _OP_CONTROL_MIN: Final = 8
 
 @final
 class Frames:
-    """What the parser found since the last time; it calls `take` for each frame.
+    """Collects what the parser found since the last read; it calls `take` for each frame.
 
-    Whole binary frames, the usual thing, stop here. What is fragmented, compressed or control goes
-    on to the parser's own rules and comes back through `Queue`.
+    Whole binary frames, the usual case, stay here. Fragments, compressed and control frames go on
+    to the parser's own rules and come back through `Queue`.
     """
 
     __slots__ = ("_is_whole", "_parse_on", "close_code", "data", "ended", "is_broken", "pings")
@@ -59,12 +59,14 @@ class Frames:
         self.ended = ""
         self.is_broken = False  # the queue has the exception
 
-    def settle_with(self, parse_on: Callable[[bool, int, bytes | bytearray, int], None]) -> None:
+    def pass_on_to(self, parse_on: Callable[[bool, int, bytes | bytearray, int], None]) -> None:
+        """Give every frame that is not whole binary data to `parse_on`."""
         self._parse_on = parse_on
 
     def take(self, fin: bool, opcode: int, payload: bytes | bytearray, compressed: int) -> None:
-        # aiohttp unmasks in place: what had a mask is a bytearray. Only of a frame that came in
-        # more than a thousand reads this cannot be told.
+        """Keep a whole binary frame; give any other to the parser."""
+        # aiohttp unmasks in place: a masked payload is a bytearray. Only for a frame that came in
+        # more than a thousand reads this does not hold.
         if (
             opcode == _OP_BINARY
             and fin
@@ -92,26 +94,26 @@ class Frames:
         self._parse_on(fin, opcode, payload, compressed)
 
     def end(self, code: int) -> None:
-        """The peer closes."""
+        """Note the peer's close frame."""
         if code == _ABNORMAL or code > _CLOSE_CODE_MAX:
             raise WebSocketError(WSCloseCode.PROTOCOL_ERROR, f"a close code of {code}")
         self.close_code = code or _NORMAL
         self.ended = "closed"
-        self._is_whole = False  # what follows the end does not count
+        self._is_whole = False  # what follows the end is ignored
 
 
 class WebSocketLayer:
-    """One client's WebSocket: the bytes of a stream in, what its frames held out, and back."""
+    """One client's WebSocket: frames in, the data they hold out, and the other way round."""
 
     __slots__ = (
         "_deflate",
         "_flush",
         "_frames",
         "_head",
+        "_output",
         "_queue",
         "_reader",
         "_rules",
-        "_said",
         "_size_max",
         "ended",
         "is_open",
@@ -121,7 +123,7 @@ class WebSocketLayer:
         self._rules = rules
         self._size_max = rules.message_bytes_max or packet_bytes_max + FRAME_BYTES_MAX
         self._head = bytearray()  # of the request, until it is whole
-        self._said: list[bytes] = []
+        self._output: list[bytes] = []
         self._frames = Frames()
         self._queue = Queue(self._frames)
         self._reader: Any = None
@@ -154,7 +156,7 @@ class WebSocketLayer:
         if frames.pings:  # only the last needs an answer. [RFC 6455, 5.5.3]
             ping = frames.pings[-1]
             frames.pings.clear()
-            self._said.append(bytes((_PING_ANSWER, len(ping))) + ping)
+            self._output.append(bytes((_PING_ANSWER, len(ping))) + ping)
         error = self._queue.exception()
         if frames.ended:
             self._end(frames.close_code, frames.ended)
@@ -164,12 +166,12 @@ class WebSocketLayer:
 
     def _end(self, code: int, why: str) -> None:
         self.ended = why
-        self._said.append(bytes((_CLOSE, 2)) + code.to_bytes(2, "big"))
+        self._output.append(bytes((_CLOSE, 2)) + code.to_bytes(2, "big"))
 
     # Out.
 
     def send(self, data: bytes) -> bytes:
-        """Binary frames. [MQTT-6.0.0-1]"""
+        """Make binary frames of MQTT data. [MQTT-6.0.0-1]"""
         if not self.is_open or self.ended:
             return b""
         size = len(data)
@@ -191,25 +193,26 @@ class WebSocketLayer:
             return bytes((first, 126, size >> 8, size & 0xFF)) + data
         return bytes((first, 127)) + size.to_bytes(8, "big") + data  # compressed it may grow
 
-    def say(self, *, may_wait: bool) -> bytes:
-        """Answers to pings and closes. While much waits to be sent, pings go unanswered."""
-        said = self._said
-        if not said:
+    def pending_output(self, *, may_wait: bool) -> bytes:
+        """Return answers to pings and closes. While output waits, pings go unanswered."""
+        output = self._output
+        if not output:
             return b""
-        joined = b"" if may_wait and not self.ended else b"".join(said)
-        said.clear()
+        joined = b"" if may_wait and not self.ended else b"".join(output)
+        output.clear()
         return joined
 
-    def farewell(self) -> bytes:
+    def close(self) -> bytes:
+        """Return the close frame, unless the WebSocket has ended."""
         if not self.is_open or self.ended:
             return b""
         self._end(_NORMAL, "closed")
-        return self.say(may_wait=False)
+        return self.pending_output(may_wait=False)
 
     # The opening handshake.
 
     def _open(self, data: bytes) -> bytes:
-        """Collect the request and answer it; what follows it."""
+        """Collect the request and answer it; return what follows it."""
         head = self._head
         searched = max(0, len(head) - 3)
         head += data
@@ -225,7 +228,7 @@ class WebSocketLayer:
 
     def _settle(self, head: bytes) -> None:
         """Answer a whole request."""
-        if not head.isascii():  # nothing that is asked for here is written so
+        if not head.isascii():
             self._refuse(http.HTTPStatus.BAD_REQUEST, "no HTTP request")
             return
         handshake = OpeningHandshake(self._rules.origins)
@@ -242,7 +245,7 @@ class WebSocketLayer:
             self._refuse(http.HTTPStatus.BAD_REQUEST, "no HTTP request")
         else:
             self._refuse(http.HTTPStatus.METHOD_NOT_ALLOWED, "only GET")
-        handshake.let_go()
+        handshake.release()
 
     def _accept(self, handshake: OpeningHandshake, request: Request) -> None:
         response = handshake.accept(request)
@@ -259,10 +262,10 @@ class WebSocketLayer:
                 )
                 self._deflate = zlib.compressobj(wbits=-window)
                 self._flush = zlib.Z_FULL_FLUSH if starts_anew else zlib.Z_SYNC_FLUSH
-            # What is as large as its limit aiohttp refuses.
+            # aiohttp refuses a message that is as large as its limit.
             self._reader = Reader(self._frames, self._queue, self._size_max + 1, bool(window))
             self.is_open = True
-        self._said.append(response.serialize())
+        self._output.append(response.serialize())
 
     def _refuse(self, status: http.HTTPStatus, why: str) -> None:
         self.ended = f"WebSocket refused: {status.value} {why}"
@@ -270,5 +273,5 @@ class WebSocketLayer:
         response = handshake.reject(status, f"{why}\n")
         if status == http.HTTPStatus.METHOD_NOT_ALLOWED:
             response.headers["Allow"] = "GET"
-        self._said.append(response.serialize())
-        handshake.let_go()
+        self._output.append(response.serialize())
+        handshake.release()

@@ -1,16 +1,16 @@
-"""What inherits from the classes of the WebSocket libraries: it is not compiled.
+"""Subclasses of the WebSocket libraries' classes, which are not compiled.
 
-Which subprotocols `websockets` grants, and how aiohttp's parser is tied to `websocket.Frames`. Two
-names of aiohttp are used that it keeps for itself, `WebSocketDataQueue` and
-`WebSocketReader._handle_frame`; tests/server/test_websocket_library.py holds what is relied on.
+They choose the subprotocol for `websockets` and make aiohttp's parser hand its frames to a
+`FrameSink`. Two private names of aiohttp are used, `WebSocketDataQueue` and
+`WebSocketReader._handle_frame`; tests/server/test_websocket_library.py checks what is relied on.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from aiohttp._websocket.reader import WebSocketDataQueue
 from aiohttp.http import WebSocketReader
@@ -19,10 +19,27 @@ from websockets.exceptions import NegotiationError
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
-if TYPE_CHECKING:
-    from mqtt_broker.server.net.websocket import Frames
-
 SUBPROTOCOLS: Final = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
+
+
+class FrameSink(Protocol):
+    """Takes what the parser finds in the frames of one client."""
+
+    data: list[bytes | bytearray]
+    pings: list[bytes]
+    is_broken: bool
+
+    def pass_on_to(self, parse_on: Callable[[bool, int, bytes | bytearray, int], None]) -> None:
+        """Give every frame that is not whole binary data to `parse_on`."""
+        ...
+
+    def take(self, fin: bool, opcode: int, payload: bytes | bytearray, compressed: int) -> None:
+        """Take one frame."""
+        ...
+
+    def end(self, code: int) -> None:
+        """Take the peer's close frame."""
+        ...
 
 
 class OpeningHandshake(ServerProtocol):
@@ -33,14 +50,14 @@ class OpeningHandshake(ServerProtocol):
             origins=[Origin(text) for text in origins] or None, subprotocols=SUBPROTOCOLS
         )
 
-    def let_go(self) -> None:
-        """Its parser is a generator of its own method: a cycle that the collector would have to
-        find, one for each client.
+    def release(self) -> None:
+        """Close the parser, a generator of its own method: else each client leaves a reference
+        cycle to the garbage collector.
         """
         self.parser.close()
 
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
-        """The client's first choice that is ours. [MQTT-6.0.0-3], [MQTT-6.0.0-4]"""
+        """Choose the first of the client's that we speak. [MQTT-6.0.0-3], [MQTT-6.0.0-4]"""
         for name in subprotocols:
             if name in SUBPROTOCOLS:
                 return name
@@ -48,29 +65,29 @@ class OpeningHandshake(ServerProtocol):
 
 
 class Reader(WebSocketReader):
-    """aiohttp's parser, with what it does with a frame put in place of its own.
+    """aiohttp's parser with its frame handler replaced by `FrameSink.take`.
 
-    A compiled method in the place of its own costs 20 ns a frame, a method of this class 90, and a
-    message in a queue 250.
+    A compiled method as the handler costs 20 ns a frame, a method of this class 90, and a message
+    in a queue 250.
     """
 
     __slots__ = ("_handle_frame",)
 
-    def __init__(self, frames: Frames, queue: Queue, size_max: int, compress: bool) -> None:
+    def __init__(self, frames: FrameSink, queue: Queue, size_max: int, compress: bool) -> None:
         super().__init__(queue, size_max, compress, False)
-        frames.settle_with(functools.partial(_parse_on, weakref.ref(self)))
+        frames.pass_on_to(functools.partial(_parse_on, weakref.ref(self)))
         self._handle_frame = frames.take  # type: ignore[method-assign]
 
 
 def _parse_on(reader: weakref.ref[Reader], *frame: Any) -> None:
-    """What aiohttp itself would have done. Not a bound method: that would be a cycle."""
+    """Do what aiohttp itself does with a frame. Not a bound method: that would be a cycle."""
     found = reader()
     assert found is not None
     WebSocketReader._handle_frame(found, *frame)
 
 
 class _NoPressure:
-    """The queue would stop a transport; ours keeps nothing and never fills."""
+    """Stands for the transport that aiohttp's queue pauses; ours never fills."""
 
     _reading_paused = False
 
@@ -80,13 +97,13 @@ class _NoPressure:
 
 
 _NO_PRESSURE: Final[Any] = _NoPressure()
-_NO_LOOP: Final[Any] = None  # nobody waits for it
+_NO_LOOP: Final[Any] = None  # nothing waits for the queue
 
 
 class Queue(WebSocketDataQueue):
-    """Where the parser puts what is more than one whole frame of data."""
+    """Receives from the parser what is not one whole frame of data."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: FrameSink) -> None:
         super().__init__(_NO_PRESSURE, 0xFFFF, loop=_NO_LOOP)
         self._frames = frames
 

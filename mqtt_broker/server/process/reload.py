@@ -1,8 +1,9 @@
-"""Files that are taken up again: on SIGHUP, and when they have changed.
+"""Reload files on SIGHUP, and when they have changed.
 
-Whoever reads files says which, and what is to be done when they are new. A change counts when
-it is over: two looks in a row have to find the same, since a certificate and its key are
-written one after the other. What fails is logged, and what was in force stays.
+A part of the broker that reads files registers their paths and a function that reads them again.
+A change counts when it is complete: two looks in a row have to find the same, since a certificate
+and its key are written one after the other. A failure is logged, and the old content stays in
+force.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LOOK_S: Final = 2.0
-LATER: Final = object()  # what `act` returns when `on_taken_up` or `on_failed` will say how it went
+LATER: Final = object()  # returned by a function that calls `on_reloaded` or `on_failed` later
 _log = logging.getLogger("fleetmq")
 _Seen = tuple[tuple[int, int, int] | None, ...]  # of each file, if it is there
 
@@ -29,17 +30,19 @@ class _Watched:
 
 
 class Reload:
-    """What is read again; one timer looks at all the files."""
+    """The files that are reloaded; one timer looks at all of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._watched: dict[str, _Watched] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.count = 0  # times that something was taken up
+        self.count = 0  # of reloads
         self.failures = 0
 
     def add(self, name: str, paths: Iterable[str], act: Callable[[], object]) -> None:
-        """`act` raises what `describe` can say in a line: then nothing has changed."""
+        """Call `act` when one of the files has changed, and on SIGHUP. It raises an error of one
+        line when it changes nothing.
+        """
         paths = tuple(paths)
         seen = _look(paths)
         self._watched[name] = _Watched(paths, act, seen, seen)
@@ -47,46 +50,48 @@ class Reload:
             self._timer = self._loop.call_later(LOOK_S, self._on_timer)
 
     def remove(self, name: str) -> None:
+        """Stop watching the files that were added under this name."""
         self._watched.pop(name, None)
         if not self._watched:
             self.close()
 
     def close(self) -> None:
+        """Stop watching all files."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def all(self) -> None:
-        """Take everything up again, changed or not: SIGHUP."""
+        """Reload everything, changed or not: SIGHUP."""
         for name, watched in list(self._watched.items()):
             watched.in_force = watched.last = _look(watched.paths)
-            self._take_up(name, watched)
+            self._reload(name, watched)
 
     def look(self) -> None:
-        """Take up what has changed, once it changes no more."""
+        """Reload files that have changed since they were loaded, but not since the last look."""
         for name, watched in list(self._watched.items()):
             seen = _look(watched.paths)
             is_settled, watched.last = seen == watched.last, seen
             if is_settled and seen != watched.in_force:
                 watched.in_force = seen
-                self._take_up(name, watched)
+                self._reload(name, watched)
 
-    def _take_up(self, name: str, watched: _Watched) -> None:
+    def _reload(self, name: str, watched: _Watched) -> None:
         try:
-            said = watched.act()
-        except Exception as error:  # whatever it is: the broker goes on with what it has
+            result = watched.act()
+        except Exception as error:  # of any kind: the old content stays in force
             self.on_failed(name, str(error))
         else:
-            if said is not LATER:
-                self.on_taken_up(name)
+            if result is not LATER:
+                self.on_reloaded(name)
 
-    def on_taken_up(self, name: str) -> None:
+    def on_reloaded(self, name: str) -> None:
         self.count += 1
-        _log.info("%s: taken up again", name)
+        _log.info("%s: reloaded", name)
 
     def on_failed(self, name: str, why: str) -> None:
         self.failures += 1
-        _log.error("%s: not taken up, the old one stays: %s", name, why)
+        _log.error("%s: not reloaded, the old content stays in force: %s", name, why)
 
     def _on_timer(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._on_timer)

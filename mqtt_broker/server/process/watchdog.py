@@ -1,19 +1,19 @@
-"""The watchdog: a thread that sees whether publishes are answered and whether the loop turns.
+"""The watchdog: a thread that checks that publishes are acknowledged and that the loop runs.
 
 Once a second it asks the loop for an answer, and the loop notes how long that took and which
-acknowledgement has waited longest for the store. Both are plain attributes, so what is found can
-be told while the loop hangs. What is wrong is logged once when it begins and once when it is over.
+acknowledgement has waited longest for the store. Both are plain attributes, so they can be read
+while the loop hangs. Trouble is logged once when it begins and once when it is over.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from mqtt_broker.server.server import Server
+from mqtt_broker.core.broker import Broker
 
 PERIOD_S: Final = 1.0
 UNANSWERED: Final = "unanswered"
@@ -33,21 +33,30 @@ class Watched(NamedTuple):
 
 
 class Watchdog:
-    """Watch one server, from `start` to `stop`."""
+    """Watch one broker, from `start` to `stop`."""
 
-    def __init__(self, server: Server, clock: Callable[[], float] | None = None) -> None:
-        settings = server.config.settings
-        self._server = server
-        self._clock = clock or server.now
+    def __init__(
+        self,
+        broker: Broker,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        dead_threads: Callable[[], list[str]] = list,
+    ) -> None:
+        """`dead_threads` returns the names of the store's threads that have died."""
+        settings = broker.settings
+        self._broker = broker
+        self._loop = loop
+        self._clock = clock
+        self._dead_threads = dead_threads
         self._unanswered_s_max = settings.unanswered_s_max or float("inf")
         self._loop_late_s_max = settings.loop_late_s_max or float("inf")
-        self._asked_at = 0.0  # the loop owes an answer since then; 0: none
+        self._asked_at = 0.0  # when the loop was asked; 0: it has answered
         self._took_s = 0.0  # the last answer
-        self._took_s_max = 0.0  # since $SYS was told
-        self._told: set[str] = set()
+        self._took_s_max = 0.0  # since $SYS was published
+        self._logged: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fleetmq-watchdog", daemon=True)
-        server.broker.watch_figures = self._figures
+        broker.watch_figures = self._figures
 
     def start(self) -> None:
         self._thread.start()
@@ -62,12 +71,11 @@ class Watchdog:
     def look(self) -> Watched:
         """Return how late everything is now, and what is wrong."""
         now = self._clock()
-        asked_at, since = self._asked_at, self._server.broker.unanswered.since
+        asked_at, since = self._asked_at, self._broker.unanswered.since
         late_s = max(self._took_s, now - asked_at) if asked_at else self._took_s
         unanswered_s = max(0.0, now - since) if since else 0.0
         why: dict[str, str] = {}
-        durable = self._server.durable
-        if durable is not None and (dead := durable.dead_threads()):
+        if dead := self._dead_threads():
             why[THREADS] = f"store: thread {', '.join(dead)} has ended; restart the broker"
         if unanswered_s > self._unanswered_s_max:
             why[UNANSWERED] = (
@@ -85,10 +93,10 @@ class Watchdog:
     def needs_restart(self) -> bool:
         """Whether there is trouble that does not go away by itself.
 
-        A store that says what is wrong tries again; clients that need none of it are served.
+        A store that reports an error tries again, and clients that do not need it are served.
         """
         why = self.look().why
-        return THREADS in why or (UNANSWERED in why and not self._server.broker.store_state)
+        return THREADS in why or (UNANSWERED in why and not self._broker.store_state)
 
     # In the thread.
 
@@ -100,18 +108,18 @@ class Watchdog:
                 return
 
     def check(self) -> None:
-        """Ask the loop, and log what has changed since the last time."""
+        """Ask the loop for an answer, and log what has changed since the last time."""
         if not self._asked_at:
             self._asked_at = self._clock()
-            self._server.loop.call_soon_threadsafe(self._answer)
+            self._loop.call_soon_threadsafe(self._answer)
         why = self.look().why
         for kind, text in why.items():
-            if kind not in self._told:
+            if kind not in self._logged:
                 _log.error("unhealthy: %s", text)
         for kind, text in _RECOVERED.items():
-            if kind in self._told and kind not in why:
+            if kind in self._logged and kind not in why:
                 _log.warning("healthy: %s", text)
-        self._told = set(why)
+        self._logged = set(why)
 
     # On the loop.
 
@@ -120,10 +128,10 @@ class Watchdog:
         self._took_s = max(0.0, now - self._asked_at)
         self._took_s_max = max(self._took_s_max, self._took_s)
         self._asked_at = 0.0
-        self._server.broker.unanswered.check(now)
+        self._broker.unanswered.check(now)
 
     def _figures(self) -> dict[str, str]:
-        """For $SYS: the latest the loop was since it was told last."""
+        """Return what $SYS shows; the loop's delay is the worst since the last time."""
         watched = self.look()
         late_s, self._took_s_max = max(watched.loop_late_s, self._took_s_max), 0.0
         return {

@@ -1,8 +1,8 @@
-"""The ways in of a configuration, opened: password files, tables, keys of tokens.
+"""The authentication methods of a configuration, opened: password files, tables, token keys.
 
 `AuthMethods` is made from the `[[auth]]` tables, at the start and again when they change. A table
-that stayed as it is keeps the way it had, with all that was read and is known of its users; what
-cannot be opened raises, and nothing has changed. Reading them again is for `server.security`.
+that has not changed keeps its method, with all that it has read and knows of its users. A method
+that cannot be opened raises, and nothing has changed. `services.security` reloads them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger("fleetmq")
 
 
 class AuthMethods:
-    """`steps` for the chain; `files`, `tokens` and `tables` for whoever looks after them."""
+    """Open methods: `entries` for the chain; `files`, `tokens` and `tables` for reloading."""
 
     def __init__(
         self,
@@ -50,29 +50,31 @@ class AuthMethods:
         self._engine = engine
         self._clock = clock
         self._open: list[tuple[AuthTable, Any]] = []
-        self.files: dict[str, PasswordFile] = {}  # by the name of the way
+        self.files: dict[str, PasswordFile] = {}  # by the name of the method
         self.tokens: dict[str, TokenMethod] = {}
         self.tables: list[SqlAccounts] = []
         for table in tables:
-            kept = [way for known, way in before._open if known == table] if before else []
-            self._add(table, kept[0] if kept else self._way(table))
-        self.steps = [ChainEntry(way, table.listeners) for table, way in self._open]
+            kept = [method for known, method in before._open if known == table] if before else []
+            self._add(table, kept[0] if kept else self._open_method(table))
+        self.entries = [ChainEntry(method, table.listeners) for table, method in self._open]
 
-    def _add(self, table: AuthTable, way: Any) -> None:
-        self._open.append((table, way))
+    def _add(self, table: AuthTable, method: Any) -> None:
+        self._open.append((table, method))
         if table.type == "password_file":
-            self.files[table.name] = way.accounts
+            self.files[table.name] = method.accounts
         elif table.type == "sql":
-            self.tables.append(way.accounts)
+            self.tables.append(method.accounts)
         elif table.type == "jwt":
-            self.tokens[table.name] = way
+            self.tokens[table.name] = method
 
-    def _way(self, table: AuthTable) -> Any:
+    def _open_method(self, table: AuthTable) -> Any:
         values = table.values
         if table.type == "password_file":
             file = PasswordFile(values["file"])
             if open_to_others(file.path):
-                _log.warning("%s: every user of this machine may read or write it", file.path)
+                _log.warning(
+                    "%s: every user of this machine may read or write it; chmod 640 it", file.path
+                )
             return PasswordMethod(table.name, file)
         if table.type == "sql":
             from mqtt_broker.security.sql import SqlAccounts
@@ -81,7 +83,7 @@ class AuthMethods:
             cache_s = float(values.get("cache_s", 5.0))
             return PasswordMethod(table.name, SqlAccounts(engine, self._clock, cache_s))
         if table.type == "jwt":
-            return _token_way(table)
+            return _token_method(table)
         if table.type == "certificate":
             roles = frozenset(values.get("roles", ()))
             return CertificateMethod(
@@ -90,21 +92,21 @@ class AuthMethods:
         return ScramMethod(table.name) if table.type == "scram" else AnonymousMethod()
 
     def salt_secret(self, data_dir: str) -> bytes:
-        """What salts of unknown users are made from: whoever compares them over time has to find
-        the same, since those of known users do not change.
+        """Return the secret that salts of unknown users are made from. It is kept, since salts of
+        known users do not change either, and a client may compare them over time.
         """
         if data_dir and os.path.isdir(data_dir):
             try:
                 return _kept_secret(Path(data_dir) / SALTS)
             except (OSError, ValueError) as error:
-                _log.warning("%s/%s: %s; another is made up", data_dir, SALTS, error)
-        # Nothing is kept: of what nobody else knows, the same until the file is another.
+                _log.warning("%s/%s: %s; a new secret is used", data_dir, SALTS, error)
+        # Without a data directory: a secret that stays the same until the file changes.
         for file in self.files.values():
             return file.digest
         return secrets.token_bytes(_SALTS_BYTES)
 
 
-def _token_way(table: AuthTable) -> TokenMethod:
+def _token_method(table: AuthTable) -> TokenMethod:
     from mqtt_broker.security.authentication.jwt import Claims, TokenMethod
 
     values = table.values
@@ -118,10 +120,11 @@ def _token_way(table: AuthTable) -> TokenMethod:
         float(values.get("leeway_s", 0.0)),
         values.get("require_expiry", True),
     )
-    way = TokenMethod(values["key_file"], claims, name=table.name, wall=time.time)
-    if os.stat(way.path).st_mode & stat.S_IWOTH or (way.is_secret and open_to_others(way.path)):
-        _log.warning("%s: every user of this machine may make tokens with it", way.path)
-    return way
+    method = TokenMethod(values["key_file"], claims, name=table.name, wall=time.time)
+    path = method.path
+    if os.stat(path).st_mode & stat.S_IWOTH or (method.is_secret and open_to_others(path)):
+        _log.warning("%s: every user of this machine may make tokens with it; chmod 640 it", path)
+    return method
 
 
 def _kept_secret(path: Path) -> bytes:
@@ -131,5 +134,5 @@ def _kept_secret(path: Path) -> bytes:
         found = secrets.token_bytes(_SALTS_BYTES)
         write_whole(str(path), found.hex() + "\n", 0o600)
     if len(found) != _SALTS_BYTES:
-        raise ValueError("not what a broker writes")
+        raise ValueError(f"not {_SALTS_BYTES} bytes in hexadecimal")
     return hashlib.sha256(found).digest()

@@ -1,7 +1,7 @@
-"""Threads for what is slow about access: hashing, tables, files.
+"""Threads for slow work of authentication: hashing, tables, files.
 
-Who waits is served in a fair order; verdicts come back to the loop in small portions, so that
-those who are connected do not notice a storm.
+Clients wait in a fair order; verdicts come back to the loop in small portions, so that connected
+clients do not notice a storm of CONNECTs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, Refuse, Verdict
 from mqtt_broker.security.authentication.fair_queue import FairQueue
-from mqtt_broker.security.rules.identity import address_of, line_of
-
-if TYPE_CHECKING:
-    from mqtt_broker.server.server import Server
+from mqtt_broker.security.rules.identity import address_of, network_of
+from mqtt_broker.server.process.turn import Turn
 
 _VERDICTS_A_TURN: Final = 32
 _STOP_S: Final = 2.0
@@ -27,13 +25,13 @@ _log = logging.getLogger("fleetmq")
 
 
 class AuthWorkers:
-    """Slow work of the access door. `Workers` for the chain."""
+    """A pool of threads that implements `Workers` for the chain."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, count: int, waiting_max: int, server: Server
+        self, loop: asyncio.AbstractEventLoop, turn: Turn, count: int, waiting_max: int
     ) -> None:
         self._loop = loop
-        self._server = server
+        self._turn = turn
         self._waiting: FairQueue[tuple[ConnectRequest, Callable[[], Verdict]]] = FairQueue(
             waiting_max
         )
@@ -51,18 +49,20 @@ class AuthWorkers:
 
     @property
     def waiting(self) -> int:
+        """The number of clients that wait for a verdict."""
         return self._waiting.count
 
     def submit(self, request: ConnectRequest, work: Callable[[], Verdict]) -> bool:
-        line = line_of(address_of(request.peer))
+        """Do the work in a thread and answer the request; False when too many wait."""
+        network = network_of(address_of(request.peer))
         with self._ready:
-            if not self._waiting.put(str(line), (request, work)):
+            if not self._waiting.put(str(network), (request, work)):
                 return False
             self._ready.notify()
         return True
 
     def job(self, work: Callable[[], None]) -> None:
-        """Something else that is slow, before clients that wait."""
+        """Do other slow work, before that of clients that wait."""
         with self._ready:
             self._jobs.append(work)
             self._ready.notify()
@@ -86,8 +86,8 @@ class AuthWorkers:
             return
         try:
             verdict = work()
-        except Exception as error:  # ours: it may cost this client its way in, nobody else
-            _log.error("internal error in the access door", exc_info=error)
+        except Exception as error:  # ours: it may cost this client its connection only
+            _log.error("internal error while a client was authenticated", exc_info=error)
             verdict = Refuse(reasons.UNSPECIFIED_ERROR)
         with self._ready:
             if self._is_over:
@@ -98,25 +98,27 @@ class AuthWorkers:
             self.to_loop(self._deliver)
 
     def to_loop(self, act: Callable[[], None]) -> None:
+        """Call `act` on the loop, from any thread."""
         try:
             self._loop.call_soon_threadsafe(act)
-        except RuntimeError:  # the loop has ended, and with it whoever waits
+        except RuntimeError:  # the loop has ended, and no client waits any longer
             return
 
     def _deliver(self) -> None:
-        """On the loop: some verdicts, then the sockets have their turn."""
+        """Deliver some verdicts, on the loop, and let the sockets have their turn."""
         with self._ready:
             count = min(len(self._done), _VERDICTS_A_TURN)
             some = [self._done.popleft() for _ in range(count)]
             self._is_scheduled = bool(self._done)
             is_more = self._is_scheduled
         for request, verdict in some:
-            request.reply(still_welcome(verdict), self._server.now())
-        self._server.end_turn()
+            request.reply(still_welcome(verdict), self._turn.now())
+        self._turn.end_now()
         if is_more:
             self._loop.call_soon(self._deliver)
 
     def stop(self) -> None:
+        """End the threads; work that waits is dropped."""
         with self._ready:
             self._is_over = True
             self._ready.notify_all()
@@ -125,7 +127,7 @@ class AuthWorkers:
 
 
 def still_welcome(verdict: Verdict) -> Verdict:
-    """Who was banned, or is no user any more, since a thread said yes."""
+    """Refuse a client that was banned or removed since a thread allowed it."""
     if isinstance(verdict, Allow) and verdict.guard is not None and not verdict.guard.is_welcome:
         return Refuse()
     return verdict

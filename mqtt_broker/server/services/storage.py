@@ -1,7 +1,8 @@
-"""The store wired to the event loop: groups go to its threads, their answers come back.
+"""The store on the event loop: groups of changes go to its threads, their answers come back.
 
-What a turn recorded lingers for a moment, so that one commit serves many messages and what
-every subscriber takes at once is never written. The loop itself never waits for the store.
+Changes wait for a moment before they are handed over, so that one commit serves many messages,
+and a message that all subscribers take at once is never written. The loop itself never waits for
+the store.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mqtt_broker.core import sys_topics
+from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.server.config.config import StartError
 from mqtt_broker.server.process.heartbeat import Heartbeat
+from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.streams import StreamService
 from sessions.journal.journal import MODES, Journal, StoredQueue
 from sessions.journal.rows import DeliveryRow, MessageRow
@@ -25,18 +28,15 @@ from sessions.store.store import Store, StoreError
 
 if TYPE_CHECKING:
     from mqtt_broker.server.config.config import Config
-    from mqtt_broker.server.server import Server
 
 _T = TypeVar("_T")
 Page = list[tuple[DeliveryRow, MessageRow]]
-LINGER_S: Final = 0.003  # what is recorded waits so long for company
-_ENTRIES_MAX: Final = 2_000  # or until there is so much of it,
-_CERTAIN_MAX: Final = 32  # or so much that has to be written, and the store has nothing to do
-_LOGGED_MIN: Final = (
-    128  # messages in the log that somebody waits for, likewise; see `_is_worth_it`
-)
-_GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, what follows gathers in one
-_RETRY_S: Final = 0.2  # until what could not be packed or handed over is tried again
+LINGER_S: Final = 0.003  # how long changes wait, so that they share a commit
+_ENTRIES_MAX: Final = 2_000  # with so many changes they do not wait,
+_CERTAIN_MAX: Final = 32  # nor with so many that have to be written, while the store is idle,
+_LOGGED_MIN: Final = 128  # nor with so many unacknowledged log records; see `_is_worth_it`
+_GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, further changes gather in one group
+_RETRY_S: Final = 0.2  # until a failed hand-over is tried again
 _PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 4 << 20
 _log = logging.getLogger("fleetmq")
@@ -45,9 +45,11 @@ _log = logging.getLogger("fleetmq")
 class StorageService:
     """One broker's journal and store."""
 
-    def __init__(self, server: Server, config: Config) -> None:
-        self._server = server
-        self._loop = server.loop
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
+        """Open the store; StartError when that fails."""
+        self._loop = loop
+        self._turn = turn
+        self._started: Broker | None = None
         try:
             self._store = Store.open(
                 data_dir=config.data_dir,
@@ -58,11 +60,11 @@ class StorageService:
             snapshot = self._store.snapshot()
         except StoreError as error:
             raise StartError(str(error)) from None
-        self._heartbeat = Heartbeat(Path(config.data_dir), server.now)
+        self._heartbeat = Heartbeat(Path(config.data_dir), turn.now)
         snapshot.alive_at = max(snapshot.alive_at, self._heartbeat.last())
         self._snapshot: Snapshot | None = snapshot
         try:
-            self.telemetry = StreamService(server, config, snapshot, self._store)
+            self.streams = StreamService(config, loop, turn, snapshot, self._store)
         except StartError:
             self._store.stop(1.0)
             raise
@@ -85,13 +87,13 @@ class StorageService:
         self._state = ""  # and what the store said last
         self._settled: asyncio.Event | None = None
 
-    def start(self) -> None:
-        """Give the broker its state back, and begin to store what happens to it."""
-        broker = self._server.broker
+    def start(self, broker: Broker) -> None:
+        """Restore the broker's state, and store its changes from now on."""
+        self._started = broker
         assert self._snapshot is not None
-        self.telemetry.start(self._snapshot.cursors)
-        restore(broker, self._snapshot, self._server.now())
-        self.telemetry.replay.on_restored()
+        self.streams.start(broker, self._snapshot.cursors)
+        restore(broker, self._snapshot, self._turn.now())
+        self.streams.replay.on_restored()
         self._snapshot = None
         broker.store_figures = self._figures
         self._store.start(
@@ -102,19 +104,24 @@ class StorageService:
         self._heartbeat.start()
         self.after_turn()
 
+    @property
+    def _broker(self) -> Broker:
+        assert self._started is not None, "the storage service is not started"
+        return self._started
+
     def dead_threads(self) -> list[str]:
-        """The store's threads that have ended before their time. From any thread."""
+        """Return the names of the store's threads that have died. From any thread."""
         return self._store.dead_threads()
 
     def abandon(self) -> None:
-        """The broker does not start after all."""
+        """Close what was opened: the broker does not start."""
         self._is_over = True
         self._heartbeat.stop()
         self._store.stop(1.0)
-        self.telemetry.close()
+        self.streams.close()
 
     def _submit(self, number: int, blob: bytes) -> None:
-        self._store.submit(number, blob, self._server.now())
+        self._store.submit(number, blob, self._turn.now())
 
     def _from_thread(self, act: Callable[[_T], None]) -> Callable[[_T], None]:
         def call(value: _T) -> None:
@@ -126,6 +133,7 @@ class StorageService:
     # The turn.
 
     def after_turn(self) -> None:
+        """Hand changes over, or set the time when they are."""
         journal = self.journal
         waiting = len(journal)
         if self._trouble or journal.is_unfinished:
@@ -135,13 +143,13 @@ class StorageService:
         elif waiting:
             self._linger(LINGER_S)
         elif self._timer is None and journal.participant_has_new:
-            self._linger(max(LINGER_S, self._participant_delay_s(self._server.now())))
+            self._linger(max(LINGER_S, self._participant_delay_s(self._turn.now())))
         while journal.wanted:
             self._request(journal.wanted[-1])
             journal.wanted.pop()  # at last: what could not be asked for is asked again
 
     def _linger(self, seconds: float) -> None:
-        """Come back then, or when that was due anyway."""
+        """Come back after so long, or earlier if that was due anyway."""
         due_at = self._loop.time() + seconds
         if self._timer is not None:
             if self._timer.when() <= due_at:
@@ -153,26 +161,27 @@ class StorageService:
         self._timer = None
         try:
             self._end_linger()
-        except Exception as error:  # nobody else would come back to what waits
+        except Exception as error:  # without another try the changes would wait for ever
             _log.error("journal: internal error", exc_info=error)
             self._linger(_RETRY_S)
 
     def _end_linger(self) -> None:
-        now = self._server.now()
+        now = self._turn.now()
         is_log_due = self.journal.participant_has_new and not self._participant_delay_s(now)
         if is_log_due or self._trouble or not self.journal.may_wait(now - LINGER_S):
             self._flush()
-        self._server.end_turn()  # which sets the timer again for what is left
+        self._turn.end_now()  # which sets the timer again for the rest
 
     def _participant_delay_s(self, now: float) -> float:
         participant = self.journal.participant
         return 0.0 if participant is None else participant.delay_s(now)
 
     def _is_worth_it(self) -> bool:
-        """Whether so much waits for the disk, and the disk for us, that company is not missed.
+        """Tell whether to hand over now: the store is idle, and enough changes wait.
 
-        What the log takes costs more a group, and its publishers send in bursts: few entries,
-        many messages. They are worth it when nearly all are back that were answered last.
+        A group with records of the log costs more, and their publishers send in bursts: few
+        entries, many messages. They are enough when nearly as many wait as were acknowledged
+        with the last group.
         """
         journal = self.journal
         if journal.committed != journal.number:
@@ -185,8 +194,8 @@ class StorageService:
         return journal.certain >= _CERTAIN_MAX
 
     def _logged_messages(self) -> int:
-        """Since the last flush."""
-        return self.telemetry.writer.messages - self._logged_before
+        """Count the log's messages since the last hand-over."""
+        return self.streams.writer.messages - self._logged_before
 
     def _flush(self) -> None:
         journal = self.journal
@@ -194,9 +203,9 @@ class StorageService:
             self._pack()
 
     def _pack(self) -> None:
-        """Pack and hand over. A failure is reported and tried again; nothing is lost by it."""
+        """Hand the changes over as a group. A failure is reported and tried again."""
         try:
-            self.journal.flush(self._server.now())
+            self.journal.flush(self._turn.now())
         except Exception as error:
             if not self._trouble:
                 _log.error("journal: internal error", exc_info=error)
@@ -208,13 +217,13 @@ class StorageService:
 
     def _request(self, owner: StoredQueue) -> None:
         def on_page(page: Page) -> None:
-            broker = self._server.broker
+            broker = self._broker
             try:
-                owner.on_page(items_of(broker, page), self._server.now())
-            except Exception as error:  # nobody else would come back to what waits there
+                owner.on_page(items_of(broker, page), self._turn.now())
+            except Exception as error:  # without another try the queue would wait for ever
                 _log.error("store: internal error with a page", exc_info=error)
                 self._loop.call_later(_RETRY_S, self._request, owner)
-            self._server.end_turn()
+            self._turn.end_now()
 
         self._store.page(
             owner.sid, owner.page_after, _PAGE_MESSAGES, _PAGE_BYTES, self._from_thread(on_page)
@@ -223,43 +232,44 @@ class StorageService:
     # From the store's threads, by way of the loop.
 
     def _on_committed(self, number: int) -> None:
-        guard = self._server.guard
-        guard(lambda: self._server.broker.on_committed(number, self._server.now()))
+        guard = self._turn.guard
+        guard(lambda: self._broker.on_committed(number, self._turn.now()))
         if self.journal.participant is not None:
-            guard(self.telemetry.on_committed)
+            guard(self.streams.on_committed)
         under_way = self._logged + self._logged_messages()
         self._logged_enough = max(_LOGGED_MIN, under_way * 7 // 8)
-        if self._timer is None or self._is_worth_it():  # its moment passed while the store was busy
+        if self._timer is None or self._is_worth_it():  # it was due while the store was busy
             self._flush()
         if self._settled is not None and self.journal.is_settled:
             self._settled.set()
-        self._server.end_turn()
+        self._turn.end_now()
 
     def _on_folded(self, number: int) -> None:
-        self._server.guard(lambda: self._server.broker.on_folded(number, self._server.now()))
-        self._server.end_turn()
+        self._turn.guard(lambda: self._broker.on_folded(number, self._turn.now()))
+        self._turn.end_now()
 
     def _on_state(self, state: str) -> None:
         self._state = state
         self._say_state()
 
     def _on_trouble(self, trouble: str) -> None:
+        """Report a change of what is wrong with the journal; empty: nothing."""
         if trouble != self._trouble:
             self._trouble = trouble
             self._loop.call_soon(self._say_state)  # not in the middle of whatever failed
 
     def _say_state(self) -> None:
-        broker = self._server.broker
+        broker = self._broker
         state = "; ".join(filter(None, (self._trouble, self._state)))
         if state == broker.store_state:
             return
         if state:
-            _log.error("store: %s; it is tried again", state)
+            _log.error("store: %s; trying again", state)
         elif broker.store_state:
             _log.warning("store: works again")
         broker.on_store_state(state)
-        self._server.guard(lambda: sys_topics.publish_store_state(broker, self._server.now()))
-        self._server.end_turn()
+        self._turn.guard(lambda: sys_topics.publish_store_state(broker, self._turn.now()))
+        self._turn.end_now()
 
     def _figures(self) -> dict[str, int]:
         store = self._store
@@ -269,14 +279,14 @@ class StorageService:
             "folded": store.folded,
             "cancelled": self.journal.cancelled + store.cancelled,
             "refused": self.journal.refused,
-            "healed": sum(self._server.broker.healed.values()) + sum(store.healed.values()),
+            "healed": sum(self._broker.healed.values()) + sum(store.healed.values()),
             "lag": store.lag,
         }
 
     # The end.
 
     async def settle(self, timeout_s: float) -> bool:
-        """Wait until everything that was recorded is on disk; False when time ran out."""
+        """Wait until every recorded change is on disk; False when time ran out."""
         self._settled = asyncio.Event()
         self._pack()
         try:
@@ -287,16 +297,16 @@ class StorageService:
         return True
 
     async def stop(self, timeout_s: float) -> bool:
-        """Hand over the rest and close the store; False when time ran out."""
+        """Hand over the last changes and close the store; False when time ran out."""
         if self._timer is not None:
             self._timer.cancel()
         self._heartbeat.stop()
         self._pack()
         is_stored = await self._loop.run_in_executor(None, self._store.stop, timeout_s)
-        await self._loop.run_in_executor(None, self.telemetry.close)
+        await self._loop.run_in_executor(None, self.streams.close)
         if is_stored:
             return True
-        _log.error("store: not all could be stored in time; none of that was promised")
+        _log.error("store: stopped before all changes were stored; none of those was acknowledged")
         return False
 
 

@@ -1,12 +1,13 @@
-"""The telemetry log wired to the broker: streams that are configured, written to and looked after.
+"""The telemetry log of a broker: its streams are configured, written, maintained and replayed.
 
-What a tap took is written by the store's thread, before the group of the journal it belongs to
-(`streams.write.writer`). What may wait for the disk for long has threads of its own: making and
-deleting streams, sealing, retention, compaction, and the reading of those who replay.
+Accepted messages are written by the store's thread, before the group of the journal that they
+belong to (`streams.write.writer`). Work that may wait long for the disk has threads
+of its own: creating and deleting streams, sealing, retention, compaction, and replay reads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -18,8 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.message_log import TopicWriter
 from mqtt_broker.server.config.config import StartError
+from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.streams.format.errors import Invalid, JournalBehind, LostTail, StreamError
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
@@ -37,7 +40,6 @@ from sessions.journal.value_ranges import count
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
     from mqtt_broker.server.config.config import Config
-    from mqtt_broker.server.server import Server
     from sessions.journal.snapshot import Snapshot
     from sessions.store.store import Store
 
@@ -56,14 +58,16 @@ class StreamService:
 
     def __init__(
         self,
-        server: Server,
         config: Config,
+        loop: asyncio.AbstractEventLoop,
+        turn: Turn,
         snapshot: Snapshot,
         store: Store,
     ) -> None:
-        self._server = server
+        self._loop = loop
+        self._turn = turn
+        self._started: Broker | None = None
         self._store = store
-        self._loop = server.loop
         self._recorded = {row.name: row for row in snapshot.streams}
         root = Path(config.data_dir) / DIRECTORY
         try:
@@ -119,9 +123,9 @@ class StreamService:
         if changes:
             self.log.change(wanted.name, **changes)
 
-    def start(self, cursors: Iterable[CursorRow]) -> None:
-        """Take what is published from now on, and know where its readers were."""
-        broker = self._server.broker
+    def start(self, broker: Broker, cursors: Iterable[CursorRow]) -> None:
+        """Write published messages from now on; `cursors` is where consumer groups were."""
+        self._started = broker
         self._topic_writers = TopicWriters(self.writer, broker.budget.drop)
         for stream in self.log.streams.values():
             self._adopt(stream)
@@ -134,7 +138,7 @@ class StreamService:
             self.log,
             replay_host(broker),
             self.read,
-            self._server.now,
+            self._turn.now,
             cursors=cursors,
             limits=ReplayLimits(redeliveries_max=broker.redeliveries_max),
             skips_damage=lambda stream: broker.settings.replay_skips_damage,
@@ -146,11 +150,16 @@ class StreamService:
 
     @property
     def replay(self) -> ReplayService:
-        assert self._replay is not None, "it is not started"
+        assert self._replay is not None, "the stream service is not started"
         return self._replay
 
+    @property
+    def _broker(self) -> Broker:
+        assert self._started is not None, "the stream service is not started"
+        return self._started
+
     def close(self) -> None:
-        """Nothing is written any longer."""
+        """Stop all threads and close the files."""
         self._is_over.set()
         self._changing.shutdown()
         self._reading.shutdown(cancel_futures=True)
@@ -162,7 +171,7 @@ class StreamService:
 
     @property
     def _journal(self) -> Journal:
-        journal = self._server.broker.journal
+        journal = self._broker.journal
         assert journal is not None
         return journal
 
@@ -176,13 +185,15 @@ class StreamService:
         return self._topic_writers.find(topic)
 
     def on_committed(self) -> None:
-        """There may be more for those who wait at the end of a stream."""
+        """Wake readers that wait at the end of a stream that has grown."""
         changed = {self._changed.popleft() for _ in range(len(self._changed))}
         if changed:
-            self.replay.on_committed(changed, self._server.now())
+            self.replay.on_committed(changed, self._turn.now())
 
     def read(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
-        """Do something that waits for the disk in a thread, and the rest on the loop."""
+        """Call `work`, which waits for the disk, in a thread, and `done` with its result on the
+        loop.
+        """
 
         def act() -> None:
             found = work()
@@ -192,19 +203,19 @@ class StreamService:
         def finish(found: _T) -> None:
             if not self._is_over.is_set():
                 done(found)
-                self._server.end_turn()
+                self._turn.end_now()
 
         self._reading.submit(act)
 
     def _adopt(self, stream: Stream) -> None:
-        """It is new, or other than it was: take what its filter says, and say so in SQL."""
+        """Put a new or changed stream in force: its filter for topics, its row for SQL."""
         before = self._recorded.get(stream.name)
         row = StreamRow(
             stream.name,
             stream.epoch,
             stream.settings.filter,
             stream.settings.text(),
-            before.created_at if before is not None else self._server.now(),
+            before.created_at if before is not None else self._turn.now(),
         )
         if row != before:
             self._recorded[stream.name] = row
@@ -218,9 +229,9 @@ class StreamService:
         self._topic_writers.set_streams(self.log.streams.values())
         for text in filters:
             if text:
-                self._server.broker.routes.cache.drop(text)
+                self._broker.routes.cache.drop(text)
 
-    # What operators do; each is over when SQL says so too.
+    # Requests of operators; each future is done when the store has recorded the change.
 
     def create(self, settings: StreamSettings) -> Future[None]:
         return self._change(lambda: self.log.create(settings), self._adopt)
@@ -240,7 +251,7 @@ class StreamService:
             self._journal.on_stream_gone(name)
             self._store.forget_ends(name)
             self._set_streams(settings.filter)
-            self.replay.on_deleted(name, self._server.now())
+            self.replay.on_deleted(name, self._turn.now())
 
         def act() -> StreamSettings:
             settings = self.log.stream(name).settings
@@ -251,7 +262,7 @@ class StreamService:
 
     def trim(self, name: str, before: Offsets | None) -> Future[int]:
         def act() -> int:
-            self._store.flush(FLUSH_S)  # a segment goes when the journal knows all in it
+            self._store.flush(FLUSH_S)  # a segment may go when the journal knows all of it
             return self.log.trim(name, before)
 
         return self._changing.submit(act)
@@ -263,7 +274,7 @@ class StreamService:
         def run() -> None:
             try:
                 found = act()
-            except Exception as error:  # whoever asked is told
+            except Exception as error:  # for the caller
                 done.set_exception(error)
             else:
                 self._loop.call_soon_threadsafe(finish, found)
@@ -272,15 +283,15 @@ class StreamService:
             try:
                 then(found)
                 self._journal.wait(PendingCall(lambda now: done.set_result(None)))
-            except Exception as error:  # our own mistake: said at once, not after a timeout
+            except Exception as error:  # ours: the caller need not wait for a timeout
                 done.set_exception(error)
-            self._server.end_turn()
+            self._turn.end_now()
 
         self._changing.submit(run)
         return done
 
     def _figures(self) -> dict[str, int]:
-        """For `$SYS`."""
+        """Return the numbers that `$SYS` shows."""
         found = {"streams/count": len(self.log.streams)}
         for name, stream in self.log.streams.items():
             found[f"streams/{name}/messages/stored"] = sum(stream.committed().ends)
@@ -296,7 +307,7 @@ class StreamService:
         found["replay/messages/dead"] = replay.dead
         return found
 
-    # Now and then.
+    # In the maintenance thread.
 
     def _maintain(self) -> None:
         compact_at = time.monotonic() + COMPACT_S
@@ -322,7 +333,9 @@ def replay_host(broker: Broker) -> ReplayHost:
 
 
 def _ends(snapshot: Snapshot) -> dict[str, Offsets] | None:
-    """What the journal knows of the log; None: it has lost that, and the log speaks for itself."""
+    """Return the journal's ends of the log's partitions; None when the journal has lost them, and
+    the log's own files decide.
+    """
     if snapshot.has_lost_ends:
         return None
     try:

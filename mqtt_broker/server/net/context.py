@@ -1,0 +1,110 @@
+"""What the sockets of one broker share: its poller, its turn, one read buffer, its open links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.limits.token_bucket import ListenerLimits
+from mqtt_broker.server.config.endpoints import ListenerRules
+from mqtt_broker.server.net.handshake_queue import HandshakeQueue
+from mqtt_broker.server.net.poller import Poller
+from mqtt_broker.server.process.reload import Reload
+from mqtt_broker.server.process.turn import Turn
+
+# All links read into one buffer of this size and keep a copy of what came. Asking `recv` for
+# as much makes the allocator map and unmap memory at each call: three system calls more.
+READ_BYTES: Final = 262_144
+
+
+class ConnectionFilter(Protocol):
+    """Decides by a peer's address whether it may connect: bans and connection limits."""
+
+    def admit(self, peer: str) -> str:
+        """Count a connection, or return the reason why it is refused."""
+        ...
+
+    def release(self, peer: str) -> None:
+        """Stop counting a connection that was admitted."""
+        ...
+
+
+class OpenLink(Protocol):
+    """What a stopping server asks of a link."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """Its MQTT connection; None while its layers are opening."""
+        ...
+
+    def abort(self) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+
+class ListenerState:
+    """One listener as its links see it: name, rules, limits, and how many links it has."""
+
+    def __init__(self, name: str, rules: ListenerRules, limits: ListenerLimits | None) -> None:
+        self.name: Final = name
+        self.rules: Final = rules
+        self.limits: Final = limits
+        self.connections = 0  # open, or opening
+
+    def add(self) -> None:
+        """Count a connection that was accepted."""
+        self.connections += 1
+
+    def remove(self) -> None:
+        """Stop counting a connection that has closed."""
+        self.connections -= 1
+
+
+class NetContext:
+    """What links, listeners and the handshake queue use of the server."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        poller: Poller,
+        turn: Turn,
+        broker: Broker,
+        *,
+        connection_filter: ConnectionFilter | None,
+        reload: Reload,
+        log: Callable[[str], None],
+    ) -> None:
+        self.loop: Final = loop
+        self.poller: Final = poller
+        self.turn: Final = turn
+        self.broker: Final = broker
+        self.reload: Final = reload
+        self.log: Final = log
+        self.connection_filter = connection_filter  # None: everybody may connect
+        self.read_buffer: Final = bytearray(READ_BYTES)
+        self.read_view: Final = memoryview(self.read_buffer)
+        self.handshakes: Final = HandshakeQueue(loop, poller, turn.end_now)
+        self.links: set[OpenLink] = set()
+        self.idle: Final = asyncio.Event()  # no link is open
+        self.idle.set()
+
+    def track(self, link: OpenLink) -> None:
+        """Count a link as open until it is untracked."""
+        self.links.add(link)
+        self.idle.clear()
+
+    def untrack(self, link: OpenLink) -> None:
+        """Forget a link whose socket is closed."""
+        self.links.discard(link)
+        if not self.links:
+            self.idle.set()
+
+    def refuse(self, listener: str, reason: str, peer: str, detail: str) -> None:
+        """Count and log a connection that is not let in, or whose layers broke."""
+        self.broker.stats.refuse("connection", reason)
+        source = f"{listener}: {peer}" if peer else listener
+        text = f"{source}: refused, {reason}"
+        self.log(f"{text}: {detail}" if detail else text)

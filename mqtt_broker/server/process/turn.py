@@ -1,0 +1,124 @@
+"""The clock of the broker, and what happens at the end of a turn.
+
+In a turn every socket that is ready is read and its packets are acted upon. At its end the broker
+writes once to each peer that got something, the storage service is told that changes wait, and
+the one timer of the event loop is set to the core's next deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from mqtt_broker.core.broker import Broker
+
+_SLEEP_S_MAX: Final = 3600.0
+_RETRY_S: Final = 0.2  # until the end of a turn that failed is tried again
+
+
+class Turn:
+    """Keep the time of one broker and end its turns. A failure in one step skips no other."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, report: Callable[[Exception], None]
+    ) -> None:
+        # Deadlines count in wall-clock seconds, so that they mean something after a restart,
+        # and never jump: the clock is read once and monotonic time is added.
+        self._epoch = time.time() - time.monotonic()
+        self.at = self.now()  # when the last socket was read
+        self._loop = loop
+        self._report = report
+        self._broker: Broker | None = None
+        self._after_turn: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._retry: asyncio.TimerHandle | None = None
+
+    def now(self) -> float:
+        """Return the time of day in seconds; it never goes back."""
+        return time.monotonic() + self._epoch
+
+    def clock(self) -> float:
+        """Return the time, and keep it in `at` as the moment of the latest read."""
+        now = time.monotonic() + self._epoch
+        self.at = now
+        return now
+
+    def serve(self, broker: Broker, after_turn: Callable[[], None] | None) -> None:
+        """End the turns of this broker. `after_turn` is called while its journal waits."""
+        self._broker = broker
+        self._after_turn = after_turn
+
+    def start(self) -> None:
+        """Call the broker's timers from now on."""
+        self._arm()
+
+    def stop(self) -> None:
+        """Cancel the timers."""
+        for handle in (self._timer, self._retry):
+            if handle is not None:
+                handle.cancel()
+
+    def end(self) -> None:
+        """End a turn of the sockets: write what it produced, store what it changed."""
+        broker = self._broker
+        if broker is None:
+            return
+        try:
+            if broker.dirty or (broker.dead_letters is not None and len(broker.dead_letters)):
+                broker.flush(self.at)
+        except Exception as error:
+            self._try_again(error)
+        try:
+            journal = broker.journal
+            if journal is not None and journal.is_waiting and self._after_turn is not None:
+                self._after_turn()
+        except Exception as error:
+            self._try_again(error)
+        if broker.timers.earliest < self._timer_at:
+            self._arm()
+
+    def end_now(self) -> None:
+        """End a turn after something that happened outside the sockets: a timer, a thread."""
+        self.at = self.now()
+        self.end()
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Call `act`; an exception is our own mistake, is logged, and stops nothing else."""
+        try:
+            act()
+        except Exception as error:
+            self._report(error)
+
+    def _try_again(self, error: Exception) -> None:
+        """End the turn again a little later, whether anything else happens or not."""
+        self._report(error)
+        if self._retry is None:  # one is enough, however many turns fail
+            self._retry = self._loop.call_later(_RETRY_S, self._on_retry)
+
+    def _on_retry(self) -> None:
+        self._retry = None
+        self.end_now()
+
+    def _arm(self) -> None:
+        """Set the loop's timer to the core's next deadline."""
+        broker = self._broker
+        assert broker is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = broker.timers.next()
+        delay = min(max(0.0, self._timer_at - self.now()), _SLEEP_S_MAX)
+        self._timer = self._loop.call_later(delay, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        broker = self._broker
+        assert broker is not None
+        try:
+            broker.tick(self.now())
+        except Exception as error:
+            self._report(error)
+        self.end_now()
+        self._arm()
