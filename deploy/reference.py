@@ -149,8 +149,8 @@ def _filled(parser: argparse.ArgumentParser, text: str) -> str:
 
 
 def _site() -> tuple[Any, ThreadPoolExecutor]:
-    from mqtt_broker.http_api.limits import HttpLimits
-    from mqtt_broker.http_api.request.middleware import Site
+
+    from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 
     pool = ThreadPoolExecutor(1)
     nobody: Any = None
@@ -158,12 +158,12 @@ def _site() -> tuple[Any, ThreadPoolExecutor]:
 
 
 def http() -> str:
-    from mqtt_broker.http_api.application import make_app
+    from mqtt_broker.http_api.http_server import make_application
 
     site, pool = _site()
     with pool:
         rows = []
-        for route in make_app(site).router.routes():
+        for route in make_application(site).router.routes():
             if route.method != "HEAD" and route.resource is not None:
                 text = inspect.getdoc(route.handler) or ""
                 rows.append(

@@ -1,7 +1,7 @@
-"""`<data-dir>/http.json`: where the HTTP server of the broker that runs there is.
+"""`<data-dir>/http.json`: the URL of the HTTP server of the broker that runs there.
 
-`{"url": "http://127.0.0.1:9883", "pid": 1234}`, written when it listens and removed when it
-stops, so that tools on this machine need not be told. It holds no token.
+`{"url": "http://127.0.0.1:9883", "pid": 1234}`, written when the server listens and removed when
+it stops, so that tools on this machine find it. It holds no token.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ FILE: Final = "http.json"
 
 
 class NoAddress(Exception):
-    """There is no such broker, as far as the file knows; one line."""
+    """No running broker is found; the text is one line."""
 
 
 def url_of(host: str, port: int) -> str:
-    """For a tool on this machine: a server that listens everywhere is reached at loopback."""
+    """Return the URL for tools on this machine: loopback when the server listens everywhere."""
     if host in ("0.0.0.0", ""):
         host = "127.0.0.1"
     elif host == "::":
@@ -28,33 +28,37 @@ def url_of(host: str, port: int) -> str:
 
 
 def write(data_dir: Path, url: str) -> None:
-    aside = data_dir / f"{FILE}.new"
-    aside.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
-    aside.replace(data_dir / FILE)
+    """Write the file for this process."""
+    part = data_dir / f"{FILE}.new"
+    part.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
+    part.replace(data_dir / FILE)
 
 
 def remove(data_dir: Path) -> None:
+    """Remove the file, if it is there."""
     (data_dir / FILE).unlink(missing_ok=True)
 
 
 def read(data_dir: Path) -> str:
-    """The URL, of a process that still runs."""
+    """Return the URL of a broker that still runs; NoAddress when there is none."""
     path = data_dir / FILE
     try:
         found = json.loads(path.read_text())
         url, pid = str(found["url"]), int(found["pid"])
     except FileNotFoundError:
-        raise NoAddress(f"no broker with an HTTP server runs on {data_dir}: no {path}") from None
+        raise NoAddress(
+            f"no broker with an HTTP server runs on {data_dir}: {path} does not exist"
+        ) from None
     except OSError as error:
         raise NoAddress(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise NoAddress(f"{path} is not what a broker writes") from None
-    if not _runs(pid):
-        raise NoAddress(f"the broker of {path} (pid {pid}) does not run any more")
+        raise NoAddress(f"{path}: not a JSON object with url and pid") from None
+    if not _is_running(pid):
+        raise NoAddress(f"the broker of {path} (pid {pid}) is no longer running")
     return url
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     if not 0 < pid < 1 << 31:
         return False
     try:
@@ -62,5 +66,5 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is somebody else's
+        pass  # it runs as another user
     return True

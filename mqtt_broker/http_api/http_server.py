@@ -1,7 +1,7 @@
-"""The HTTP server's thread: a socket, a loop, limits, and an end.
+"""The HTTP server: a thread with a loop and a socket, from start to stop.
 
-`start` binds the socket and returns; everything else, importing included, is the thread's.
-Clients that connect meanwhile wait in the socket's backlog.
+`start` binds the socket and returns; the thread does everything else, even the imports. Clients
+that connect meanwhile wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.broker_interface import BrokerInterface
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 
 _BACKLOG: Final = 512
 _TOO_MANY: Final = b'{"error": "Unavailable", "text": "too many connections at once"}\n'
@@ -33,7 +34,7 @@ _FULL: Final = (
 
 
 class HttpServerError(Exception):
-    """It cannot start; one line."""
+    """The server cannot start; the text is one line."""
 
 
 class HttpServer:
@@ -43,7 +44,7 @@ class HttpServer:
         self,
         host: str,
         port: int,
-        commands: BrokerInterface,
+        broker: BrokerInterface,
         token: str,
         streams_root: Path | None,
         log: Callable[[str], None],
@@ -51,11 +52,11 @@ class HttpServer:
     ) -> None:
         self._host = host
         self._port = port
-        self._commands = commands
+        self._broker = broker
         self._token = token
         self._root = streams_root
         self._log = log
-        self._limits = limits or HttpLimits()
+        self._limits = limits
         self._socket: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -64,14 +65,14 @@ class HttpServer:
         self._thread = threading.Thread(target=self._run, name="fleetmq-http", daemon=True)
 
     def start(self) -> tuple[str, int]:
-        """Listen, and serve from now on; the address that was bound. Raises HttpServerError."""
+        """Serve from now on; return the address that was bound. Raises HttpServerError."""
         self._socket = _bound(self._host, self._port)
         host, port = self._socket.getsockname()[:2]
         self._thread.start()
         return host, port
 
     def stop(self, timeout_s: float) -> bool:
-        """Finish what is being answered, and end; False when that took too long."""
+        """Finish the answers that are being sent, and end; False when that took too long."""
         with self._lock:
             self._is_over = True
             if self._loop is not None and self._stopping is not None:
@@ -96,22 +97,21 @@ class HttpServer:
             self._socket.close()
 
     async def _serve(self) -> None:
-        # Not above: the broker does not wait for it.
+        # Not above: the broker does not wait for these imports.
         from aiohttp import web
 
-        from mqtt_broker.http_api.application import make_app
-        from mqtt_broker.http_api.request.middleware import Site
+        from mqtt_broker.http_api.request.middleware import HttpLimits, Site
         from mqtt_broker.http_api.request.open_streams import OpenStreams
 
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
-        limits = self._limits
-        shelf = OpenStreams(self._root) if self._root is not None else None
+        limits = self._limits or HttpLimits()
+        open_streams = OpenStreams(self._root) if self._root is not None else None
         with ThreadPoolExecutor(limits.threads, "fleetmq-http-disk") as pool:
             site = Site(
-                self._commands,
-                shelf,
+                self._broker,
+                open_streams,
                 pool,
                 limits,
                 self._token,
@@ -119,7 +119,7 @@ class HttpServer:
                 self._log,
             )
             runner = web.AppRunner(
-                make_app(site),
+                make_application(site),
                 access_log=None,
                 logger=_quiet_logger(self._log),
                 keepalive_timeout=limits.idle_s,
@@ -132,7 +132,7 @@ class HttpServer:
             )
             await runner.setup()
             server = await loop.create_server(
-                lambda: self._accept(runner), sock=self._socket, backlog=_BACKLOG
+                lambda: _accept(runner, limits.connections_max), sock=self._socket, backlog=_BACKLOG
             )
             stopping = asyncio.Event()
             with self._lock:
@@ -144,27 +144,46 @@ class HttpServer:
             finally:
                 server.close()
                 await runner.cleanup()
-        if shelf is not None:
-            shelf.close()
-
-    def _accept(self, runner: web.AppRunner) -> asyncio.Protocol:
-        assert runner.server is not None
-        if len(runner.server.connections) >= self._limits.connections_max:
-            return _TurnedAway()
-        return runner.server()
+        if open_streams is not None:
+            open_streams.close()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
         if isinstance(error, ConnectionError):
-            return  # a client went while it was answered
+            return  # a client closed the connection during the answer
         text = str(context.get("message", ""))
         if isinstance(error, BaseException):
             text += "\n" + "".join(traceback.format_exception(error)).rstrip()
         self._log(f"http: internal error: {text}")
 
 
-class _TurnedAway(asyncio.Protocol):
-    """A connection too many: it is told so, and closed."""
+def make_application(site: Site) -> web.Application:
+    """Return the application with the routes of all pages."""
+    from aiohttp import web
+
+    from mqtt_broker.http_api.log import ranges
+    from mqtt_broker.http_api.pages import health, metrics
+    from mqtt_broker.http_api.request.middleware import guard, set_headers
+    from mqtt_broker.http_api.v1 import bans, streams
+
+    application = web.Application(
+        middlewares=[guard(site)], client_max_size=site.limits.body_bytes_max
+    )
+    application.on_response_prepare.append(set_headers)
+    for page in (health, metrics, streams, bans, ranges):
+        application.add_routes(page.routes(site))
+    return application
+
+
+def _accept(runner: web.AppRunner, connections_max: int) -> asyncio.Protocol:
+    assert runner.server is not None
+    if len(runner.server.connections) >= connections_max:
+        return _Refusal()
+    return runner.server()
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers a connection beyond the limit with 503 and closes it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -200,7 +219,7 @@ def _is_local(bound: socket.socket) -> bool:
 
 
 class _OursOnly(logging.Filter):
-    """What clients send is their mistake, and may hold a token: it is not logged."""
+    """Leaves out errors in what clients sent: these are not ours, and may hold a token."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError
@@ -219,7 +238,7 @@ class _Lines(logging.Handler):
 
 
 def _quiet_logger(log: Callable[[str], None]) -> logging.Logger:
-    """One that is in nobody's tree: whatever aiohttp has to say goes to the broker's log."""
+    """Return a logger outside the tree that passes aiohttp's messages on to the broker's log."""
     logger = logging.Logger("fleetmq.http", logging.WARNING)  # noqa: LOG001
     logger.addFilter(_OursOnly())
     logger.addHandler(_Lines(log))

@@ -1,4 +1,4 @@
-"""How a running server answers the command door: on its own loop, or in the log's own thread."""
+"""`BrokerInterface` of a running server: calls are answered on its loop or in the log's thread."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 _T = TypeVar("_T")
-NO_STREAMS = "this broker keeps no streams: it runs with durability memory and has none configured"
-NO_BANS = "this broker keeps no bans: [security] of its configuration names no bans_file"
-STOPS = "the broker stops"
+NO_STREAMS = "this broker has no streams: it keeps everything in memory; set durability to commit"
+NO_BANS = "this broker keeps no bans: set bans_file in [security] of its configuration"
+STOPS = "the broker is stopping"
 
 
 class ServerInterface:
+    """Gives the HTTP server access to a running broker."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -44,33 +46,35 @@ class ServerInterface:
         return self._ask(self._snapshot)
 
     def stream_create(self, settings: StreamSettings) -> Future[None]:
-        return self._of_log(lambda log: log.create(settings))
+        return self._ask_streams(lambda streams: streams.create(settings))
 
     def stream_change(self, name: str, changes: Mapping[str, Any]) -> Future[None]:
-        return self._of_log(lambda log: log.change(name, changes))
+        return self._ask_streams(lambda streams: streams.change(name, changes))
 
     def stream_delete(self, name: str) -> Future[None]:
-        return self._of_log(lambda log: log.delete(name))
+        return self._ask_streams(lambda streams: streams.delete(name))
 
     def stream_truncate(self, name: str, before: Offsets | None) -> Future[int]:
-        return self._of_log(lambda log: log.trim(name, before))
+        return self._ask_streams(lambda streams: streams.trim(name, before))
 
     def groups(self, stream: str) -> Future[list[GroupFigures]]:
         def find() -> list[GroupFigures]:
-            log = self._log()
-            log.log.stream(stream)
-            return log.replay.groups(stream)
+            streams = self._streams()
+            streams.log.stream(stream)
+            return streams.replay.groups(stream)
 
         return self._ask(find)
 
     def group_reset(self, name: str, stream: str, offsets: Offsets) -> Future[None]:
-        return self._ask(lambda: self._log().replay.group_reset(name, stream, offsets))
+        return self._ask(lambda: self._streams().replay.group_reset(name, stream, offsets))
 
     def group_delete(self, name: str, stream: str) -> Future[None]:
-        return self._ask(lambda: self._log().replay.group_delete(name, stream))
+        return self._ask(lambda: self._streams().replay.group_delete(name, stream))
 
     def bans(self) -> Future[list[BanFigures]]:
-        """Where it is asked, not on the loop: there may be many, and they are replaced whole."""
+        """Return the bans at once, not on the loop: there may be many, and the lists are replaced
+        as a whole.
+        """
         security = self._server.security
         found = (
             [] if security is None else ban_figures(security.authenticator.bans, self._server.now())
@@ -91,28 +95,28 @@ class ServerInterface:
             return _failed(NotSupported(NO_BANS))
         return security.lift_ban(kind, value)
 
-    def _log(self) -> StreamService:
+    def _streams(self) -> StreamService:
         if self._server.streams is None:
             raise NotSupported(NO_STREAMS)
         return self._server.streams
 
-    def _of_log(self, act: Callable[[StreamService], Future[_T]]) -> Future[_T]:
-        """What the log does in its own thread."""
+    def _ask_streams(self, act: Callable[[StreamService], Future[_T]]) -> Future[_T]:
+        """Call a method of the stream service that works in its own thread."""
         try:
-            return act(self._log())
+            return act(self._streams())
         except NotSupported as error:
             return _failed(error)
-        except RuntimeError:  # its threads take nothing any more
+        except RuntimeError:  # its threads have ended
             return _failed(NotSupported(STOPS))
 
     def _ask(self, act: Callable[[], _T]) -> Future[_T]:
-        """Do it on the broker's loop."""
+        """Call `act` on the broker's loop."""
         done: Future[_T] = Future()
 
         def run() -> None:
             try:
                 done.set_result(act())
-            except Exception as error:  # whoever asked is told
+            except Exception as error:  # for the caller
                 done.set_exception(error)
             self._server.turn.end_now()
 
@@ -124,8 +128,8 @@ class ServerInterface:
 
     def _snapshot(self) -> Snapshot:
         server = self._server
-        log = server.streams
-        if log is None:
+        service = server.streams
+        if service is None:
             return snapshot_of(server.broker)
         return snapshot_of(
             server.broker,
@@ -134,11 +138,11 @@ class ServerInterface:
                     stream,
                     appended=stream.appended,
                     refused=stream.refused,
-                    groups=log.replay.groups(stream.name),
+                    groups=service.replay.groups(stream.name),
                 )
-                for stream in log.log.streams.values()
+                for stream in service.log.streams.values()
             ],
-            log.replay.figures(),
+            service.replay.figures(),
         )
 
 

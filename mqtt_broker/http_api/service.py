@@ -1,4 +1,4 @@
-"""The HTTP server of a broker as the command runs it: where it listens, and how it is found."""
+"""The HTTP server of a broker that the command runs: its address and its address file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ _log = logging.getLogger("fleetmq")
 
 
 class HttpService:
+    """Serves HTTP where the configuration says, and tells tools the URL."""
+
     def __init__(self, server: Server, config: Config) -> None:
         self._server = server
         self._config = config
         self._http: HttpServer | None = None
-        # Without a store there is no such directory, and nothing in it to be found.
+        # Without a store there is no data directory.
         self._data_dir = Path(config.data_dir) if config.needs_store else None
 
     def start(self) -> str:
-        """Serve; the URL, or nothing when HTTP is off. A port nobody asked for may be another."""
+        """Serve and return the URL; empty when HTTP is off. When the default port is taken, another
+        one is used.
+        """
         endpoint = self._config.http
         if endpoint is None:
             return ""
@@ -36,13 +40,13 @@ class HttpService:
         except HttpServerError as error:
             if not self._config.http_is_default:
                 raise
-            _log.warning("%s: another port is taken; `http` says which", error)
+            _log.warning("%s; another port is used: set `http` to choose one", error)
             host, port = self._listen(endpoint.host, 0)
         url = address_file.url_of(host, port)
         if self._data_dir is not None:
             try:
                 address_file.write(self._data_dir, url)
-            except OSError as error:  # tools have to be told the URL: no reason not to run
+            except OSError as error:  # tools then need the URL as an option
                 _log.warning("%s: %s", self._data_dir / address_file.FILE, error.strerror)
         return url
 
@@ -61,6 +65,7 @@ class HttpService:
         return bound
 
     def stop(self) -> None:
+        """Stop serving and remove the address file."""
         if self._http is None:
             return
         if self._data_dir is not None:

@@ -1,7 +1,7 @@
-"""How a broker answers the snapshot door: plain numbers of the core and of the log's streams.
+"""Make a snapshot of a broker: plain numbers of the core and of the log's streams.
 
 Called on the broker's own loop. It adds up counters and waits for nothing: with a thousand
-partitions it takes about a millisecond.
+partitions that takes about a millisecond.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def snapshot_of(
     *,
     is_stopping: bool = False,
 ) -> Snapshot:
+    """Return the snapshot of a broker and its streams."""
     stats, budget = broker.stats, broker.budget
     sent = {name: stats.packets_sent[kind] for kind, name in PACKET_NAMES.items()}
     sent[PACKET_NAMES[PUBLISH]] = broker.publishes_sent
@@ -69,7 +70,7 @@ def snapshot_of(
 
 
 def ban_figures(bans: Bans, now: float) -> list[BanFigures]:
-    """Those in force, by hand first."""
+    """Return the bans in force, operators' bans first."""
     found = [
         BanFigures(ban.kind, ban.value, ban.until, ban.why) for ban in bans.made() if ban.holds(now)
     ]
@@ -102,7 +103,7 @@ def stream_figures(
     refused: int = 0,
     groups: Sequence[GroupFigures] = (),
 ) -> StreamFigures:
-    """Of memory, not of files: catalogs are replaced whole, so any thread may look."""
+    """Return the numbers of a stream from memory, in any thread: catalogs are replaced whole."""
     partitions = stream.partitions
     return StreamFigures(
         settings=stream.settings,

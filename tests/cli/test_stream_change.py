@@ -160,7 +160,7 @@ def test_where_the_broker_is(
     address_file.write(data_dir, "http://127.0.0.1:1")
     shell.fails(1, "Connection refused", *asked, "--data-dir", str(data_dir))
     (data_dir / address_file.FILE).write_text("{}")
-    shell.fails(1, "is not what a broker writes", *asked, "--data-dir", str(data_dir))
+    shell.fails(1, "not a JSON object with url and pid", *asked, "--data-dir", str(data_dir))
 
 
 def test_a_broker_without_a_log_says_so(

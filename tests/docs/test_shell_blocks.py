@@ -21,9 +21,8 @@ import pytest
 from aiohttp import web
 
 from mqtt_broker.cli.main import COMMANDS, parser_of
-from mqtt_broker.http_api.application import make_app
-from mqtt_broker.http_api.limits import HttpLimits
-from mqtt_broker.http_api.request.middleware import Site
+from mqtt_broker.http_api.http_server import make_application
+from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 from tests.docs.blocks import ROOT, Block, of
 
 OTHERS: Final = set(
@@ -131,7 +130,7 @@ def check_python(arguments: list[str]) -> None:
 def _routes() -> list[tuple[str, re.Pattern[str]]]:
     with ThreadPoolExecutor(1) as pool:
         site = Site(cast(Any, None), None, pool, HttpLimits(), "", True, print)
-        app = make_app(site)
+        app = make_application(site)
     found = []
     for route in app.router.routes():
         assert isinstance(route, web.ResourceRoute)

@@ -150,8 +150,6 @@ mqtt_broker.core.limits.token_bucket mqtt_broker.core.clients.connection
 mqtt_broker.core.limits.token_bucket mqtt_broker.core.clients.states
 mqtt_broker.core.routing.dead_letters mqtt_broker.core.broker
 mqtt_broker.core.routing.dead_letters mqtt_broker.core.inbound.publish
-mqtt_broker.http_api.request.bodies mqtt_broker.http_api.limits
-mqtt_broker.http_api.request.middleware mqtt_broker.http_api.limits
 """.splitlines()
 }
 # Modules of rings that are still to be opened: this list may only become shorter.

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from mqtt_broker.http_api.http_server import HttpServer
-from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     BrokerInterface,
@@ -22,6 +21,7 @@ from mqtt_broker.http_api.request.broker_interface import (
     StreamFigures,
     WatchFigures,
 )
+from mqtt_broker.http_api.request.middleware import HttpLimits
 from mqtt_broker.http_api.snapshot import stream_figures
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.streams.format.errors import Invalid

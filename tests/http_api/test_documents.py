@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
-from mqtt_broker.http_api.application import make_app
-from mqtt_broker.http_api.limits import HttpLimits
+from mqtt_broker.http_api.http_server import make_application
 from mqtt_broker.http_api.pages.metrics import _Collected
 from mqtt_broker.http_api.request.broker_interface import Snapshot, StoreFigures, WatchFigures
-from mqtt_broker.http_api.request.middleware import Site
+from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 from mqtt_broker.streams.format.figures import ReplayFigures
 from mqtt_broker.streams.remote import http_protocol
 from tests.http_api.brokers import LogBroker
@@ -21,7 +20,7 @@ from tests.server.process import document
 def test_every_path(broker: LogBroker) -> None:
     with ThreadPoolExecutor(1) as pool:
         site = Site(broker, None, pool, HttpLimits(), "", True, print)
-        app = make_app(site)
+        app = make_application(site)
     text = document("docs/HTTP.md")
     for route in app.router.routes():
         assert isinstance(route, web.ResourceRoute)

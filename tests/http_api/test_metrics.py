@@ -53,7 +53,7 @@ def test_health(broker: LogBroker, http: Serving) -> None:
     found = http.get("/healthz")
     assert (found.status, found.json()) == (200, {"status": "ok"})
     for base, why in (
-        (replace(BASE, is_stopping=True), "the broker stops"),
+        (replace(BASE, is_stopping=True), "the broker is stopping"),
         (
             replace(BASE, store=StoreFigures("No space left on device")),
             "store: No space left on device",

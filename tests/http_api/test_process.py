@@ -49,7 +49,7 @@ def test_readers_outlive_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         found = [record.payload for batch in reader.read(500) for record in records(batch)]
         assert found
         broker.process.kill()
-    with pytest.raises(address_file.NoAddress, match="does not run any more"):
+    with pytest.raises(address_file.NoAddress, match="is no longer running"):
         address_file.read(tmp_path)
     with pytest.raises(Unreachable):
         RemoteSource(url, "telemetry", TOKEN)

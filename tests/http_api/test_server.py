@@ -18,8 +18,8 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.http_api.http_server import HttpServer, HttpServerError
-from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.broker_interface import Snapshot
+from mqtt_broker.http_api.request.middleware import HttpLimits
 from tests.http_api.brokers import BASE, PATIENCE_S, LogBroker, Serving
 
 TOKEN: Final = "hush-hush-4711"
@@ -358,7 +358,7 @@ def odd(broker: LogBroker) -> LogBroker:
     ("answer", "why"),
     [
         (None, "the broker did not answer within 0.1 s"),
-        ("cancelled", "the broker stops"),
+        ("cancelled", "the broker is stopping"),
         (RuntimeError("Event loop is closed"), "the broker has stopped"),
     ],
 )

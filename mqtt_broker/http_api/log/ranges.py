@@ -1,8 +1,8 @@
 """`/streams/...`: the log for readers on other machines.
 
 A range is whole batches as they lie in a file, sent by the kernel without passing through
-Python. Who is at the end may wait: one task a stream looks for new ends as long as somebody
-does, and costs a read of one small file 40 times a second.
+Python. A reader at the end may wait: one task a stream looks for new ends while a reader waits,
+and costs a read of one small file 40 times a second.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _TYPE: Final = "application/vnd.fleetmq.batches"
 
 
 def routes(site: Site) -> list[web.RouteDef]:
+    """Return the routes of the log."""
     ranges = _Ranges(site)
     one = ROOT + "/{name}"
     return [
@@ -46,29 +47,29 @@ class _Ranges:
     async def list(self, request: web.Request) -> web.Response:
         """List the names of the streams."""
         Query(request)
-        shelf = self._site.streams()
-        return json_answer({"streams": await self._site.in_thread(shelf.names)})
+        streams = self._site.streams()
+        return json_answer({"streams": await self._site.in_thread(streams.names)})
 
     async def about(self, request: web.Request) -> web.Response:
         """Give what a reader needs of a stream: epoch, settings, partitions."""
         query = Query(request, "epoch")
-        shelf, name = self._site.streams(), request.match_info["name"]
-        return json_answer(await self._site.in_thread(shelf.about, name, query.text("epoch")))
+        streams, name = self._site.streams(), request.match_info["name"]
+        return json_answer(await self._site.in_thread(streams.about, name, query.text("epoch")))
 
     async def describe(self, request: web.Request) -> web.Response:
         """Describe the files of a stream."""
         query = Query(request, "epoch")
-        shelf, name = self._site.streams(), request.match_info["name"]
+        streams, name = self._site.streams(), request.match_info["name"]
         async with self._describing:
-            found = await self._site.in_thread(shelf.describe, name, query.text("epoch"))
+            found = await self._site.in_thread(streams.describe, name, query.text("epoch"))
         return json_answer(found)
 
     async def offsets(self, request: web.Request) -> web.Response:
         """Find the offsets at a place or a time."""
         query = Query(request, "at", "epoch")
-        shelf, name = self._site.streams(), request.match_info["name"]
+        streams, name = self._site.streams(), request.match_info["name"]
         found = await self._site.in_thread(
-            shelf.resolve, name, query.text("at", LATEST), query.text("epoch")
+            streams.resolve, name, query.text("at", LATEST), query.text("epoch")
         )
         return web.Response(text=found.text() + "\n", content_type="application/json")
 
@@ -85,32 +86,32 @@ class _Ranges:
         name, partition = request.match_info["name"], request.match_info["partition"]
         if until < offset:
             raise EndBeforeStart(name, int(partition[1:10]), offset, until)
-        shelf = self._site.streams()
+        streams = self._site.streams()
 
         async def look(epoch: str) -> Answer:
             return await self._site.in_thread(
-                shelf.extent, name, partition, offset, until, bytes_max, epoch
+                streams.extent, name, partition, offset, until, bytes_max, epoch
             )
 
         answer = await look(epoch)
         if answer.piece is None and wait_s and offset < until:
-            if await self._new(shelf, name, answer, offset, wait_s):
+            if await self._wait_for(streams, name, answer, offset, wait_s):
                 answer = await look(answer.epoch)
         if answer.piece is None:
             return web.Response(status=204, headers=_headers(answer, offset))
         with answer.piece.file:
             return await self._send(request, answer, answer.piece)
 
-    async def _new(
-        self, shelf: OpenStreams, name: str, answer: Answer, offset: int, wait_s: float
+    async def _wait_for(
+        self, streams: OpenStreams, name: str, answer: Answer, offset: int, wait_s: float
     ) -> bool:
-        """Wait until there is something at this offset; False: time ran out."""
+        """Wait until there is a message at this offset; False when time ran out."""
         key = (name, answer.epoch)
         ends = self._ends.get(key)
         if ends is None or ends.is_over:
-            ends = self._ends[key] = _Ends(self._site, shelf, *key)
+            ends = self._ends[key] = _Ends(self._site, streams, *key)
         try:
-            return await ends.pass_(answer.partition, offset, wait_s)
+            return await ends.wait(answer.partition, offset, wait_s)
         finally:
             if not ends.waiting:
                 ends.stop()
@@ -139,7 +140,7 @@ class _Ranges:
             async with asyncio.timeout(limits.send_s + piece.length / limits.send_bytes_per_s_min):
                 sent = await loop.sendfile(transport, piece.file, piece.position, piece.length)
         except (TimeoutError, OSError, RuntimeError):
-            pass  # it reads too slowly, has gone, or the disk fails: the answer is cut short
+            pass  # a slow or closed client, or a disk error: the answer is cut short
         finally:
             if sent < piece.length:
                 transport.abort()
@@ -156,18 +157,18 @@ def _headers(answer: Answer, end: int) -> dict[str, str]:
 
 
 class _Ends:
-    """Those who wait for the end of one stream to move, and the task that looks for them."""
+    """Readers that wait for the end of one stream to move, and the task that looks for them."""
 
-    def __init__(self, site: Site, shelf: OpenStreams, name: str, epoch: str) -> None:
+    def __init__(self, site: Site, streams: OpenStreams, name: str, epoch: str) -> None:
         self._site = site
-        self._shelf = shelf
+        self._shelf = streams
         self._name = name
         self._epoch = epoch
         self.waiting: dict[asyncio.Future[None], tuple[int, int]] = {}  # partition, offset
-        self.is_over = False  # nobody looks any more
+        self.is_over = False  # the task has ended
         self._task = asyncio.create_task(self._look())
 
-    async def pass_(self, partition: int, offset: int, wait_s: float) -> bool:
+    async def wait(self, partition: int, offset: int, wait_s: float) -> bool:
         moved = asyncio.get_running_loop().create_future()
         self.waiting[moved] = partition, offset
         try:
@@ -190,7 +191,7 @@ class _Ends:
                 for moved, (partition, offset) in self.waiting.items():
                     if ends[partition] > offset and not moved.done():
                         moved.set_result(None)
-        except Exception as error:  # the stream is gone, or its disk: those who wait are told
+        except Exception as error:  # the stream is gone, or a disk error: for those who wait
             self.is_over = True
             for moved in self.waiting:
                 if not moved.done():

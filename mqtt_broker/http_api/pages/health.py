@@ -1,7 +1,6 @@
-"""`/healthz` and `/readyz`: whether this broker may be given work.
+"""`/healthz` and `/readyz`: health for load balancers and probes, without a token.
 
-For load balancers and probes: no token. The watchdog is asked first, which needs no answer of the
-broker's loop.
+The watchdog is asked first, which needs no answer of the broker's loop.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ from mqtt_broker.http_api.request.middleware import Problem, Site, json_answer
 
 
 def routes(site: Site) -> list[web.RouteDef]:
+    """Return the routes of both pages."""
+
     async def healthz(request: web.Request) -> web.Response:
         """Answer 200 if the broker works, else 503 with what is wrong."""
-        why = await _what_fails(site)
+        why = await _problems(site)
         if why:
             return json_answer({"status": "failing", "why": why}, 503)
         return json_answer({"status": "ok"})
@@ -23,21 +24,21 @@ def routes(site: Site) -> list[web.RouteDef]:
     return [web.get("/healthz", healthz), web.get("/readyz", healthz)]
 
 
-async def _what_fails(site: Site) -> str:
-    watch = site.commands.watch()
+async def _problems(site: Site) -> str:
+    watch = site.broker.watch()
     why = [] if watch is None else list(watch.why)
     if watch is None or not watch.is_loop_late:
         try:
-            why += _what_stops(await site.ask(site.commands.snapshot))
+            why += _problems_of(await site.ask(site.broker.snapshot))
         except Problem as problem:
             why.append(str(problem))
     return "; ".join(why)
 
 
-def _what_stops(snapshot: Snapshot) -> list[str]:
-    """Reasons that the broker itself knows."""
+def _problems_of(snapshot: Snapshot) -> list[str]:
+    """Return the reasons that the broker itself reports."""
     if snapshot.is_stopping:
-        return ["the broker stops"]
+        return ["the broker is stopping"]
     if snapshot.store is not None and snapshot.store.state:
         return [f"store: {snapshot.store.state}"]
     return []

@@ -1,4 +1,4 @@
-"""`/metrics`: the snapshot as Prometheus reads it, or OpenMetrics for those who ask for it.
+"""`/metrics`: the snapshot in the format of Prometheus, or OpenMetrics when that is accepted.
 
 Labels are names of packets, reasons, streams, partitions and groups, which are all bounded;
 never clients or topics.
@@ -27,12 +27,14 @@ PREFIX: Final = "fleetmq_"
 
 
 def routes(site: Site) -> list[web.RouteDef]:
+    """Return the route of metrics."""
+
     async def metrics(request: web.Request) -> web.Response:
         """Give the metrics in the format that was asked for."""
-        watch = site.commands.watch()
+        watch = site.broker.watch()
         snapshot: Snapshot | None = None
         if watch is None or not watch.is_loop_late:
-            snapshot = await site.ask(site.commands.snapshot)
+            snapshot = await site.ask(site.broker.snapshot)
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collected(snapshot, watch))
@@ -93,18 +95,24 @@ def _watch(watch: WatchFigures) -> Iterator[Metric]:
 
 
 def _broker(now: Snapshot) -> Iterator[Metric]:
-    build = GaugeMetricFamily(PREFIX + "build_info", "What runs here.", labels=["version"])
+    build = GaugeMetricFamily(
+        PREFIX + "build_info", "The version of the broker.", labels=["version"]
+    )
     build.add_metric([now.version], 1)
     yield build
     yield _gauge("start_time_seconds", "When the broker started, as Unix time.", now.started_at)
     yield _gauge("stopping", "1 while the broker stops.", now.is_stopping)
-    yield _gauge("clients_connected", "Clients that are connected.", now.clients)
-    yield _gauge("clients_connected_maximum", "The most there were at once.", now.clients_maximum)
-    yield _counter("sessions_expired", "Sessions that ended while away.", now.clients_expired)
-    yield _gauge("sessions", "Sessions, of clients that are here or away.", now.sessions)
-    yield _gauge("sockets_open", "Connections, whether they said CONNECT or not.", now.sockets)
-    yield _counter("sockets_accepted", "Connections that were accepted.", now.sockets_accepted)
-    yield _counter("connects", "CONNECTs that succeeded.", now.connects)
+    yield _gauge("clients_connected", "Connected clients.", now.clients)
+    yield _gauge(
+        "clients_connected_maximum", "The most clients connected at once.", now.clients_maximum
+    )
+    yield _counter(
+        "sessions_expired", "Sessions of absent clients that expired.", now.clients_expired
+    )
+    yield _gauge("sessions", "Sessions of connected and absent clients.", now.sessions)
+    yield _gauge("sockets_open", "Open connections, with or without a CONNECT.", now.sockets)
+    yield _counter("sockets_accepted", "Connections accepted.", now.sockets_accepted)
+    yield _counter("connects", "Successful CONNECTs.", now.connects)
     yield _counters("packets_received", "Packets by type.", "type", now.packets_received)
     yield _counters("packets_sent", "Packets by type.", "type", now.packets_sent)
     yield _counter("received_bytes", "Bytes from clients.", now.bytes_received)
@@ -113,19 +121,19 @@ def _broker(now: Snapshot) -> Iterator[Metric]:
     yield _counter("publish_sent_bytes", "Payload to clients.", now.publish_bytes_sent)
     yield _counters("messages_dropped", "Messages dropped, by reason.", "reason", now.dropped)
     yield _refused(now.refused)
-    yield _counter("throttled", "Times a client was faster than it may be.", now.throttled)
+    yield _counter("throttled", "Times a client exceeded its rate limit.", now.throttled)
     yield _gauge("subscriptions", "Subscriptions.", now.subscriptions)
     yield _gauge("shared_subscriptions", "Shared subscriptions.", now.shared_subscriptions)
     yield _gauge("retained_messages", "Retained messages.", now.retained_messages)
     yield _gauge("retained_bytes", "Bytes of retained messages.", now.retained_bytes)
-    yield _gauge("queued_messages", "Messages that wait for clients.", now.queued_messages)
-    yield _gauge("queued_bytes", "Bytes of messages that wait.", now.queued_bytes)
+    yield _gauge("queued_messages", "Messages queued for clients.", now.queued_messages)
+    yield _gauge("queued_bytes", "Bytes of queued messages.", now.queued_bytes)
     yield _gauge("resident_memory_bytes", "Memory of the broker's process.", now.resident_bytes)
 
 
 def _refused(found: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(
-        PREFIX + "refused", "What was turned away, by reason.", labels=["what", "reason"]
+        PREFIX + "refused", "Refusals, by what was refused and why.", labels=["what", "reason"]
     )
     for key, count in found.items():
         what, _, reason = key.partition("/")
@@ -137,32 +145,38 @@ def _access(found: Mapping[str, int]) -> Iterator[Metric]:
     if not found:
         return
     yield _gauge("access_waiting", "Clients that wait for hashing or SQL.", found["waiting"])
-    yield _counter("access_hashes", "Passwords that were hashed.", found["hashes"])
-    yield _counter("access_reloads", "Rules, users or bans taken up anew.", found["reloads"])
+    yield _counter("access_hashes", "Passwords hashed.", found["hashes"])
+    yield _counter("access_reloads", "Reloads of rules, users or bans.", found["reloads"])
+    yield _counter("access_reload_failures", "Reloads that failed.", found["reload_failures"])
     yield _counter(
-        "access_reload_failures", "Times that they could not be.", found["reload_failures"]
+        "audit_lines_lost",
+        "Lines that could not be written to the audit file.",
+        found["audit_lines_lost"],
     )
-    yield _counter("audit_lines_lost", "Lines the audit file has not.", found["audit_lines_lost"])
-    yield _gauge("bans", "Bans, made by hand or for flapping.", found["bans"])
+    yield _gauge("bans", "Bans by operators and for flapping.", found["bans"])
 
 
 def _store(store: StoreFigures) -> Iterator[Metric]:
-    yield _gauge("store_up", "0 while the store fails and nothing is promised.", not store.state)
+    yield _gauge("store_up", "0 while the store fails.", not store.state)
     yield _counter("store_records", "Changes recorded in the journal.", store.records)
     yield _counter("store_commits", "Groups committed.", store.commits)
     yield _counter("store_folded", "Records folded into the tables.", store.folded)
-    yield _counter("store_cancelled", "Records over before they were written.", store.cancelled)
+    yield _counter(
+        "store_cancelled",
+        "Records dropped before they were written.",
+        store.cancelled,
+    )
     yield _counter("store_refused", "Messages that could not be stored.", store.refused)
-    yield _counter("store_healed", "Contradictions that were put right.", store.healed)
+    yield _counter("store_healed", "Contradictions in the store that were repaired.", store.healed)
     yield _gauge("store_lag_groups", "Groups committed and not folded yet.", store.lag)
 
 
 def _replay(replay: ReplayFigures) -> Iterator[Metric]:
-    yield _gauge("replay_readers", "MQTT clients' readers of streams.", replay.readers)
+    yield _gauge("replay_readers", "Stream subscriptions of MQTT clients.", replay.readers)
     yield _counter("replay_messages", "Messages read from streams for clients.", replay.messages)
-    yield _counter("replay_gap_offsets", "Offsets gone before they were read.", replay.gaps)
+    yield _counter("replay_gap_offsets", "Offsets removed before they were read.", replay.gaps)
     yield _counter("replay_redelivered", "Messages delivered again.", replay.redelivered)
-    yield _counter("replay_dead", "Messages given up after too many tries.", replay.dead)
+    yield _counter("replay_dead", "Messages given up after too many deliveries.", replay.dead)
 
 
 def _streams(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
@@ -172,12 +186,14 @@ def _streams(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
     )
     ends = GaugeMetricFamily(PREFIX + "stream_end_offset", "The next offset.", labels=each)
     size = GaugeMetricFamily(PREFIX + "stream_bytes", "Bytes on disk.", labels=of)
-    segments = GaugeMetricFamily(PREFIX + "stream_segments", "Files of it.", labels=of)
+    segments = GaugeMetricFamily(PREFIX + "stream_segments", "Segment files.", labels=of)
     appended = CounterMetricFamily(
-        PREFIX + "stream_messages_appended", "Messages put into it.", labels=of
+        PREFIX + "stream_messages_appended", "Messages appended.", labels=of
     )
     refused = CounterMetricFamily(
-        PREFIX + "stream_messages_refused", "Messages it had no room for.", labels=of
+        PREFIX + "stream_messages_refused",
+        "Messages refused: too many waited.",
+        labels=of,
     )
     for stream in streams:
         name = [stream.settings.name]
@@ -194,14 +210,12 @@ def _streams(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
 def _groups(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
     of = ["stream", "group"]
     each = [*of, "partition"]
-    members = GaugeMetricFamily(
-        PREFIX + "stream_group_members", "Members that are here.", labels=of
-    )
+    members = GaugeMetricFamily(PREFIX + "stream_group_members", "Connected members.", labels=of)
     committed = GaugeMetricFamily(
-        PREFIX + "stream_group_committed_offset", "The next offset it takes.", labels=each
+        PREFIX + "stream_group_committed_offset", "The next offset to deliver.", labels=each
     )
     lag = GaugeMetricFamily(
-        PREFIX + "stream_group_lag_messages", "What it has not taken yet.", labels=each
+        PREFIX + "stream_group_lag_messages", "Messages not delivered yet.", labels=each
     )
     for stream in streams:
         for group in stream.groups:

@@ -1,4 +1,4 @@
-"""What requests carry: JSON bodies and query strings, every key known and every value checked."""
+"""Read JSON bodies and query strings: every key must be known, every value is checked."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from mqtt_broker.http_api.limits import HttpLimits
-from mqtt_broker.http_api.request.middleware import Problem, bad_request
+from mqtt_broker.http_api.request.middleware import HttpLimits, Problem, bad_request
 from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 
@@ -27,15 +26,17 @@ _KINDS: Final[dict[str, tuple[type, str]]] = {
 
 
 async def read_object(request: web.Request, limits: HttpLimits) -> dict[str, Any]:
-    """The body, which is a JSON object; {} when there is none."""
+    """Return the body, a JSON object; {} when there is none."""
     try:
         async with asyncio.timeout(limits.body_s):
             data = await request.read()
     except TimeoutError:
-        raise Problem(408, "RequestTimeout", f"the body took over {limits.body_s:g} s") from None
+        raise Problem(
+            408, "RequestTimeout", f"the body did not arrive within {limits.body_s:g} s"
+        ) from None
     except web.HTTPRequestEntityTooLarge:
         raise Problem(
-            413, "TooLarge", f"a body has at most {limits.body_bytes_max} bytes"
+            413, "TooLarge", f"the body is larger than {limits.body_bytes_max} bytes"
         ) from None
     except web.RequestPayloadError as error:
         raise bad_request(f"the body cannot be read: {error}") from None
@@ -44,9 +45,9 @@ async def read_object(request: web.Request, limits: HttpLimits) -> dict[str, Any
     try:
         found = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise bad_request("the body is no JSON") from None
+        raise bad_request("the body is not JSON") from None
     if not isinstance(found, dict):
-        raise bad_request("the body is no JSON object")
+        raise bad_request("the body is not a JSON object")
     return found
 
 
@@ -55,9 +56,10 @@ def _no_constant(text: str) -> None:
 
 
 def check_keys(found: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse a body with an unknown key."""
     for key in found:
         if key not in known:
-            raise bad_request(f"{key[:80]!r} is unknown here: it takes {_listed(known)}")
+            raise bad_request(f"unknown key {key[:80]!r}: expected {_listed(known)}")
 
 
 def _listed(known: Collection[str]) -> str:
@@ -65,16 +67,16 @@ def _listed(known: Collection[str]) -> str:
 
 
 def checked_settings(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a stream as JSON has them; their meaning is checked by Settings."""
+    """Check names and types of a stream's settings; StreamSettings checks their values."""
     kinds = {
         field.name: str(field.type) for field in fields(StreamSettings) if field.name != "epoch"
     }
     for key, value in found.items():
         if key not in kinds:
-            raise Invalid(key[:80], f"there is no such setting: there are {_listed(kinds)}")
+            raise Invalid(key[:80], f"unknown setting: expected one of {_listed(kinds)}")
         if key == "schema":
             if value is not None and not isinstance(value, dict):
-                raise Invalid(key, "a JSON Schema is a JSON object")
+                raise Invalid(key, "a JSON Schema must be a JSON object")
             continue
         kind, called = _KINDS[kinds[key]]
         if type(value) is not kind:
@@ -85,32 +87,35 @@ def checked_settings(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Query:
-    """A query string: each key at most once, and none that is not known."""
+    """A query string: only known keys, and each at most once."""
 
     def __init__(self, request: web.Request, *known: str) -> None:
         self._found: dict[str, str] = {}
         for key, value in request.query.items():
             if key not in known:
-                raise bad_request(f"{key[:80]!r} is unknown here: there are {_listed(known)}")
+                raise bad_request(f"unknown parameter {key[:80]!r}: expected {_listed(known)}")
             if key in self._found:
-                raise bad_request(f"{key} is said twice")
+                raise bad_request(f"{key} is given twice")
             self._found[key] = value
 
     def text(self, key: str, default: str = "") -> str:
+        """Return the text of a parameter."""
         return self._found.get(key, default)
 
     def whole(self, key: str, default: int | None = None) -> int:
+        """Return a whole number of 0 or more; without a default it is required."""
         text = self._found.get(key)
         if text is None:
             if default is None:
                 raise bad_request(f"{key} is missing")
             return default
         if not _WHOLE.fullmatch(text) or int(text) > NUMBER_MAX:
-            raise bad_request(f"{key} is {text[:80]!r}, which is no whole number of 0 or more")
+            raise bad_request(f"invalid {key} {text[:80]!r}: expected a whole number of 0 or more")
         return int(text)
 
     def seconds(self, key: str, most: float) -> float:
+        """Return a number of seconds; 0 when it is missing."""
         text = self._found.get(key, "0")
         if not _SECONDS.fullmatch(text) or float(text) > most:
-            raise bad_request(f"{key} is {text[:80]!r}, which is no number of 0 to {most:g}")
+            raise bad_request(f"invalid {key} {text[:80]!r}: expected a number from 0 to {most:g}")
         return float(text)

@@ -1,8 +1,8 @@
-"""The two doors between the HTTP server and the broker: what is asked, and what is answered.
+"""The interface between the HTTP server and the broker.
 
-Every method may be called from any thread and answers with a `concurrent.futures.Future`, so
-that the broker does it where and when it likes. What cannot be done is raised by the future: a
-StreamError, or Refused for what this broker does not do at all.
+Every method may be called from any thread and returns a `concurrent.futures.Future`, so that the
+broker answers in the thread and at the time of its choice. The future raises a StreamError for a
+request that fails, and NotSupported for one that this broker does not offer.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 
 class NotSupported(Exception):
-    """This broker does not do that; one line that says why."""
+    """This broker does not offer what was asked; the text says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
+    """Counters of the store."""
+
     state: str = ""  # what is wrong; empty: nothing
     records: int = 0
     commits: int = 0
     folded: int = 0
-    cancelled: int = 0  # taken by everybody before it was written
+    cancelled: int = 0  # delivered to all receivers before they were written
     refused: int = 0  # messages that could not be stored
     healed: int = 0  # contradictions in the store that were put right
-    lag: int = 0  # groups that are committed and not folded
+    lag: int = 0  # groups that are committed and not yet in the tables
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
+    """A stream: its settings and numbers."""
+
     settings: StreamSettings
     starts: Sequence[int]  # a partition each
     ends: Sequence[int]
@@ -48,20 +52,20 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class BanFigures:
-    """Who is kept out."""
+    """A ban in force."""
 
     kind: str  # client, user or address
     value: str
     until: float = 0.0  # Unix time; 0: until it is lifted
     why: str = ""
-    made_by: str = "hand"  # or the broker itself: flapping
-    username: str | None = None  # of a client that flaps: the name it proved,
-    address: str = ""  # or where it came from if it proved none
+    made_by: str = "hand"  # or flapping
+    username: str | None = None  # for flapping: the user name that the client proved,
+    address: str = ""  # or its address if it proved none
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment of the broker. Counters are since its start, times are Unix time in seconds."""
+    """The broker at one moment. Counters are since its start, times are Unix time in seconds."""
 
     version: str
     started_at: float
@@ -69,7 +73,7 @@ class Snapshot:
     clients: int = 0  # connected
     clients_maximum: int = 0
     clients_expired: int = 0
-    sessions: int = 0  # of clients that are here or away
+    sessions: int = 0  # of connected and absent clients
     sockets: int = 0  # open
     sockets_accepted: int = 0
     connects: int = 0
@@ -82,7 +86,7 @@ class Snapshot:
     dropped: Mapping[str, int] = field(default_factory=dict)  # messages, by reason
     refused: Mapping[str, int] = field(default_factory=dict)  # by `what/reason`
     throttled: int = 0  # times a client was faster than it may be
-    access: Mapping[str, int] = field(default_factory=dict)  # of the access door, if there is one
+    access: Mapping[str, int] = field(default_factory=dict)  # of the security service
     subscriptions: int = 0
     shared_subscriptions: int = 0
     retained_messages: int = 0
@@ -106,11 +110,15 @@ class WatchFigures:
 
 
 class BrokerInterface(Protocol):
+    """What the HTTP server asks of the broker."""
+
     def watch(self) -> WatchFigures | None:
-        """At once, from any thread; None: nobody watches this broker."""
+        """Return the watchdog's findings at once; None: this broker has no watchdog."""
         ...
 
-    def snapshot(self) -> Future[Snapshot]: ...
+    def snapshot(self) -> Future[Snapshot]:
+        """Take a snapshot."""
+        ...
 
     def stream_create(self, settings: StreamSettings) -> Future[None]: ...
 
@@ -119,7 +127,7 @@ class BrokerInterface(Protocol):
     def stream_delete(self, name: str) -> Future[None]: ...
 
     def stream_truncate(self, name: str, before: Offsets | None) -> Future[int]:
-        """Remove whole segments before these offsets, or all there is; how many went."""
+        """Remove whole segments before these offsets, or all; return how many were removed."""
         ...
 
     def groups(self, stream: str) -> Future[list[GroupFigures]]: ...
@@ -131,9 +139,9 @@ class BrokerInterface(Protocol):
     def bans(self) -> Future[list[BanFigures]]: ...
 
     def ban_add(self, ban: Ban) -> Future[None]:
-        """In force when the future is done, and after a restart."""
+        """Add a ban; it is in force when the future is done, and after a restart."""
         ...
 
     def ban_lift(self, kind: str, value: str) -> Future[bool]:
-        """False when there is no such ban."""
+        """Lift a ban; False when there is none."""
         ...

@@ -1,13 +1,13 @@
-"""What every request and every answer goes through: who may ask, errors as JSON, headers.
+"""Middleware of all requests: check the token and the origin, answer errors as JSON.
 
-Errors are `{"error": NAME, "text": ONE LINE}`, those of the log with their fields beside. What
-we did not foresee is `InternalError`: its traceback goes to the broker's log and nowhere else.
+Errors are `{"error": NAME, "text": ONE LINE}`, those of the log with further fields. An
+unexpected exception is `InternalError`: its traceback goes to the broker's log and nowhere else.
 The token is compared in constant time, and is never repeated in an answer or a log.
 
-A browser that is open on this machine must not become a door to the broker for other sites.
-So nothing is answered to another Origin, a server without a token that listens on loopback
-answers to no other name, and what changes something has to come as application/json, which
-other sites cannot send without being asked for permission that is never given.
+A web page of another site must not reach the broker through a browser on this machine. So
+requests with another Origin are refused, a server without a token that listens on loopback
+answers only to localhost and to addresses, and a body has to be application/json, which a browser
+sends to another site only after a preflight request that is never granted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from mqtt_broker.http_api.limits import HttpLimits
 from mqtt_broker.http_api.request.broker_interface import BrokerInterface, NotSupported
 from mqtt_broker.http_api.request.open_streams import OpenStreams
 from mqtt_broker.streams.format.errors import StreamError
@@ -44,8 +43,24 @@ _HEADERS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Limits of what clients of the HTTP server may use."""
+
+    connections_max: int = 1_000
+    idle_s: float = 30.0  # from one answer, or the connect, to the end of the next request's head
+    line_bytes_max: int = 16 << 10  # offsets of 256 partitions fit into it
+    head_fields_max: int = 64
+    body_bytes_max: int = 1 << 20
+    body_s: float = 10.0
+    answer_s: float = 10.0  # how long the broker has to answer
+    send_s: float = 30.0  # how long a client has to read the answer,
+    send_bytes_per_s_min: int = 64 << 10  # and as much more as this rate takes
+    threads: int = 4  # that wait for the disk
+
+
 class Problem(Exception):
-    """An answer that is no 200: its status, its name and one line."""
+    """An answer that is not 200: its status, its name and one line."""
 
     def __init__(self, status: int, error: str, text: str) -> None:
         super().__init__(text)
@@ -54,6 +69,7 @@ class Problem(Exception):
 
 
 def bad_request(text: str) -> Problem:
+    """Return the answer 400 with this text."""
     return Problem(400, "BadRequest", text)
 
 
@@ -61,21 +77,22 @@ def bad_request(text: str) -> Problem:
 class Site:
     """What all pages share."""
 
-    commands: BrokerInterface
-    shelf: OpenStreams | None  # None: this broker keeps no log
-    pool: Executor  # for what waits for the disk
+    broker: BrokerInterface
+    open_streams: OpenStreams | None  # None: this broker keeps no log
+    pool: Executor  # for work that waits for the disk
     limits: HttpLimits
     token: str
-    is_local: bool  # nobody but this machine can reach it
+    is_local: bool  # only this machine can reach the server
     log: Callable[[str], None]
 
     def streams(self) -> OpenStreams:
-        if self.shelf is None:
+        """Return the streams of the data directory; NotSupported when there is none."""
+        if self.open_streams is None:
             raise NotSupported("this broker keeps no telemetry log: it has no data directory")
-        return self.shelf
+        return self.open_streams
 
     async def ask(self, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the broker answers. It is not cancelled: what was begun there goes on."""
+        """Wait for the broker's answer. A call that has begun is never cancelled."""
         try:
             answer = asyncio.wrap_future(call(*args, **kwargs))
         except RuntimeError:  # its loop is closed
@@ -83,7 +100,7 @@ class Site:
         try:
             done, _ = await asyncio.wait((answer,), timeout=self.limits.answer_s)
         finally:
-            answer.add_done_callback(_take)
+            answer.add_done_callback(_retrieve)
         if not done:
             raise Problem(
                 503,
@@ -91,11 +108,11 @@ class Site:
                 f"the broker did not answer within {self.limits.answer_s:g} s",
             )
         if answer.cancelled():
-            raise Problem(503, "Unavailable", "the broker stops")
+            raise Problem(503, "Unavailable", "the broker is stopping")
         return answer.result()
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run what waits for the disk. What nobody waits for any longer is closed."""
+        """Run work that waits for the disk; close its result when the request is cancelled."""
         running = asyncio.get_running_loop().run_in_executor(
             self.pool, lambda: work(*args, **kwargs)
         )
@@ -106,8 +123,8 @@ class Site:
             raise
 
 
-def _take(answer: asyncio.Future[Any]) -> None:
-    """Look at what came too late, so that nobody is told it was never looked at."""
+def _retrieve(answer: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of a late answer, so that asyncio does not log it."""
     if not answer.cancelled():
         answer.exception()
 
@@ -120,13 +137,15 @@ def _close(answer: asyncio.Future[Any]) -> None:
 
 
 def json_answer(found: object, status: int = 200) -> web.Response:
+    """Return an answer with this JSON body."""
     text = json.dumps(found, ensure_ascii=False) + "\n"
-    # What a client named may hold half a surrogate pair, which JSON has escapes for.
+    # Names from clients may hold half a surrogate pair, which JSON can escape.
     body = text.encode(errors="backslashreplace")
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
 
 
 def guard(site: Site) -> Middleware:
+    """Return the middleware that checks each request and answers exceptions."""
     token = site.token.encode()
 
     @web.middleware
@@ -143,7 +162,7 @@ def guard(site: Site) -> Middleware:
 
 
 async def set_headers(request: web.Request, answer: web.StreamResponse) -> None:
-    """Before anything is sent."""
+    """Set the headers of every answer."""
     answer.headers.update(_HEADERS)
 
 
@@ -151,7 +170,9 @@ def _check_token(request: web.Request, token: bytes) -> None:
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     found = given.strip().encode(errors="surrogateescape")
     if scheme.lower() != "bearer" or not hmac.compare_digest(found, token):
-        raise Problem(401, "Unauthorized", "the token is missing or wrong")
+        raise Problem(
+            401, "Unauthorized", "the token is missing or wrong: send Authorization: Bearer TOKEN"
+        )
 
 
 def _check_origin(request: web.Request, site: Site) -> None:
@@ -159,16 +180,17 @@ def _check_origin(request: web.Request, site: Site) -> None:
     origin = request.headers.get("Origin")
     is_foreign = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
     if is_foreign or (origin is not None and origin.partition("://")[2] != host):
-        raise Problem(403, "Forbidden", "another site may not ask")
+        raise Problem(403, "Forbidden", "requests from other sites are refused")
     if site.is_local and not site.token and host and not _is_plain(host):
         raise Problem(
             403,
             "Forbidden",
-            "without a token this server answers to localhost and to addresses only",
+            f"invalid Host {host[:80]!r}: without a token this server answers to localhost and to "
+            "addresses only",
         )
     if request.method in _UNSAFE and request.can_read_body:
         if request.content_type != "application/json":
-            raise Problem(415, "UnsupportedMediaType", "a body is application/json")
+            raise Problem(415, "UnsupportedMediaType", "the body must be application/json")
 
 
 def _is_plain(host: str) -> bool:
@@ -198,7 +220,7 @@ def _error_answer(
         case web.HTTPException():
             texts = {
                 404: f"there is nothing at {request.path}",
-                405: f"{request.method} is not for {request.path}",
+                405: f"{request.path} does not support {request.method}",
             }
             answer = _plain_answer(
                 error.status,
@@ -208,18 +230,16 @@ def _error_answer(
             if "Allow" in error.headers:
                 headers["Allow"] = error.headers["Allow"]
         case ConnectionError():
-            raise error  # the client has gone: there is nobody to answer
+            raise error  # the client has closed the connection
         case OSError():
             log(f"http: {request.method} {request.path!r}: {error.strerror or error}")
             answer = _plain_answer(500, "DiskError", error.strerror or "the disk failed")
         case _:
             log(f"http: internal error: {request.method} {request.path!r}\n" + _trace(error))
-            answer = _plain_answer(
-                500, "InternalError", "internal error; the broker's log says more"
-            )
+            answer = _plain_answer(500, "InternalError", "internal error; see the broker's log")
     answer.headers.update(headers)
     if request.can_read_body and not request.content.at_eof():
-        answer.force_close()  # what is left of the body is not waited for
+        answer.force_close()  # without waiting for the rest of the body
     return answer
 
 

@@ -1,10 +1,10 @@
-"""The streams of a directory, kept open for those who read over HTTP.
+"""The streams of a directory, kept open for readers over HTTP.
 
-Everything here reads files and may wait for the disk: it is called in threads, and locks. A
-stream stays open until its `stream.json` is another: it was changed, deleted, or made again.
+All methods read files and may wait for the disk, so they are called in threads, and lock. A stream
+stays open until its `stream.json` is another file: it was changed, deleted, or created again.
 
-A piece has a descriptor of its own. Retention, compaction and deletion remove names, so what is
-being sent is sent to its end, whatever goes on meanwhile.
+A piece has a file descriptor of its own. Retention, compaction and deletion only remove names, so
+a piece that is being sent is complete, whatever happens meanwhile.
 """
 
 from __future__ import annotations
@@ -45,21 +45,26 @@ class Piece(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """A piece of a partition, and where the partition begins and ends."""
+
     epoch: str
     partition: int
     earliest: int
     latest: int
-    piece: Piece | None  # None: nothing there yet
+    piece: Piece | None  # None: there is nothing at this offset yet
 
     def close(self) -> None:
+        """Close the file of the piece."""
         if self.piece is not None:
             self.piece.file.close()
 
 
 class _Open:
+    """One open stream; its lock is held while a thread reads from it."""
+
     def __init__(self, source: Source, known: tuple[int, int]) -> None:
         self.source = source
-        self.known = known  # its stream.json
+        self.known = known  # inode and time of its stream.json
         self.lock = threading.Lock()
         self.is_closed = False
 
@@ -70,20 +75,23 @@ class _Open:
 
 
 class OpenStreams:
+    """Opens streams when they are asked for, and keeps the latest ones open."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._lock = threading.Lock()  # of the dictionary: never held while the disk is waited for
+        self._lock = threading.Lock()  # of the dictionary; never held during disk access
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def names(self) -> list[str]:
+        """Return the names of all streams."""
         return stream_names(self._root)
 
     def about(self, name: str, epoch: str = "") -> dict[str, Any]:
-        """What the stream is and where it begins and ends."""
+        """Return a stream's settings, and where its partitions begin and end."""
         return self._do(name, epoch, _about)
 
     def describe(self, name: str, epoch: str = "") -> dict[str, Any]:
-        """Sizes and times as well. It walks through segments: nobody waits for it but who asks."""
+        """Return sizes and times as well. This reads all segments, outside the stream's lock."""
 
         def work() -> dict[str, Any]:
             with Source.open(self._root, name) as source:
@@ -93,15 +101,17 @@ class OpenStreams:
         return self._try(name, work)
 
     def resolve(self, name: str, text: str, epoch: str = "") -> Offsets:
+        """Return the offsets of a time or a word."""
         return self._do(name, epoch, lambda source: source.resolve(text))
 
     def ends(self, name: str, epoch: str) -> tuple[int, ...]:
+        """Return the ends of all partitions."""
         return self._do(name, epoch, lambda source: source.ends().ends)
 
     def extent(
         self, name: str, partition: str, offset: int, until: int, bytes_max: int, epoch: str
     ) -> Answer:
-        """The next batches of a partition, which is `p` and its number."""
+        """Return the next batches of a partition, which is given as `p` and its number."""
 
         def work(source: Source) -> Answer:
             count = source.settings.partitions
@@ -113,7 +123,7 @@ class OpenStreams:
         return self._do(name, epoch, work)
 
     def _do(self, name: str, epoch: str, work: Callable[[Source], T]) -> T:
-        """Work on the stream, which is this thread's alone meanwhile."""
+        """Call `work` with the stream, while no other thread uses it."""
 
         def attempt() -> T:
             while True:
@@ -126,8 +136,9 @@ class OpenStreams:
         return self._try(name, attempt)
 
     def _try(self, name: str, work: Callable[[], T]) -> T:
-        """What fails because a stream is made again under its name just now is done again: half
-        of what was read is of the old one."""
+        """Repeat work that fails because the stream is just being created again under its name:
+        part of what was read was the old one's.
+        """
         file_names.check_stream(name)
         for _ in range(_TRIES):
             before = self._known(name)
@@ -139,7 +150,7 @@ class OpenStreams:
         return work()
 
     def _known(self, name: str) -> tuple[int, int]:
-        """Which stream.json it is."""
+        """Identify the stream's metadata file by inode and time."""
         try:
             status = os.stat(self._root / name / file_names.METADATA)
         except FileNotFoundError:
@@ -169,6 +180,7 @@ class OpenStreams:
         return opened
 
     def close(self) -> None:
+        """Close all streams."""
         with self._lock:
             opened = list(self._open.values())
             self._open.clear()
@@ -213,4 +225,5 @@ def _check_epoch(source: Source, epoch: str) -> None:
 
 
 def partition_map(offsets: Sequence[int]) -> dict[str, int]:
+    """Return the offsets by the names of their partitions."""
     return {f"p{number}": offset for number, offset in enumerate(offsets)}

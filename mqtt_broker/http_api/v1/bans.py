@@ -1,7 +1,7 @@
-"""`/api/v1/bans`: who is kept out, as JSON; banned and let in again.
+"""`/api/v1/bans`: list, add and lift bans, as JSON.
 
-A ban stands in the file that `fleetmq ctl ban` writes too, `bans_file` of `[security]`: there is
-one list, whoever changes it. The broker goes by it when the answer is sent.
+Bans stand in the file that `fleetmq ctl ban` writes too, `bans_file` of `[security]`. A change is
+in force when the answer is sent.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _WHY_CHARS_MAX: Final = 256
 
 
 def routes(site: Site) -> list[web.RouteDef]:
+    """Return the routes of bans."""
     page = _Bans(site)
     return [
         web.get(ROOT, page.list),
@@ -39,12 +40,12 @@ def routes(site: Site) -> list[web.RouteDef]:
 class _Bans:
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._do = site.commands
+        self._broker = site.broker
 
     async def list(self, request: web.Request) -> web.Response:
         """List the bans in force."""
         Query(request)
-        found = await self._site.ask(self._do.bans)
+        found = await self._site.ask(self._broker.bans)
         return json_answer({"bans": [_ban_json(ban) for ban in found]})
 
     async def add(self, request: web.Request) -> web.Response:
@@ -54,29 +55,31 @@ class _Bans:
         check_keys(body, _KEYS)
         span = body.get("for_s", 0)
         if isinstance(span, bool) or not isinstance(span, int | float):
-            raise bad_request("for_s is not a number of seconds")
+            raise bad_request(f"invalid for_s {str(span)[:80]!r}: expected a number of seconds")
         if not (math.isfinite(span) and 0 <= span <= _FOR_S_MAX):
-            raise bad_request(f"for_s is 0 (until it is lifted) to {_FOR_S_MAX}")
+            raise bad_request(
+                f"invalid for_s {span}: expected 0 (until it is lifted) to {_FOR_S_MAX}"
+            )
         why = _text(body, "why", is_needed=False)
         if len(why) > _WHY_CHARS_MAX or not why.isprintable():
-            raise bad_request(f"why is up to {_WHY_CHARS_MAX} printable characters")
+            raise bad_request(f"why must have at most {_WHY_CHARS_MAX} printable characters")
         until = time.time() + span if span else 0.0
         ban = _checked(_text(body, "kind"), _text(body, "value"), until, why)
-        await self._change(self._do.ban_add, ban)
+        await self._change(self._broker.ban_add, ban)
         return json_answer(_ban_json(BanFigures(ban.kind, ban.value, ban.until, ban.why)), 201)
 
     async def lift(self, request: web.Request) -> web.Response:
         """Lift a ban."""
         query = Query(request, "kind", "value")
         ban = _checked(query.text("kind"), query.text("value"))
-        if not await self._change(self._do.ban_lift, ban.kind, ban.value):
-            raise Problem(404, "UnknownBan", f"no ban of {ban.kind} {ban.value!r}")
+        if not await self._change(self._broker.ban_lift, ban.kind, ban.value):
+            raise Problem(404, "UnknownBan", f"there is no ban of {ban.kind} {ban.value!r}")
         return json_answer({"lifted": {"kind": ban.kind, "value": ban.value}})
 
     async def _change(self, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return await self._site.ask(call, *args, **kwargs)
-        except FileError as error:  # somebody else wrote into it: it is not written over
+        except FileError as error:  # the file was edited and is invalid: it is not overwritten
             raise NotSupported(str(error)) from None
 
 
@@ -88,8 +91,8 @@ def _text(body: dict[str, Any], key: str, *, is_needed: bool = True) -> str:
         raise bad_request(f"{key} is missing")
     try:
         found.encode()
-    except UnicodeEncodeError:  # half a surrogate pair: no client is called that
-        raise bad_request(f"{key} is not Unicode") from None
+    except UnicodeEncodeError:  # half a surrogate pair
+        raise bad_request(f"{key} is not valid Unicode") from None
     return found
 
 

@@ -1,7 +1,7 @@
-"""`/api/v1/streams`: streams and consumer groups, made, changed and looked at as JSON.
+"""`/api/v1/streams`: show, create and change streams and consumer groups, as JSON.
 
-What is read comes from the snapshot, what is changed goes through the command door; offsets
-that are said by a word or a time are looked up in the files, away from the broker.
+Numbers come from the snapshot, changes go through `BrokerInterface`; offsets given as a word or a
+time are looked up in the files, without the broker.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ROOT: Final = "/api/v1/streams"
 
 
 def routes(site: Site) -> list[web.RouteDef]:
+    """Return the routes of streams and groups."""
     api = _Api(site)
     one = ROOT + "/{name}"
     group = one + "/groups/{group}"
@@ -46,14 +47,14 @@ def routes(site: Site) -> list[web.RouteDef]:
 class _Api:
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._do = site.commands
+        self._broker = site.broker
 
     # Streams.
 
     async def list(self, request: web.Request) -> web.Response:
         """List the streams."""
         Query(request)
-        snapshot = await self._site.ask(self._do.snapshot)
+        snapshot = await self._site.ask(self._broker.snapshot)
         return json_answer({"streams": [stream_json(stream) for stream in snapshot.streams]})
 
     async def describe(self, request: web.Request) -> web.Response:
@@ -68,7 +69,7 @@ class _Api:
         if "name" not in found:
             raise Invalid("name", "it is missing")
         settings = StreamSettings(**found).checked()
-        await self._site.ask(self._do.stream_create, settings)
+        await self._site.ask(self._broker.stream_create, settings)
         answer = json_answer(await self._described(settings.name), 201)
         answer.headers["Location"] = f"{ROOT}/{settings.name}"
         return answer
@@ -81,15 +82,15 @@ class _Api:
         if changes.pop("name", name) != name:
             raise Invalid("name", f"it is {name!r} and cannot be changed")
         if not changes:
-            raise bad_request("no setting is to be changed")
-        await self._site.ask(self._do.stream_change, name, changes)
+            raise bad_request("the body holds no setting to change")
+        await self._site.ask(self._broker.stream_change, name, changes)
         return json_answer(await self._described(name))
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete a stream and its records."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
-        await self._site.ask(self._do.stream_delete, name)
+        await self._site.ask(self._broker.stream_delete, name)
         return json_answer({"deleted": name})
 
     async def truncate(self, request: web.Request) -> web.Response:
@@ -101,11 +102,11 @@ class _Api:
         found = body.get("before")
         text = LATEST if found is None else _offsets_text(found, "before")
         before = None if text == LATEST else await self._before(name, text)
-        removed = await self._site.ask(self._do.stream_truncate, name, before)
+        removed = await self._site.ask(self._broker.stream_truncate, name, before)
         return json_answer({"segments_removed": removed, **await self._described(name)})
 
     async def _before(self, name: str, text: str) -> Offsets:
-        """Where to cut. What is gone already does no harm, so offsets are only read."""
+        """Return the offsets to truncate before; those of removed messages are allowed."""
         site = self._site
         if not text.startswith("{"):
             return await site.in_thread(site.streams().resolve, name, text)
@@ -113,7 +114,7 @@ class _Api:
         return offset_texts.parse(text, name, about["epoch"], len(about["ends"]))
 
     async def _described(self, name: str) -> dict[str, Any]:
-        snapshot = await self._site.ask(self._do.snapshot)
+        snapshot = await self._site.ask(self._broker.snapshot)
         for stream in snapshot.streams:
             if stream.settings.name == name:
                 return stream_json(stream)
@@ -125,7 +126,7 @@ class _Api:
         """List the consumer groups of a stream."""
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
-        groups = await self._site.ask(self._do.groups, name)
+        groups = await self._site.ask(self._broker.groups, name)
         return json_answer({"groups": [group_json(group) for group in groups]})
 
     async def reset(self, request: web.Request) -> web.Response:
@@ -139,7 +140,7 @@ class _Api:
         text = _offsets_text(body["to"], "to")
         offsets = await self._site.in_thread(self._site.streams().resolve, name, text)
         group = request.match_info["group"]
-        await self._site.ask(self._do.group_reset, group, name, offsets)
+        await self._site.ask(self._broker.group_reset, group, name, offsets)
         return json_answer({"group": group, "committed": partition_map(offsets.ends)})
 
     async def delete_group(self, request: web.Request) -> web.Response:
@@ -147,20 +148,21 @@ class _Api:
         Query(request)
         name = file_names.check_stream(request.match_info["name"])
         group = request.match_info["group"]
-        await self._site.ask(self._do.group_delete, group, name)
+        await self._site.ask(self._broker.group_delete, group, name)
         return json_answer({"deleted": group})
 
 
 def _offsets_text(found: object, key: str) -> str:
-    """earliest, latest, a time, or offsets; those as an object or as text."""
+    """Return a position as text: earliest, latest, a time, or offsets (text or an object)."""
     if isinstance(found, dict):
         return json.dumps(found)
     if isinstance(found, str) and found:
         return found.strip()
-    raise bad_request(f"{key} is {EARLIEST}, {LATEST}, a time, or offsets")
+    raise bad_request(f"invalid {key}: expected {EARLIEST}, {LATEST}, an ISO 8601 time, or offsets")
 
 
 def stream_json(stream: StreamFigures) -> dict[str, Any]:
+    """Return a stream as the API shows it."""
     settings = asdict(stream.settings)
     name, epoch, schema = settings.pop("name"), settings.pop("epoch"), settings.pop("schema")
     return {
@@ -179,6 +181,7 @@ def stream_json(stream: StreamFigures) -> dict[str, Any]:
 
 
 def group_json(group: GroupFigures) -> dict[str, Any]:
+    """Return a consumer group as the API shows it."""
     return {
         "name": group.name,
         "members": {
