@@ -2,6 +2,7 @@
 
     python deploy/reference.py            write the pages
     python deploy/reference.py --check    exit with 1 if one is not what the code says
+    python deploy/reference.py --walks    write walks.md alone, by following messages
 
 A page that differs is listed. What a setting, an option or a class means stands beside it in the
 code; only the meaning of `$SYS` topics comes from the table in docs/PROTOCOL.md.
@@ -29,10 +30,17 @@ PAGES = ROOT / "docs" / "reference"
 NOTE = "<!-- Written by deploy/reference.py: change the code, then run `make docs`. -->\n"
 
 
+NOTE_OF_WALKS = "<!-- Written by `python deploy/reference.py --walks`. -->\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, list what differs")
+    parser.add_argument("--walks", action="store_true", help="write walks.md alone")
     args = parser.parse_args()
+    if args.walks:
+        (PAGES / "walks.md").write_text(f"{NOTE_OF_WALKS}\n{walks().strip()}\n")
+        return 0
     is_current = True
     for name, text in pages().items():
         path = PAGES / name
@@ -262,6 +270,33 @@ def _sys_meanings() -> dict[str, tuple[re.Pattern[str], str]]:
 
 def _relinked(text: str) -> str:
     return re.sub(r"\]\((?!http)", "](../", text)
+
+
+# Walks.
+
+
+def walks() -> str:
+    """Which functions a message enters each package by. Threads differ from run to run."""
+    from tests.house.walks import WALKS, entries_of, modules_of, record
+
+    parts = [
+        "# Walks",
+        (
+            "The functions by which a message enters each package, as `python -m tests.house.walks` "
+            "found them in a running broker. [ARCHITECTURE.md](../ARCHITECTURE.md) draws the same."
+        ),
+    ]
+    for name, walk in WALKS.items():
+        calls = record(name)
+        rows: list[tuple[str, ...]] = []
+        for package, functions in sorted(entries_of(calls).items()):
+            named = sorted(f"`{one}`" for one in functions if "<" not in one)
+            if named:
+                rows.append((f"`{package}`", ", ".join(named)))
+        about = " ".join((walk.__doc__ or "").split())
+        parts.append(f"## {name}\n\n{about} {len(modules_of(calls))} modules.")
+        parts.append(table("Package | Entered by", rows))
+    return "\n\n".join(parts)
 
 
 # The Python API.

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
         Reply,
         Verdict,
     )
-    from mqtt_broker.core.interfaces.message_log import TopicWriter
+    from mqtt_broker.core.interfaces.message_log import (
+        MessageLog,
+        Refusal,
+        StreamSubscriptions,
+        TopicWriter,
+    )
     from mqtt_broker.core.interfaces.payload_checks import PayloadCheck, PayloadChecks
     from mqtt_broker.core.limits.client_limits import ClientLimits
     from mqtt_broker.core.limits.settings import Settings
@@ -67,11 +72,13 @@ __all__ = [
     "Later",
     "Member",
     "Message",
+    "MessageLog",
     "OpenAccess",
     "PayloadCheck",
     "PayloadChecks",
     "PeerCertificate",
     "PublishRefused",
+    "Refusal",
     "Refuse",
     "Reply",
     "Server",
@@ -79,6 +86,7 @@ __all__ = [
     "StartError",
     "Strategy",
     "StrategyFactory",
+    "StreamSubscriptions",
     "SubscribeRefused",
     "Subscription",
     "ThreadedBroker",
@@ -94,7 +102,9 @@ _PLACES: Final = {
         "Access Allow Challenge ConnectRequest Guard Later OpenAccess PENDING PeerCertificate "
         "Refuse Reply Verdict"
     ),
-    "mqtt_broker.core.interfaces.message_log": "TopicWriter",
+    "mqtt_broker.core.interfaces.message_log": (
+        "MessageLog Refusal StreamSubscriptions TopicWriter"
+    ),
     "mqtt_broker.core.interfaces.payload_checks": "PayloadCheck PayloadChecks",
     "mqtt_broker.core.limits.client_limits": "ClientLimits",
     "mqtt_broker.core.limits.settings": "Settings",

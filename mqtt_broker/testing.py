@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.interfaces.message_log import MessageLog
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.in_process import (
@@ -45,6 +46,7 @@ class Broker:
 
     It runs inside `async with`. `host` and `port` say where it listens (port 0: a free one),
     `access` who may connect and what they may do, `payload_checks` which payloads are taken,
+    `message_log` what gets every accepted message of some topics beside their subscribers,
     `data_dir` where its state is kept (empty: in memory), and every other keyword is a field of
     `Settings`.
     """
@@ -56,6 +58,7 @@ class Broker:
         *,
         access: Access | None = None,
         payload_checks: PayloadChecks | None = None,
+        message_log: MessageLog | None = None,
         data_dir: str = "",
         **settings: Any,
     ) -> None:
@@ -63,7 +66,12 @@ class Broker:
         self.port = port
         self._data_dir = data_dir
         self._access = None if access is None else InProcessAccess(access)
+        if message_log is not None and data_dir:
+            raise ValueError(
+                "message_log cannot be used with data_dir: there the telemetry log takes its place"
+            )
         self._payload_checks = payload_checks
+        self._message_log = message_log
         self._settings = Settings(**settings)
         self._server: Server | None = None
         self._publisher: Publisher | None = None
@@ -147,6 +155,8 @@ class Broker:
         self._server = Server(config, self._access)
         if self._payload_checks is not None:
             self._server.broker.checks = self._payload_checks
+        if self._message_log is not None:
+            self._server.broker.attach_log(self._message_log)
         self.port = self._server.start()[0].port
         return self
 

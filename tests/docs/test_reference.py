@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.docs.blocks import ROOT
+from tests.house import packages
 
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
@@ -28,7 +29,27 @@ def test_the_reference_is_current() -> None:
         path = generator.PAGES / name
         current = path.exists() and path.read_text() == text
         assert current, f"docs/reference/{name} is not what the code says: run make docs"
-    assert {path.name for path in generator.PAGES.glob("*.md")} == set(pages)
+    assert {path.name for path in generator.PAGES.glob("*.md")} == {*pages, "walks.md"}
+
+
+def test_the_functions_of_the_walks_exist() -> None:
+    """Which of them a run passes differs with its threads, so they are only looked for."""
+    text = (ROOT / "docs" / "reference" / "walks.md").read_text()
+    modules = packages.modules().items()
+    missing = []
+    for package, cell in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE):
+        sources = {
+            name.rpartition(".")[2]: path.read_text()
+            for name, path in modules
+            if packages.package_of(name) == package
+        }
+        for function in re.findall(r"`([\w.]+)`", cell):
+            module, _, name = function.partition(".")
+            words = name.split(".")
+            source = sources.get(module, "")
+            if not all(re.search(rf"(def|class) {word}\b", source) for word in words):
+                missing.append(f"{package}: {function}")
+    assert missing == [], "run python deploy/reference.py --walks"
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:

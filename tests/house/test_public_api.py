@@ -21,11 +21,11 @@ ROOT: Final = Path(__file__).parents[2]
 
 PUBLIC: Final = {
     "mqtt_broker": """
-        Access Allow Broker Challenge ClientLimits Config ConfigError ConnectRequest Disconnected
-        Endpoint Guard InProcessError Later Member Message OpenAccess PENDING PayloadCheck
-        PayloadChecks PeerCertificate PublishRefused Refuse Reply Server Settings StartError
-        Strategy StrategyFactory SubscribeRefused Subscription ThreadedBroker TopicWriter TurnLoop
-        Verdict __version__
+        Access Allow Broker Challenge ClientLimits Config ConfigError ConnectRequest
+        Disconnected Endpoint Guard InProcessError Later Member Message MessageLog OpenAccess
+        PENDING PayloadCheck PayloadChecks PeerCertificate PublishRefused Refusal Refuse Reply
+        Server Settings StartError Strategy StrategyFactory StreamSubscriptions SubscribeRefused
+        Subscription ThreadedBroker TopicWriter TurnLoop Verdict __version__
     """,
     "mqtt_broker.streams": """
         Batch CorruptBatch Damaged EndBeforeStart Invalid JournalBehind Locked Log LogWriter

@@ -332,6 +332,12 @@ def test_a_keep_alive_that_the_broker_asks_for_is_answered() -> None:
     run(main())
 
 
+def test_a_log_of_your_own_needs_a_broker_without_data(tmp_path: Path) -> None:
+    log: Any = object()
+    with pytest.raises(ValueError, match="data_dir"):
+        Broker(message_log=log, data_dir=str(tmp_path))
+
+
 def test_a_thread_publishes() -> None:
     with ThreadedBroker() as broker:
         broker.publish("a", "1", qos=1, retain=True)
