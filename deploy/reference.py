@@ -282,7 +282,7 @@ def walks() -> str:
     parts = [
         "# Walks",
         (
-            "The functions by which a message enters each package, as `python -m tests.house.walks` "
+            "The functions by which a message enters each package: `python -m tests.house.walks` "
             "found them in a running broker. [ARCHITECTURE.md](../ARCHITECTURE.md) draws the same."
         ),
     ]
