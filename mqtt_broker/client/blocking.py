@@ -112,13 +112,22 @@ class Interrupt:
 class Client:
     """One connection. Leaving its `with` sends DISCONNECT, unless the connection is over."""
 
-    def __init__(self, address: Address, connect: Connect, *, debug: bool = False) -> None:
+    def __init__(
+        self,
+        address: Address,
+        connect: Connect,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        debug: bool = False,
+    ) -> None:
+        """Connect the socket and queue CONNECT. Raises ClientError."""
         self.protocol = ClientProtocol(connect, trace=_trace if debug else None)
         self.disconnect_properties: Properties = NO_PROPERTIES
         self._unsent = b""
         self._write_failed = False
-        self._connack_due = time.monotonic() + CONNECT_TIMEOUT_S
-        self._socket, self._websocket = _open(address)
+        self._connect_timeout_s = connect_timeout_s
+        self._connack_due = time.monotonic() + connect_timeout_s
+        self._socket, self._websocket = _open(address, connect_timeout_s)
         # poll and not epoll: epoll refuses regular files, and standard input may be one.
         self._selector = selectors.PollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
@@ -169,7 +178,7 @@ class Client:
             waits.append(max(0.0, due - now))
         if not self.protocol.connected:
             if now >= self._connack_due:
-                raise ClientError(f"no CONNACK within {CONNECT_TIMEOUT_S:.0f} s")
+                raise ClientError(f"no CONNACK within {self._connect_timeout_s:g} s")
             waits.append(self._connack_due - now)
         ready = self._selector.select(min(waits, default=None))
         events: list[Event] = []
@@ -228,10 +237,10 @@ class Client:
         return self.protocol.receive(data)
 
 
-def _open(address: Address) -> tuple[socket.socket, WebSocket | None]:
+def _open(address: Address, timeout_s: float) -> tuple[socket.socket, WebSocket | None]:
     """Connect, with TLS and WebSocket where the address has them. Raises ClientError."""
     try:
-        link = _connected_socket(address)
+        link = _connected_socket(address, timeout_s)
         try:
             if address.tls is not None:
                 link = address.tls.wrap_socket(link, server_hostname=address.host)
@@ -252,14 +261,14 @@ def _open(address: Address) -> tuple[socket.socket, WebSocket | None]:
     return link, websocket
 
 
-def _connected_socket(address: Address) -> socket.socket:
+def _connected_socket(address: Address, timeout_s: float) -> socket.socket:
     if address.unix_path is None:
-        link = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+        link = socket.create_connection((address.host, address.port), timeout_s)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return link
     link = socket.socket(socket.AF_UNIX)
     try:
-        link.settimeout(CONNECT_TIMEOUT_S)
+        link.settimeout(timeout_s)
         link.connect(address.unix_path)
     except BaseException:
         link.close()

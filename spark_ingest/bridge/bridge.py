@@ -16,6 +16,7 @@ import argparse
 import random
 import re
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -23,14 +24,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
+from mqtt_broker.client.blocking import Address, tls_context
+from mqtt_broker.client.errors import ClientError
+from mqtt_broker.client.url import BrokerUrl, InvalidUrl, parse_url
 from mqtt_broker.streams.format.errors import Invalid, StreamError
 from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_bytes, parse_duration
 from mqtt_broker.streams.remote.remote_source import stream_root
 from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.writer import LogWriter
+from mqtt_broker.topics.names import filter_problem, text_problem
 from spark_ingest.bridge.session import BridgeRefused, Broker, Device, Session
 from spark_ingest.payloads.schemas import SchemaError, parse_schema, shape_of
 
@@ -41,13 +45,12 @@ PAUSE_S_MIN: Final = 0.5
 PAUSE_S_MAX: Final = 30.0
 TELL_S: Final = 10.0
 MAINTAIN_S: Final = 10.0
-_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _LEVEL: Final = re.compile(r"level:([1-9]\d{0,3})")
 Say = Callable[[str], None]
 
 
 class BridgeError(Exception):
-    """The command line is wrong: one line that names the option."""
+    """The command line is wrong; one line that names the option."""
 
     def __init__(self, option: str, why: str) -> None:
         super().__init__(f"{option}: {why}")
@@ -135,7 +138,7 @@ def _run(
             session.flush(is_last=True)
             say(f"fleetmq spark bridge: {refused}")
             return FAILED
-        except OSError as error:
+        except ClientError as error:
             pause_s = next(pauses)
             say(f"{broker}: {error}; again in {pause_s:.1f} s")
             stop.wait(pause_s)
@@ -193,7 +196,7 @@ def _pauses() -> Iterator[float]:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """Set by SIGINT and SIGTERM, where they can be listened to."""
+    """An event that SIGINT and SIGTERM set, where signals can be handled."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -214,7 +217,7 @@ def _to_stderr(line: str) -> None:
     sys.stderr.flush()
 
 
-# What the command line means.
+# The command line.
 
 
 def device_rule(text: str) -> Device:
@@ -233,48 +236,32 @@ def device_rule(text: str) -> Device:
     kind, _, name = text.partition(":")
     if kind == "property" and name:
         return lambda topic, user: next((value for key, value in user if key == name), topic)
-    raise BridgeError("--device", f"{text!r} is none of topic, level:N and property:NAME")
+    raise BridgeError("--device", f"{text!r} is not topic, level:N or property:NAME")
 
 
 def _broker(args: argparse.Namespace) -> Broker:
     try:
-        url = urlsplit(args.broker)
-        port = url.port
-    except ValueError as error:
+        url = parse_url(args.broker)
+    except InvalidUrl as error:
         raise BridgeError("--broker", str(error)) from None
-    if url.scheme not in _PORTS or not url.hostname:
-        raise BridgeError("--broker", "it has to look like mqtt://host:1883 (or mqtts, ws, wss)")
-    is_tls = url.scheme in ("mqtts", "wss")
-    for option in ("cafile", "cert", "key"):
-        path = getattr(args, option)
-        if path and not is_tls:
-            raise BridgeError(
-                f"--{option}", "the broker is not spoken to by TLS: mqtts:// or wss://"
-            )
-        if path and not Path(path).is_file():
-            raise BridgeError(f"--{option}", f"there is no file {path}")
-    if bool(args.cert) != bool(args.key):
-        raise BridgeError("--cert", "a certificate and its key belong together")
     for text in args.filter:
-        _check_filter(text)
-    password = unquote(url.password) if url.password else None
+        if problem := filter_problem(text) or text_problem(text):
+            raise BridgeError("--filter", f"{text!r}: {problem}")
+    password = url.password or None
     if args.password_file:
         password = _first_line("--password-file", args.password_file)
-    username = args.username or (unquote(url.username) if url.username else None)
+    username = args.username or url.username or None
     if password is not None and username is None:
-        raise BridgeError("--username", "there is a password, and nobody whose it is")
+        raise BridgeError("--username", "it is missing, and there is a password")
     return Broker(
-        url.hostname,
-        port or _PORTS[url.scheme],
+        Address(
+            url.host,
+            url.port,
+            tls=_tls(args, url),
+            websocket_path=(url.rest or "/mqtt") if url.is_websocket else None,
+        ),
         args.client_id or f"fleetmq-bridge-{args.stream}",
         tuple(args.filter),
-        transport="websockets" if url.scheme in ("ws", "wss") else "tcp",
-        path=url.path or "/mqtt",
-        is_tls=is_tls,
-        ca_file=args.cafile,
-        cert_file=args.cert,
-        key_file=args.key,
-        is_insecure=args.insecure,
         username=username,
         password=password,
         keepalive_s=_whole("--keepalive", args.keepalive, 65_535),
@@ -283,32 +270,39 @@ def _broker(args: argparse.Namespace) -> Broker:
     )
 
 
-def _check_filter(text: str) -> None:
-    levels = text.split("/")
-    for at, level in enumerate(levels):
-        is_last = at == len(levels) - 1
-        if ("#" in level and (level != "#" or not is_last)) or ("+" in level and level != "+"):
-            raise BridgeError("--filter", f"{text!r} is no topic filter")
-    if not text or len(text.encode()) > 65_535:
-        raise BridgeError("--filter", "it is empty or too long")
+def _tls(args: argparse.Namespace, url: BrokerUrl) -> ssl.SSLContext | None:
+    for option in ("cafile", "cert", "key"):
+        path = getattr(args, option)
+        if path and not url.is_tls:
+            raise BridgeError(f"--{option}", f"needs a broker at mqtts:// or wss://, not {url}")
+        if path and not Path(path).is_file():
+            raise BridgeError(f"--{option}", f"there is no file {path}")
+    if bool(args.cert) != bool(args.key):
+        raise BridgeError("--cert", "a certificate and its key belong together")
+    if not url.is_tls:
+        return None
+    try:
+        return tls_context(args.cafile, args.cert, args.key, checks_host=not args.insecure)
+    except OSError as error:
+        raise BridgeError("--cafile", f"or --cert, --key: {error}") from None
 
 
 def _first_line(option: str, path: str) -> str:
     try:
         return Path(path).read_text().partition("\n")[0]
     except (OSError, UnicodeDecodeError) as error:
-        why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"
         raise BridgeError(option, f"{path}: {why}") from None
 
 
 def _whole(option: str, text: str, most: int) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
-        raise BridgeError(option, f"{text!r} is no whole number from 1 to {most}")
+        raise BridgeError(option, f"{text!r} is not a whole number from 1 to {most}")
     return int(text)
 
 
 def _wanted(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the stream that were said."""
+    """The settings of the stream that were given."""
     found: dict[str, Any] = {}
     if args.partitions is not None:
         found["partitions"] = _whole("--partitions", args.partitions, 256)
@@ -335,7 +329,7 @@ def _stream(log: Log, name: str, wanted: dict[str, Any]) -> Stream:
         return log.create(StreamSettings(name, **wanted))
     partitions = log.streams[name].settings.partitions
     if wanted.get("partitions", partitions) != partitions:
-        raise BridgeError("--partitions", f"stream {name!r} has {partitions}, which stays")
+        raise BridgeError("--partitions", f"stream {name!r} has {partitions}, which cannot change")
     if wanted:
         log.change(name, **wanted)
     return log.streams[name]

@@ -1,14 +1,14 @@
-"""The MQTT side of the bridge, and what ties it to the log: nothing is acknowledged before it is
-on disk.
+"""The MQTT side of the bridge, tied to the log: no message is acknowledged before it is on disk.
 
-One thread does all: it reads what the socket has, appends it to the log's columns in memory, and
-when a group is together, or has waited long enough, writes it, waits for the disk, and only then
-sends the PUBACKs. What the broker may send ahead is Receive Maximum; so memory is bounded, and a
-slow disk slows the broker down rather than losing anything.
+One thread does everything: it reads what the socket has, appends it to the log's columns in
+memory, and when a group is complete, or has waited long enough, writes it, waits for the disk,
+and only then sends the PUBACKs. Receive Maximum limits what the broker may send ahead; so memory
+is bounded, and a slow disk slows the broker down rather than losing anything.
 
-At least once: after a lost connection the broker sends again what was not acknowledged, and what
-of that was on disk already stands in the log twice. An acknowledgement is never sent on another
-connection than the one that its message came by: there its packet id may mean another message.
+At least once: after a lost connection the broker sends again what was not acknowledged, and the
+part of it that was on disk already stands in the log twice. An acknowledgement is never sent on
+another connection than the one that its message came by: there its packet id may mean another
+message.
 """
 
 from __future__ import annotations
@@ -16,15 +16,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
-from paho.mqtt.subscribeoptions import SubscribeOptions
-
+from mqtt_broker.client.blocking import Address, Client
+from mqtt_broker.client.errors import ClientError
+from mqtt_broker.client.protocol import (
+    Closed,
+    Connected,
+    Event,
+    Message,
+    RequestAcknowledged,
+    describe_reason,
+)
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.packets import Connect, SubscriptionRequest
+from mqtt_broker.codec.properties import Properties, encode_each
 from mqtt_broker.streams.format.errors import StreamError
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.writer import LogWriter
@@ -33,36 +41,41 @@ GROUP_MESSAGES: Final = 1_000
 GROUP_BYTES: Final = 4 << 20
 LINGER_S: Final = 0.02
 IDLE_S: Final = 0.25
-CONNACK_S: Final = 20.0
+CONNECT_S: Final = 10.0
+SUBSCRIBE_S: Final = 20.0
 WRITE_AGAIN_S: Final = 1.0
-# Trying again would not help: version, client id, password, rights, ban, method, moved; and in a
-# DISCONNECT, that another client has taken the session over.
-_FINAL_CODES: Final = frozenset({0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x9D})
-_TAKEN_OVER: Final = 0x8E
+# Trying again would not help.
+_FINAL_REASONS: Final = frozenset(
+    (
+        reasons.UNSUPPORTED_PROTOCOL_VERSION,
+        reasons.CLIENT_IDENTIFIER_NOT_VALID,
+        reasons.BAD_USER_NAME_OR_PASSWORD,
+        reasons.NOT_AUTHORIZED,
+        reasons.BANNED,
+        reasons.BAD_AUTHENTICATION_METHOD,
+        reasons.SERVER_MOVED,
+    )
+)
 _RETAIN_IF_NEW: Final = 1
-# What belongs to one hop.
-_HOP: Final = ("MessageExpiryInterval", "SubscriptionIdentifier", "TopicAlias")
+# Properties that belong to one hop.
+_HOP: Final = frozenset(
+    (prop.MESSAGE_EXPIRY_INTERVAL, prop.SUBSCRIPTION_IDENTIFIER, prop.TOPIC_ALIAS)
+)
 
 Device = Callable[[str, list[tuple[str, str]]], str]
 
 
 class BridgeRefused(Exception):
-    """The broker says no, and will say so again."""
+    """The broker refuses the bridge, and would refuse it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    host: str
-    port: int
+    """Where messages come from, and as which client."""
+
+    address: Address
     client_id: str
     filters: tuple[str, ...]
-    transport: str = "tcp"  # or websockets
-    path: str = "/mqtt"
-    is_tls: bool = False
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    is_insecure: bool = False
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     keepalive_s: int = 30
@@ -70,19 +83,35 @@ class Broker:
     session_expiry_s: int = 7 * 86_400
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return str(self.address)
+
+    def connect_packet(self) -> Connect:
+        return Connect(
+            V5,
+            self.client_id,
+            clean_start=False,
+            keep_alive=self.keepalive_s,
+            properties=Properties(
+                {
+                    prop.SESSION_EXPIRY_INTERVAL: self.session_expiry_s,
+                    prop.RECEIVE_MAXIMUM: self.inflight_max,
+                }
+            ),
+            username=self.username,
+            password=None if self.password is None else self.password.encode(),
+        )
 
 
 @dataclass(slots=True)
 class Figures:
-    messages: int = 0  # taken, ever
+    messages: int = 0  # received, ever
     repeats: int = 0  # sent again by the broker: they may stand in the log twice
     acknowledged: int = 0
-    lost_qos0: int = 0  # there was no room, and nobody sends them again
+    lost_qos0: int = 0  # there was no room, and QoS 0 is not sent again
 
 
 class Session:
-    """One bridge's session, over as many connections as it takes."""
+    """One bridge's session, over as many connections as it needs."""
 
     def __init__(
         self,
@@ -99,156 +128,115 @@ class Session:
         self._say = say
         self.figures = Figures()
         self.is_connected = False  # and subscribed
-        self._subscribing = 0  # the packet id of our SUBSCRIBE
-        self._refused = ""
-        self._lost_why = ""
-        self._unacknowledged: list[int] = []  # packet ids of this connection, in their order
+        self._client: Client | None = None
+        self._unacknowledged: list[Message] = []  # of this connection, in their order
         self._group_bytes = 0
         self._group_since = 0.0
         self._number = 0
         self._is_unwritten = False  # a write failed: it is tried again, now and then
         self._write_at = 0.0
         self._has_gap = False  # a message had no room: only a new connection brings it again
-        self._client = self._made()
-
-    def _made(self) -> paho.Client:
-        broker = self._broker
-        client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=broker.client_id,
-            protocol=MQTTProtocolVersion.MQTTv5,
-            transport="websockets" if broker.transport == "websockets" else "tcp",
-            reconnect_on_failure=False,
-            manual_ack=True,
-        )
-        if broker.username is not None:
-            client.username_pw_set(broker.username, broker.password)
-        if broker.is_tls:
-            client.tls_set(broker.ca_file, broker.cert_file, broker.key_file)
-            client.tls_insecure_set(broker.is_insecure)
-        if broker.transport == "websockets":
-            client.ws_set_options(broker.path)
-        client.on_connect = self._on_connect
-        client.on_subscribe = self._on_subscribe
-        client.on_disconnect = self._on_disconnect
-        client.on_message = self._on_message
-        return client
 
     # Connections.
 
     def connect(self, stop: Callable[[], bool]) -> None:
-        """Until the broker has said yes to session and filters. OSError, Refused."""
-        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        properties.SessionExpiryInterval = self._broker.session_expiry_s
-        properties.ReceiveMaximum = self._broker.inflight_max
-        self._forget_connection()
-        self._lost_why = ""
+        """Open a connection and subscribe. Raises ClientError, or BridgeRefused."""
+        self._disconnect()
         self._has_gap = False
-        try:
-            self._client.connect(
-                self._broker.host,
-                self._broker.port,
-                self._broker.keepalive_s,
-                clean_start=False,
-                properties=properties,
-            )
-        except ValueError as error:
-            raise OSError(str(error)) from None
-        deadline = time.monotonic() + CONNACK_S
+        broker = self._broker
+        self._client = Client(broker.address, broker.connect_packet(), connect_timeout_s=CONNECT_S)
+        deadline = time.monotonic() + SUBSCRIBE_S
         while not self.is_connected and not stop():
-            if not self._turn(IDLE_S):
-                raise OSError(self._lost_why or "the connection was closed")
+            self._turn(IDLE_S)
             if time.monotonic() > deadline:
-                self._client.disconnect()
-                raise OSError(f"no answer within {CONNACK_S:g} s")
+                raise ClientError(f"no answer to SUBSCRIBE within {SUBSCRIBE_S:g} s")
 
     def serve(self, stop: Callable[[], bool], tell: Callable[[], None]) -> None:
-        """Until `stop`, or until the connection is lost: OSError. Refused."""
+        """Take messages until `stop`. Raises ClientError for a lost connection; BridgeRefused."""
         while not stop():
-            if not self._turn(self._patience()):
+            try:
+                self._turn(self._patience())
+            except ClientError:
                 self.flush(is_last=True)
-                raise OSError(self._lost_why or "the connection was closed")
-            while self._writer.has_new and not self._is_due() and self._read_more():
-                pass
+                raise
             if self._is_due():
                 self.flush()
             if self._has_gap and not self._is_unwritten and self.flush():
-                self._client.disconnect()
-                raise OSError("there was no room for a message: the broker has to send it again")
+                self._disconnect()
+                raise ClientError("there was no room for a message: the broker sends it again")
             tell()
 
     def close(self) -> None:
-        """What came is written and acknowledged; the session stays, over there."""
+        """Write and acknowledge what came, and disconnect; the broker keeps the session."""
         self.flush(is_last=True)
-        self._client.disconnect()
-        self._turn(0.0)
+        self._disconnect()
 
-    def _turn(self, wait_s: float) -> bool:
-        """Read and write what can be; False: the connection is gone."""
-        code = self._client.loop(wait_s)
-        if self._refused:
-            raise BridgeRefused(self._refused)
-        return code == MQTTErrorCode.MQTT_ERR_SUCCESS
-
-    def _read_more(self) -> bool:
-        """One more packet without asking the kernel whether there is one; False: there is none."""
-        before = self.figures.messages
-        code = self._client.loop_read()
-        return code == MQTTErrorCode.MQTT_ERR_SUCCESS and self.figures.messages > before
-
-    def _forget_connection(self) -> None:
+    def _disconnect(self) -> None:
         self.is_connected = False
         self._unacknowledged.clear()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
-    def _on_connect(
-        self, client: Any, userdata: Any, flags: Any, code: ReasonCode, properties: Any
-    ) -> None:
-        if code.is_failure:
-            if code.value in _FINAL_CODES:
-                self._refused = f"{self._broker} refuses us: {code}"
-            self._lost_why = f"{self._broker} refuses us: {code}"
-            return
-        if not flags.session_present:
-            self._say(f"{self._broker} has no session of {self._broker.client_id!r}: a new one")
-        options = SubscribeOptions(qos=1, retainAsPublished=True, retainHandling=_RETAIN_IF_NEW)
-        wanted = [(filter_, options) for filter_ in self._broker.filters]
-        _, mid = client.subscribe(wanted)
-        self._subscribing = mid or 0
+    def _turn(self, wait_s: float) -> None:
+        """Read and write what can be. Raises ClientError, or BridgeRefused."""
+        assert self._client is not None
+        events, _ = self._client.step(wait_s)
+        for event in events:
+            if isinstance(event, Message):
+                self._on_message(event)
+            else:
+                self._on_event(self._client, event)
 
-    def _on_subscribe(
-        self, client: Any, userdata: Any, mid: int, codes: list[ReasonCode], properties: Any
-    ) -> None:
-        if mid != self._subscribing:
-            return
-        for filter_, code in zip(self._broker.filters, codes, strict=False):
-            if code.is_failure:
-                self._refused = f"{self._broker} refuses filter {filter_!r}: {code}"
-            elif code.value == 0:
-                self._say(f"{filter_!r} is granted at QoS 0: what is lost on its way is lost")
+    def _on_event(self, client: Client, event: Event) -> None:
+        if isinstance(event, Connected):
+            self._on_connected(client, event)
+        elif isinstance(event, RequestAcknowledged):
+            self._on_subscribed(event)
+        elif isinstance(event, Closed):
+            self.is_connected = False
+            broker = self._broker
+            if event.by_broker and event.reason == reasons.SESSION_TAKEN_OVER:
+                raise BridgeRefused(f"another client has taken over {broker.client_id!r}")
+            if (
+                event.by_broker
+                and not client.protocol.connected
+                and (event.reason in _FINAL_REASONS)
+            ):
+                raise BridgeRefused(f"{broker}: {event.text}")
+            raise ClientError(event.text)
+
+    def _on_connected(self, client: Client, event: Connected) -> None:
+        broker = self._broker
+        if not event.session_present:
+            self._say(f"{broker} has no session of {broker.client_id!r}: a new one begins")
+        client.protocol.subscribe(
+            [
+                SubscriptionRequest(
+                    text, 1, retain_as_published=True, retain_handling=_RETAIN_IF_NEW
+                )
+                for text in broker.filters
+            ]
+        )
+
+    def _on_subscribed(self, event: RequestAcknowledged) -> None:
+        for text, reason in zip(self._broker.filters, event.reasons, strict=False):
+            if reason >= reasons.UNSPECIFIED_ERROR:
+                why = describe_reason(reason, event.reason_string)
+                raise BridgeRefused(f"{self._broker} refuses filter {text!r}: {why}")
+            if reason == 0:
+                self._say(f"{text!r} is granted at QoS 0: what is lost on its way is lost")
         self.is_connected = True
-
-    def _on_disconnect(
-        self, client: Any, userdata: Any, flags: Any, code: ReasonCode, properties: Any
-    ) -> None:
-        if flags.is_disconnect_packet_from_server:
-            self._lost_why = f"{self._broker} says: {code}"
-            if code.value == _TAKEN_OVER:
-                self._refused = f"another client has taken over {self._broker.client_id!r}"
-        self.is_connected = False
 
     # Messages.
 
-    def _on_message(self, client: Any, userdata: Any, message: paho.MQTTMessage) -> None:
-        try:
-            topic = message.topic
-        except UnicodeDecodeError:  # against the rules of MQTT; a topic is text
-            topic = ""
+    def _on_message(self, message: Message) -> None:
         section, user = _properties(message.properties)
-        taken = topic and self._writer.append(
+        taken = self._writer.append(
             self._stream,
-            topic,
-            self._device(topic, user),
-            [bytes(message.payload)],
+            message.topic,
+            self._device(message.topic, user),
+            [message.payload],
             time.time_ns() // 1_000,
             qos=message.qos,
             retain=message.retain,
@@ -263,11 +251,10 @@ class Session:
                 self._group_since = time.monotonic()
             self._group_bytes += len(message.payload) + 1
             if message.qos:
-                self._unacknowledged.append(message.mid)
-        elif message.qos and topic:
-            self._has_gap = True
+                message.payload = b""  # the writer has it; only the packet id is needed
+                self._unacknowledged.append(message)
         elif message.qos:
-            self._unacknowledged.append(message.mid)
+            self._has_gap = True
         else:
             self.figures.lost_qos0 += 1
 
@@ -317,21 +304,18 @@ class Session:
 
     def _acknowledge(self) -> None:
         waiting, self._unacknowledged = self._unacknowledged, []
-        for mid in waiting:
-            if not self.is_connected:
-                return
-            if self._client.ack(mid, 1) != MQTTErrorCode.MQTT_ERR_SUCCESS:
-                return
-            self.figures.acknowledged += 1
+        if self._client is None or not self.is_connected:
+            return
+        for message in waiting:
+            self._client.protocol.acknowledge(message)
+        self._client.flush()
+        self.figures.acknowledged += len(waiting)
 
 
-def _properties(found: Any) -> tuple[bytes, list[tuple[str, str]]]:
-    """(as MQTT 5 writes them, without the length in front; the user properties)."""
-    if found is None or found.isEmpty():
+def _properties(found: Properties) -> tuple[bytes, list[tuple[str, str]]]:
+    """Return the properties as MQTT 5 writes them, without their length; the user properties."""
+    if not found:
         return b"", []
-    for name in _HOP:
-        if hasattr(found, name):
-            delattr(found, name)
-    packed = bytes(found.pack())
-    at = next(at for at, byte in enumerate(packed) if byte < 0x80) + 1
-    return packed[at:], list(getattr(found, "UserProperty", []))
+    if not _HOP.isdisjoint(found):
+        found = Properties({key: value for key, value in found.items() if key not in _HOP})
+    return encode_each(found), found.user

@@ -22,22 +22,26 @@ import hashlib
 import json
 import math
 import re
-import ssl
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl
 
 import pyarrow as pa
-from paho.mqtt.client import Client, MQTTMessageInfo
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
 
+from mqtt_broker.client.blocking import Address, Client, tls_context
+from mqtt_broker.client.errors import ClientError, Unsendable
+from mqtt_broker.client.protocol import Closed, Event, Published, describe_reason
+from mqtt_broker.client.url import InvalidUrl, parse_url
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.packets import Connect
+from mqtt_broker.codec.properties import Properties
+from mqtt_broker.topics.names import name_problem
 from spark_ingest.contract.job import Output, duration
 from spark_ingest.contract.sink import Batch, SinkError
 from spark_ingest.sinks.dead_letters import dead_letter, rows_of
@@ -45,22 +49,19 @@ from spark_ingest.sinks.dead_letters import dead_letter, rows_of
 ID: Final = "id"
 TOPIC_DEFAULT: Final = "alerts/{device}"
 OUTPUT_DEFAULT: Final = "alerts"
-_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 _KEYS: Final = (
     "topic", "output", "qos", "retain", "expiry", "timeout", "client_id", "cafile", "dead_letters",
 )  # fmt: skip
-# What a PUBLISH has beside topic and payload, with room to spare.
-_OVERHEAD_BYTES: Final = 128
-_TOPIC_BYTES_MAX: Final = 65_535
-_PACKET_BYTES_MAX: Final = 268_435_455
-# Wildcards and levels; control characters and those that are none [MQTT-1.5.4-2].
+# Not allowed in a level: wildcards, slashes, control characters, non-characters [MQTT-1.5.4-2].
 _NO_LEVEL: Final = re.compile(
     "[+#/\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
     + "".join(f"{chr(plane << 16 | 0xFFFE)}{chr(plane << 16 | 0xFFFF)}" for plane in range(17))
     + "]"
 )
 _BACKOFF_S: Final = 0.2
+_CONNECT_S: Final = 5.0
+_KEEP_ALIVE_S: Final = 30
 _CHUNK: Final = 500  # messages under way at a time
 
 
@@ -83,39 +84,37 @@ class Target:
 
 
 def parse(url: str) -> Target:
-    parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    """Read the sink's URL. Raises SinkError."""
+    try:
+        broker = parse_url(url, ("mqtt", "mqtts"), "?topic=...")
+    except InvalidUrl as error:
+        raise SinkError(f"mqtt sink: {error}") from None
+    given = dict(parse_qsl(broker.rest.partition("?")[2], keep_blank_values=True))
     for key in given:
         if key not in _KEYS:
-            raise SinkError(f"mqtt sink: {key!r} is none of {', '.join(_KEYS)}")
-    try:
-        port = parts.port
-    except ValueError:
-        raise SinkError(f"mqtt sink: {parts.netloc.rpartition('@')[2]!r} has no port") from None
-    if not parts.hostname:
-        raise SinkError("mqtt sink: the URL has no host")
+            raise SinkError(f"mqtt sink: unknown option {key!r}; there are {', '.join(_KEYS)}")
     qos, retain = given.get("qos", "1"), given.get("retain", "true")
     if qos not in ("1", "2"):
-        raise SinkError(f"mqtt sink: qos {qos!r} is neither 1 nor 2, which are acknowledged")
+        raise SinkError(f"mqtt sink: qos is 1 or 2, which are acknowledged, not {qos!r}")
     if retain not in ("true", "false"):
-        raise SinkError(f"mqtt sink: retain {retain!r} is neither true nor false")
+        raise SinkError(f"mqtt sink: retain is true or false, not {retain!r}")
     topic = given.get("topic", TOPIC_DEFAULT)
     output = given.get("output", OUTPUT_DEFAULT)
     dead_letters = given.get("dead_letters", f"dead_letters/{output}")
     for one in (topic, dead_letters):
-        if not one or "+" in one or "#" in one:
-            raise SinkError(f"mqtt sink: topic {one!r} cannot be published to")
+        if problem := name_problem(one):
+            raise SinkError(f"mqtt sink: topic {one!r}: {problem}")
     try:
         expiry_s = duration(given.get("expiry", "1h")) // 1_000_000
         timeout_s = duration(given.get("timeout", "1m")) / 1e6
     except ValueError as error:
         raise SinkError(f"mqtt sink: {error}") from None
     return Target(
-        parts.hostname,
-        port or _PORTS[parts.scheme],
-        is_tls=parts.scheme == "mqtts",
-        username=None if parts.username is None else unquote(parts.username),
-        password=None if parts.password is None else unquote(parts.password),
+        broker.host,
+        broker.port,
+        is_tls=broker.is_tls,
+        username=broker.username,
+        password=broker.password,
         cafile=given.get("cafile"),
         client_id=given.get("client_id", ""),
         topic=topic,
@@ -134,10 +133,6 @@ class Message:
     payload: bytes
     id: str
     row: Mapping[str, Any]
-
-    @property
-    def size(self) -> int:
-        return len(self.topic.encode()) + len(self.payload) + _OVERHEAD_BYTES
 
 
 def messages(rows: pa.Table, output: Output, topic: str) -> list[Message]:
@@ -182,12 +177,21 @@ def _plain(value: Any) -> Any:
 
 
 class MqttSink:
+    """Publishes one output of each batch; its connection stays open between batches."""
+
     def __init__(self, target: Target) -> None:
         self._target = target
+        tls = None
+        if target.is_tls:
+            try:
+                tls = tls_context(target.cafile)
+            except OSError as error:
+                raise SinkError(f"mqtt sink: cafile {target.cafile}: {error}") from None
+        self._address = Address(target.host, target.port, tls=tls)
         self._client: Client | None = None
-        self._connected = threading.Event()
-        self._refused = ""
-        self._packet_bytes_max = _PACKET_BYTES_MAX  # of the broker
+        self._lock = threading.Lock()  # of the client, between batches and pings
+        self._closing = threading.Event()
+        self._pinging: threading.Thread | None = None
 
     def write(self, batch: Batch) -> None:
         target = self._target
@@ -198,131 +202,168 @@ class MqttSink:
                 f"mqtt sink: {batch.job} has no output {target.output!r} (output=...): {known}"
             )
         told = messages(batch.tables[output.name], output, target.topic)
-        for at in range(0, len(told), _CHUNK):
-            if dead := self._publish(told[at : at + _CHUNK], output):
-                batch.dead_letters += dead
+        with self._lock:
+            for at in range(0, len(told), _CHUNK):
+                if dead := self._publish(told[at : at + _CHUNK], output):
+                    batch.dead_letters += dead
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._pinging is not None:
+            self._pinging.join()
+        with self._lock:
+            self._disconnect()
 
     def _publish(self, told: list[Message], output: Output) -> int:
-        """All of them acknowledged; how many as dead letters.
+        """Publish messages until all are acknowledged; return how many became dead letters.
 
         Those that a lost connection left open are sent again.
         """
+        chunk = _Chunk(self._target, output, dict(enumerate(told)))
         until = time.monotonic() + self._target.timeout_s
-        waiting = told
-        dead: dict[str, Message] = {}
-        while waiting:
-            client = self._connect(until)
-            for one in waiting:
-                if one.id not in dead and (reason := self._trouble(one)):
-                    dead[one.id] = self._buried(one, output, reason)
-            under_way = [(one, self._send(client, dead.get(one.id, one))) for one in waiting]
-            waiting = []
-            for one, info in under_way:
-                if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS or not self._is_done(info, until):
-                    waiting.append(one)
-            if waiting:
-                self._disconnect()
-                if time.monotonic() >= until:
-                    raise SinkError(
-                        f"mqtt sink: {self._where} did not acknowledge {len(waiting)} messages"
-                        f" within {self._target.timeout_s:g} s"
-                    )
-        return len(dead)
+        try:
+            while chunk.waiting:
+                client = self._connect(until)
+                chunk.send(client)
+                self._wait(client, chunk, until)
+        except BaseException:
+            self._disconnect()  # with what is still under way
+            raise
+        return len(chunk.letters)
 
-    def _trouble(self, one: Message) -> str:
-        """Why this message cannot be sent; nothing, if it can."""
-        if len(one.topic.encode()) > _TOPIC_BYTES_MAX:
-            return f"a topic of more than {_TOPIC_BYTES_MAX:,} bytes"
-        if not one.topic:
-            return "no topic"
-        if one.size > self._packet_bytes_max:
-            return f"more than the {self._packet_bytes_max:,} bytes that the broker takes"
-        return ""
+    def _wait(self, client: Client, chunk: _Chunk, until: float) -> None:
+        """Wait until every message is acknowledged, or the connection is lost."""
+        while chunk.waiting:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise SinkError(
+                    f"mqtt sink: {self._address} did not acknowledge {len(chunk.waiting)} messages"
+                    f" within {self._target.timeout_s:g} s"
+                )
+            for event in client.step(left_s)[0]:
+                if isinstance(event, Published):
+                    chunk.on_published(client, event)
+                elif isinstance(event, Closed):
+                    self._disconnect()
+                    time.sleep(_BACKOFF_S)
+                    return
 
-    def _buried(self, one: Message, output: Output, reason: str) -> Message:
-        letter = dead_letter(output, one.row, reason)._asdict()
-        return Message(self._target.dead_letters, json.dumps(letter).encode(), one.id, {})
-
-    def _is_done(self, info: MQTTMessageInfo, until: float) -> bool:
-        while not info.is_published():
-            left = until - time.monotonic()
-            if left <= 0 or not self._connected.is_set():
-                return False
-            info.wait_for_publish(min(left, _BACKOFF_S))
-        return True
-
-    def _send(self, client: Client, one: Message) -> MQTTMessageInfo:
-        target = self._target
-        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-        properties.ContentType = "application/json"
-        properties.UserProperty = [(ID, one.id)]
-        if target.expiry_s:
-            properties.MessageExpiryInterval = target.expiry_s
-        is_retained = target.retain and one.topic != target.dead_letters
-        return client.publish(one.topic, one.payload, target.qos, is_retained, properties)
-
-    @property
-    def _where(self) -> str:
-        return f"{self._target.host}:{self._target.port}"
+    # The connection.
 
     def _connect(self, until: float) -> Client:
-        """A client that is connected. Tries again until then."""
-        why = ""
-        while True:
-            if self._client is not None and self._connected.is_set():
-                return self._client
-            self._disconnect()
+        """Return a client that is connected, and try again until then. Raises SinkError."""
+        while self._client is None:
+            left_s = max(_BACKOFF_S, until - time.monotonic())
             try:
-                self._client = client = self._make_client()
-                client.connect(self._target.host, self._target.port, keepalive=30)
-                client.loop_start()
-                if self._connected.wait(min(5.0, max(0.0, until - time.monotonic()))):
-                    return client
-                why = self._refused or "no CONNACK"
-            except OSError as error:
-                why = str(error)
-            if self._refused or time.monotonic() >= until:
-                raise SinkError(f"mqtt sink: {self._where}: {why}")
-            time.sleep(_BACKOFF_S)
+                self._client = self._open(min(_CONNECT_S, left_s))
+            except ClientError as error:
+                if time.monotonic() >= until:
+                    raise SinkError(f"mqtt sink: {self._address}: {error}") from None
+                time.sleep(_BACKOFF_S)
+        if self._pinging is None:
+            self._pinging = threading.Thread(target=self._ping, name="mqtt sink", daemon=True)
+            self._pinging.start()
+        return self._client
 
-    def _make_client(self) -> Client:
+    def _open(self, timeout_s: float) -> Client:
         target = self._target
-        client = Client(
-            CallbackAPIVersion.VERSION2, target.client_id, protocol=MQTTProtocolVersion.MQTTv5
+        connect = Connect(
+            V5,
+            target.client_id,
+            keep_alive=_KEEP_ALIVE_S,
+            username=target.username,
+            password=None if target.password is None else target.password.encode(),
         )
-        client.max_inflight_messages_set(_CHUNK)
-        if target.username is not None:
-            client.username_pw_set(target.username, target.password)
-        if target.is_tls:
-            client.tls_set_context(ssl.create_default_context(cafile=target.cafile))
-        client.on_connect = self._on_connect
-        client.on_disconnect = self._on_disconnect
+        client = Client(self._address, connect, connect_timeout_s=timeout_s)
+        try:
+            while not client.protocol.connected:
+                _raise_closed(client.step()[0], self._address)
+        except BaseException:
+            client.close()
+            raise
         return client
 
-    def _on_connect(
-        self, client: Client, data: Any, flags: Any, reason: ReasonCode, properties: Any
-    ) -> None:
-        if reason.is_failure:
-            self._refused = str(reason)
-        else:
-            self._refused = ""
-            said = getattr(properties, "MaximumPacketSize", _PACKET_BYTES_MAX)
-            self._packet_bytes_max = min(said, _PACKET_BYTES_MAX)
-            self._connected.set()
-
-    def _on_disconnect(self, client: Client, *_: Any) -> None:
-        if client is self._client:
-            self._connected.clear()
+    def _ping(self) -> None:
+        """Keep the connection alive while no batch is written, and notice that it is lost."""
+        while not self._closing.wait(_KEEP_ALIVE_S / 3):
+            with self._lock:
+                if self._client is not None:
+                    events, _ = self._client.step(0.0)
+                    self._client.flush()
+                    if any(isinstance(event, Closed) for event in events):
+                        self._disconnect()
 
     def _disconnect(self) -> None:
         client, self._client = self._client, None
-        self._connected.clear()
         if client is not None:
-            client.disconnect()
-            client.loop_stop()
+            client.close()
 
-    def close(self) -> None:
-        self._disconnect()
+
+class _Chunk:
+    """Messages under way together, by their place; the dead letters in place of some."""
+
+    def __init__(self, target: Target, output: Output, waiting: dict[int, Message]) -> None:
+        self.waiting = waiting
+        self.letters: dict[int, Message] = {}
+        self._target = target
+        self._output = output
+
+    def send(self, client: Client) -> None:
+        """Send what is not acknowledged."""
+        for place in self.waiting:
+            self._send(client, place)
+
+    def on_published(self, client: Client, event: Published) -> None:
+        """Take an acknowledgement; a message that the broker refuses becomes a dead letter."""
+        place = event.tag
+        assert isinstance(place, int)
+        if event.reason >= reasons.UNSPECIFIED_ERROR:
+            self._bury(place, describe_reason(event.reason, event.reason_string))
+            self._send(client, place)
+        else:
+            del self.waiting[place]
+
+    def _send(self, client: Client, place: int) -> None:
+        if problem := self._publish(client, place):
+            self._bury(place, problem)
+            self._send(client, place)
+
+    def _publish(self, client: Client, place: int) -> str:
+        """Queue a message, or its dead letter; return why it cannot be sent."""
+        target = self._target
+        one = self.letters.get(place) or self.waiting[place]
+        if problem := name_problem(one.topic):
+            return problem
+        properties = Properties({prop.CONTENT_TYPE: "application/json"})
+        properties[prop.USER_PROPERTY] = [(ID, one.id)]
+        if target.expiry_s:
+            properties[prop.MESSAGE_EXPIRY_INTERVAL] = target.expiry_s
+        is_retained = target.retain and one.topic != target.dead_letters
+        try:
+            client.protocol.publish(
+                one.topic, one.payload, target.qos, is_retained, properties, place
+            )
+        except Unsendable as error:
+            return str(error)
+        return ""
+
+    def _bury(self, place: int, reason: str) -> None:
+        """Put a dead letter in a message's place. Raises SinkError if it was one."""
+        topic = self._target.dead_letters
+        if place in self.letters:
+            raise SinkError(f"mqtt sink: dead letter to {topic!r} cannot be published: {reason}")
+        one = self.waiting[place]
+        letter = dead_letter(self._output, one.row, reason)._asdict()
+        self.letters[place] = Message(topic, json.dumps(letter).encode(), one.id, {})
+
+
+def _raise_closed(events: list[Event], address: Address) -> None:
+    """Raise SinkError if the broker refused the connection, ClientError if it was lost."""
+    for event in events:
+        if isinstance(event, Closed):
+            if event.by_broker:
+                raise SinkError(f"mqtt sink: {address}: {event.text}")
+            raise ClientError(event.text)
 
 
 def open_sink(url: str, prefix: str) -> MqttSink:

@@ -113,13 +113,13 @@ RULE: Final[dict[str, str]] = {
     "iot_sim.locust_users": f"{_SIM} client.url codec",
     "iot_sim": f"{_SIM} iot_sim.locust_users codec",
     "spark_ingest.contract": "",
-    "spark_ingest.sinks": "spark_ingest.contract client client.url codec",
+    "spark_ingest.sinks": "spark_ingest.contract client client.url topics codec",
     "spark_ingest.analysis": "spark_ingest.contract spark_ingest.payloads",
     "spark_ingest.payloads": "streams.format streams.read codec",
     "spark_ingest.source": "spark_ingest.payloads streams.format streams.read streams.remote codec",
     "spark_ingest.jobs": "spark_ingest spark_ingest.contract spark_ingest.analysis",
     "spark_ingest.bridge": "spark_ingest.payloads streams.format streams.read streams.write "
-    "streams.remote client client.url codec",
+    "streams.remote client client.url topics codec",
     "spark_ingest.run": "spark_ingest spark_ingest.contract spark_ingest.analysis "
     "spark_ingest.payloads spark_ingest.source spark_ingest.sinks",
     "spark_ingest": f"lazy {_SPARK} streams.format",

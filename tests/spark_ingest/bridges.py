@@ -16,11 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-
+from mqtt_broker.client.blocking import Address, Client
+from mqtt_broker.client.protocol import Closed, Published
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.packets import Connect
+from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+from mqtt_broker.codec.reasons import UNSPECIFIED_ERROR
 from mqtt_broker.streams.format.errors import StreamError
 from mqtt_broker.streams.format.records import Record, records
 from mqtt_broker.streams.read.reader import Reader
@@ -119,47 +120,59 @@ class Bridge:
 
 
 class Publisher:
-    """Sends messages one behind the other at QoS 1, and knows which were acknowledged."""
+    """Publishes numbers from a thread of its own, and knows which were acknowledged."""
 
     def __init__(self, port: int) -> None:
-        self.client = paho.Client(
-            CallbackAPIVersion.VERSION2, "publisher", protocol=MQTTProtocolVersion.MQTTv5
-        )
+        connect = Connect(V5, "publisher", keep_alive=60)
+        self._client = Client(Address("127.0.0.1", port), connect)
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
         self.acknowledged: set[int] = set()
-        self._numbers: dict[int, int] = {}
         self.sent = 0
-        self.client.max_inflight_messages_set(200)
-        self.client.on_publish = self._on_publish
-        self.client.connect("127.0.0.1", port)
-        self.client.loop_start()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        until(lambda: self._client.protocol.connected, "the publisher is connected")
 
-    def _on_publish(self, client: Any, data: Any, mid: int, code: Any, properties: Any) -> None:
-        if not code.is_failure:
-            self.acknowledged.add(mid)
+    def _run(self) -> None:
+        while not self._stop.wait(0.001):
+            with self._lock:
+                events, _ = self._client.step(0.001)
+            for event in events:
+                if isinstance(event, Published) and isinstance(event.tag, int):
+                    if event.reason < UNSPECIFIED_ERROR:
+                        self.acknowledged.add(event.tag)
+                elif isinstance(event, Closed):
+                    return
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        *,
+        retain: bool = False,
+        properties: Properties = NO_PROPERTIES,
+        tag: object = None,
+    ) -> None:
+        with self._lock:
+            self._client.protocol.publish(topic, payload, qos, retain, properties, tag)
 
     def send(self, count: int, *, topic: str = "fleet/{device}/telemetry", qos: int = 1) -> None:
-        """Payloads are numbers; packet ids stand for them until they are acknowledged."""
+        """Publish the next numbers, which stand in the payloads."""
         for _ in range(count):
-            device = self.sent % 10
-            mid = self.client.publish(topic.format(device=device), b"%d" % self.sent, qos).mid
-            self._numbers[mid] = self.sent
+            number = self.sent
+            self.publish(topic.format(device=number % 10), b"%d" % number, qos, tag=number)
             self.sent += 1
 
     def settle(self) -> set[int]:
         """The numbers of all that was acknowledged, when nothing is under way any more."""
         until(lambda: len(self.acknowledged) >= self.sent, "all is acknowledged")
-        return {self._numbers[mid] for mid in self.acknowledged}
+        return set(self.acknowledged)
 
     def close(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
-
-
-def properties(**fields: Any) -> Any:
-    found = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-    for name, value in fields.items():
-        setattr(found, name, value)
-    return found
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        self._client.close()
 
 
 def logged(root: Path, name: str = "telemetry") -> list[Record]:

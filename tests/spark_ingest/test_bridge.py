@@ -15,15 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.properties import Properties
+from mqtt_broker.server.config.endpoints import WebSocketRules
 from mqtt_broker.testing import ThreadedBroker
 from spark_ingest.bridge.bridge import BridgeError, add_bridge_arguments, device_rule, run_bridge
+from tests.server.running import Running
+from tests.server.transports import Files, endpoint
 from tests.spark_ingest.bridges import (
     MOSQUITTO,
     Bridge,
     Publisher,
     logged,
     mosquitto,
-    properties,
     until,
 )
 
@@ -87,15 +90,17 @@ def test_a_message_keeps_what_it_says(port: int, tmp_path: Path) -> None:
                 "--event-time", "property:at") as bridge:  # fmt: skip
         bridge.connected()
         publisher = Publisher(port)
-        more = properties(
-            ContentType="application/json",
-            CorrelationData=b"\0\1",
-            UserProperty=[("at", "2026-11-18T12:00:00Z"), ("a", "b")],
-            MessageExpiryInterval=60,
+        more = Properties(
+            {
+                prop.CONTENT_TYPE: "application/json",
+                prop.CORRELATION_DATA: b"\0\1",
+                prop.USER_PROPERTY: [("at", "2026-11-18T12:00:00Z"), ("a", "b")],
+                prop.MESSAGE_EXPIRY_INTERVAL: 60,
+            }
         )
-        publisher.client.publish("fleet/d7/x", b"one", 1, properties=more)
-        publisher.client.publish("short", b"", 0, retain=True)
-        publisher.client.publish("fleet/d7/x", b"two", 2)
+        publisher.publish("fleet/d7/x", b"one", 1, properties=more)
+        publisher.publish("short", b"", 0, retain=True)
+        publisher.publish("fleet/d7/x", b"two", 2)
         until(lambda: len(logged(log)) == 3, "all is in the log")
         publisher.close()
         assert bridge.end(signal.SIGINT) == 0
@@ -112,6 +117,26 @@ def test_a_message_keeps_what_it_says(port: int, tmp_path: Path) -> None:
     assert abs(one.received_us - time.time_ns() // 1_000) < 3_600_000_000
     assert (short.client_id, short.payload, short.qos, short.retain) == ("short", b"", 0, True)
     assert two.section == b""
+
+
+@pytest.mark.parametrize("scheme", ["mqtts", "ws", "wss"])
+def test_every_transport(tmp_path: Path, scheme: str) -> None:
+    files = Files(tmp_path)
+    listener = endpoint(
+        tls=files.rules() if scheme in ("mqtts", "wss") else None,
+        websocket=WebSocketRules() if scheme in ("ws", "wss") else None,
+    )
+    log = tmp_path / "log"
+    with Running(endpoint(), listener) as broker:
+        plain, other = (one.port for one in broker.bound)
+        trust = ("--cafile", files.ca) if scheme in ("mqtts", "wss") else ()
+        with Bridge(log, f"{scheme}://127.0.0.1:{other}", *FILTER, *trust) as bridge:
+            bridge.connected()
+            publisher = Publisher(plain)
+            publisher.send(10)
+            until(lambda: len(logged(log)) == 10, "all is in the log")
+            publisher.close()
+            assert bridge.end(signal.SIGTERM) == 0
 
 
 def test_it_comes_back_when_the_broker_does(tmp_path: Path) -> None:
@@ -172,19 +197,22 @@ def command(*argv: str, log: Path) -> tuple[int, list[str]]:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--broker", "http://x"], "--broker: it has to look like mqtt://host:1883"),
-        (["--broker", "mqtt://x:99999"], "--broker: Port out of range"),
-        (["--broker", "mqtt://"], "--broker: it has to look like"),
-        (["--filter", "a/#/b"], "--filter: 'a/#/b' is no topic filter"),
-        (["--device", "level:0"], "--device: 'level:0' is none of"),
-        (["--partitions", "0"], "--partitions: '0' is no whole number from 1 to 256"),
-        (["--inflight", "many"], "--inflight: 'many' is no whole number"),
+        (["--broker", "http://x"], "--broker: 'http://x' is not a broker URL"),
+        (
+            ["--broker", "mqtt://x:99999"],
+            "is not a broker URL: the port is not a number",
+        ),
+        (["--broker", "mqtt://"], "is not a broker URL: the host is missing"),
+        (["--filter", "a/#/b"], "--filter: 'a/#/b': # has to be the last level"),
+        (["--device", "level:0"], "--device: 'level:0' is not topic"),
+        (["--partitions", "0"], "--partitions: '0' is not a whole number from 1 to 256"),
+        (["--inflight", "many"], "--inflight: 'many' is not a whole number"),
         (["--retain", "long"], "retain: 'long' is not a duration"),
         (["--stream", "../x"], "name: '../x' is no name for a stream"),
         (["--schema", "/nowhere.json"], "--schema: /nowhere.json: No such file"),
-        (["--cafile", "/nowhere.pem"], "--cafile: the broker is not spoken to by TLS"),
+        (["--cafile", "/nowhere.pem"], "--cafile: needs a broker at mqtts://"),
         (["--broker", "mqtts://x", "--cafile", "/nowhere"], "--cafile: there is no file /nowhere"),
-        (["--broker", "mqtt://:secret@x"], "--username: there is a password"),
+        (["--broker", "mqtt://:secret@x"], "--username: it is missing, and there is a password"),
         (["--password-file", "/nowhere"], "--password-file: /nowhere: No such file"),
         (["--event-time", "somewhere"], "event_time: 'somewhere' is neither"),
     ],
@@ -207,7 +235,7 @@ def test_partitions_of_a_stream_stay(port: int, tmp_path: Path) -> None:
     code, lines = command("--stream", "telemetry", "--partitions", "3", log=tmp_path)
     assert (code, lines) == (
         2,
-        ["fleetmq spark bridge: --partitions: stream 'telemetry' has 2, which stays"],
+        ["fleetmq spark bridge: --partitions: stream 'telemetry' has 2, which cannot change"],
     )
 
 

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from mqtt_broker.client.blocking import Address
+from mqtt_broker.client.errors import ClientError
+from mqtt_broker.client.protocol import Message
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.log import Log
@@ -57,7 +59,7 @@ class Serving:
         self.log = Log.open(root, report=self.lines.append, disk=disk)
         stream = self.log.create(StreamSettings("telemetry", partitions=2))
         self.writer = LogWriter(self.log, waiting_bytes_max)
-        broker = Broker("127.0.0.1", port, "bridge", ("fleet/#",), inflight_max=300)
+        broker = Broker(Address("127.0.0.1", port), "bridge", ("fleet/#",), inflight_max=300)
         self.session = Session(broker, stream, self.writer, device_rule("topic"), self._say)
         self.stop = threading.Event()
         self.error: BaseException | None = None
@@ -74,7 +76,7 @@ class Serving:
                 try:
                     self.session.connect(self.stop.is_set)
                     self.session.serve(self.stop.is_set, lambda: None)
-                except OSError as error:
+                except ClientError as error:
                     self.lines.append(str(error))
             self.session.close()
         except BaseException as error:
@@ -145,23 +147,23 @@ def test_no_acknowledgement_before_the_disk(tmp_path: Path) -> None:
     disk = Failing()
     with serving(tmp_path, disk) as (bridge, publisher):
         client = bridge.session._client
+        assert client is not None
         numbers: dict[int, int] = {}
         early: list[int] = []
-        on_message, ack = client.on_message, client.ack
+        on_message, acknowledge = bridge.session._on_message, client.protocol.acknowledge
 
-        def note(client: Any, data: Any, message: Any) -> None:
-            numbers[message.mid] = int(message.payload)
-            assert on_message is not None
-            on_message(client, data, message)
+        def note(message: Message) -> None:
+            numbers[message.packet_id] = int(message.payload)
+            on_message(message)
 
-        def check(mid: int, qos: int) -> Any:
+        def check(message: Message) -> None:
             assert disk.calls["sync"] > 0
-            if numbers[mid] not in payloads(tmp_path):
-                early.append(numbers[mid])
-            return ack(mid, qos)
+            if numbers[message.packet_id] not in payloads(tmp_path):
+                early.append(numbers[message.packet_id])
+            acknowledge(message)
 
-        client.on_message = note
-        client.ack = check  # type: ignore[method-assign]
+        bridge.session._on_message = note  # type: ignore[method-assign]
+        client.protocol.acknowledge = check  # type: ignore[method-assign]
         for _ in range(5):
             publisher.send(10, topic="fleet/{device}")
             until(lambda: bridge.session.figures.acknowledged == publisher.sent, "all is there")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
-import paho.mqtt.client as paho
 import pyarrow as pa
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from mqtt_broker.client.blocking import Address, Client, Deadline
+from mqtt_broker.client.protocol import Connected, Message
+from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.packets import Connect, SubscriptionRequest
+from mqtt_broker.core.interfaces.access import OpenAccess
 from mqtt_broker.testing import Broker, ThreadedBroker
 from spark_ingest.contract.job import Output
 from spark_ingest.contract.sink import SinkError
+from spark_ingest.sinks import mqtt
 from spark_ingest.sinks.mqtt import MqttSink, parse
 
 PATIENCE_S = 20.0
@@ -39,19 +44,79 @@ def broker() -> Iterator[ThreadedBroker]:
         yield broker
 
 
-def listen(broker: ThreadedBroker, count: int) -> list[Any]:
-    """What a new subscriber of `alerts/#` is told first."""
-    found: queue.Queue[Any] = queue.Queue()
-    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
-    client.on_connect = lambda client, *_: client.subscribe("alerts/#", 1)
-    client.on_message = lambda client, data, message: found.put(message)
-    client.connect(broker.host, broker.port)
-    client.loop_start()
-    try:
-        return [found.get(timeout=PATIENCE_S) for _ in range(count)]
-    finally:
-        client.disconnect()
-        client.loop_stop()
+def listen(broker: ThreadedBroker, count: int, text: str = "alerts/#") -> list[Message]:
+    """The messages that a new subscriber gets first."""
+    found: list[Message] = []
+    deadline = Deadline(PATIENCE_S)
+    address = Address(broker.host, broker.port)
+    with Client(address, Connect(V5, "", keep_alive=60)) as client:
+        while len(found) < count:
+            deadline.check()
+            for event in client.step(deadline.left_s)[0]:
+                if isinstance(event, Connected):
+                    client.protocol.subscribe([SubscriptionRequest(text, 1)])
+                elif isinstance(event, Message):
+                    client.protocol.acknowledge(event)
+                    found.append(event)
+    return found
+
+
+class _Guarded(OpenAccess):
+    """Refuses `alerts/secret`, and `dead/secret`."""
+
+    guards_topics = True
+
+    def may_publish(self, client_id: str, username: str | None, topic: str) -> bool:
+        return not topic.endswith("/secret")
+
+
+def test_a_message_that_is_refused_is_a_dead_letter() -> None:
+    with ThreadedBroker(access=_Guarded()) as broker:
+        sink = MqttSink(parse(f"{broker.url}?dead_letters=alerts/dead"))
+        batch: Any = Alerts(("d1", "jump", 1.5), ("secret", "jump", 2.5))
+        batch.dead_letters = 0
+        sink.write(batch)
+        assert batch.dead_letters == 1
+        [message] = listen(broker, 1)
+        assert message.topic == "alerts/d1"
+        sink.close()
+        sink = MqttSink(parse(f"{broker.url}?dead_letters=dead/secret"))
+        with pytest.raises(SinkError, match=r"dead letter to 'dead/secret' .*Not authorized"):
+            sink.write(batch)
+        sink.close()
+
+
+def test_a_refused_connection_fails_the_batch_at_once() -> None:
+    with (
+        ThreadedBroker(connections_max=1) as broker,
+        Client(Address(broker.host, broker.port), Connect(V5, "only")) as client,
+    ):
+        while not client.protocol.connected:
+            client.step()
+        sink = MqttSink(parse(f"{broker.url}?timeout=1h"))
+        with pytest.raises(SinkError, match=r"mqtt sink: 127.*refused the connection: .*0x"):
+            sink.write(Alerts(("d1", "jump", 1.5)))  # type: ignore[arg-type]
+        sink.close()
+
+
+def test_the_connection_is_kept_between_batches(
+    broker: ThreadedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "_KEEP_ALIVE_S", 1)
+    sink = MqttSink(parse(broker.url))
+    batch: Any = Alerts(("d1", "jump", 1.5))
+    sink.write(batch)
+    client = sink._client
+    assert client is not None
+    before = client.protocol.next_tick
+    assert before is not None
+    deadline = Deadline(PATIENCE_S)
+    while client.protocol.next_tick == before:
+        deadline.check()
+        time.sleep(0.01)
+    sink.write(batch)
+    assert sink._client is client
+    sink.close()
 
 
 def test_alerts_are_retained_expire_and_have_an_id(broker: ThreadedBroker) -> None:
@@ -69,10 +134,10 @@ def test_alerts_are_retained_expire_and_have_an_id(broker: ThreadedBroker) -> No
         ]
         for one in messages:
             assert one.retain and one.qos == 1
-            assert 3_590 <= one.properties.MessageExpiryInterval <= 3_600
+            assert 3_590 <= one.properties.number(prop.MESSAGE_EXPIRY_INTERVAL) <= 3_600
 
-    def ids(messages: list[Any]) -> list[Any]:
-        return sorted(one.properties.UserProperty for one in messages)
+    def ids(messages: list[Message]) -> list[Any]:
+        return sorted(one.properties.user for one in messages)
 
     assert ids(first) == ids(again) and len(ids(first)) == 2
 
