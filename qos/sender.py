@@ -65,7 +65,7 @@ class Sender(Generic[Item]):
             self.qos2.add(packet_id)
         return packet_id
 
-    def burn(self) -> None:
+    def skip_id(self) -> None:
         """Skip the next id: it was given to a queued message that has been dropped since."""
         self._last_id = allocate(self._last_id, 1, self.unacked, self.releasing)[0]
 

@@ -1,4 +1,4 @@
-"""Every session by its client id, connected or not."""
+"""The sessions by client id, connected or not."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 from sessions.journal.journal import Journal
 from sessions.messages.backlog import Backlog
+from sessions.outbound import Outbound
 from sessions.session import Session
 
 
 class SessionRegistry:
-    __slots__ = ("_marked", "_sessions", "budget", "journal", "receive_maximum")
+    __slots__ = ("_backlog", "_journal", "_marked", "_receive_maximum", "_sessions")
 
     def __init__(
-        self, budget: Backlog, receive_maximum: int, journal: Journal | None = None
+        self, backlog: Backlog, receive_maximum: int, journal: Journal | None = None
     ) -> None:
-        self.budget = budget
-        self.journal = journal
-        self.receive_maximum = receive_maximum
+        self._backlog = backlog
+        self._journal = journal
+        self._receive_maximum = receive_maximum
         self._sessions: dict[str, Session] = {}
         self._marked: dict[str, int] = {}  # client id: the group that its CONNACK waits for
 
@@ -32,21 +33,22 @@ class SessionRegistry:
 
     def create(self, client_id: str, now: float) -> Session:
         assert client_id not in self._sessions
-        session = Session(client_id, self.budget, receive_maximum=self.receive_maximum, now=now)
-        session.journal = self.journal
+        outbound = Outbound(client_id, self._backlog, self._journal)
+        session = Session(outbound, receive_maximum=self._receive_maximum, now=now)
         self._sessions[client_id] = session
         return session
 
     def remove(self, session: Session, now: float) -> None:
-        """Forget the session; its subscriptions are the caller's to take out first."""
+        """Forget the session, whose subscriptions the caller has taken out before."""
         session.clear(now)
         del self._sessions[session.client_id]
 
-    # What clients are told when they come.
+    # CONNACK.
 
     def mark(self, client_id: str) -> None:
-        """The client is told what was just recorded: that its session is over, or changed."""
-        journal = self.journal
+        """Let the client's next CONNACK wait for what was just recorded: that its session is over,
+        or changed."""
+        journal = self._journal
         if journal is None:
             return
         marked = self._marked
@@ -59,5 +61,6 @@ class SessionRegistry:
         marked[client_id] = journal.number + 1
 
     def is_on_disk(self, client_id: str) -> bool:
-        """Whether what the client is told about its session is safe."""
-        return self.journal is None or self._marked.get(client_id, 0) <= self.journal.committed
+        """Tell whether CONNACK may say what the session is: that is on disk."""
+        journal = self._journal
+        return journal is None or self._marked.get(client_id, 0) <= journal.committed

@@ -121,9 +121,9 @@ def will_sent_again() -> None:
     send = wills.send
 
     def send_unrecorded(broker: Any, session: Session, now: float) -> None:
-        sid, session.sid = session.sid, 0
+        number, session.outbound.session_number = session.session_number, 0
         send(broker, session, now)
-        session.sid = sid
+        session.outbound.session_number = number
 
     _set(wills, "send", send_unrecorded)
 

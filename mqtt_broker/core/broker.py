@@ -37,7 +37,6 @@ from mqtt_broker.core.runtime.timers import Timers
 from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
-from sessions.group_deliveries import take_back
 from sessions.journal.journal import MEMORY, Journal
 from sessions.journal.transaction import PublishTransaction
 from sessions.messages.backlog import Backlog, QueueFull
@@ -155,7 +154,7 @@ class Broker:
         self.message_log = log
 
     def _tell_log(self, session: Session, change: int, now: float) -> None:
-        if self.message_log is not None and session.feeds is not None:
+        if self.message_log is not None and session.outbound.sources is not None:
             self.message_log.subscriptions.on_session(session, change, now)
 
     # The turn.
@@ -228,12 +227,17 @@ class Broker:
     def clients_connected(self) -> int:
         return len(self.connections)
 
-    def attach(self, connection: Connection, receive_maximum: int) -> None:
+    def attach(
+        self, connection: Connection, receive_maximum: int, on_overflow: Callable[[], None]
+    ) -> None:
         """The connection carries its session from now on."""
         session = connection.session
-        before = session.version, session.is_plain
-        session.attach(connection.outbox, receive_maximum)
-        if session.subscriptions and before != (session.version, session.is_plain):
+        before = session.outbound.version, session.outbound.is_plain
+        session.outbound.attach(connection.outbox, receive_maximum, on_overflow)
+        if session.subscriptions and before != (
+            session.outbound.version,
+            session.outbound.is_plain,
+        ):
             for text in session.subscriptions:  # routes sort receivers by what they take
                 self.routes.cache.drop(text)
         self.connections[session.client_id] = connection
@@ -255,9 +259,9 @@ class Broker:
         self.waiting_bytes -= connection.outbox.waiting_bytes
         connection.outbox.waiting_bytes = 0
         self.release_held_back()
-        if connection.has_session and connection.session.outbox is connection.outbox:
+        if connection.has_session and connection.session.outbound.outbox is connection.outbox:
             session = connection.session
-            session.detach()
+            session.outbound.detach()
             del self.connections[session.client_id]
             username = connection.counted_as
             if username is not None:
@@ -308,10 +312,11 @@ class Broker:
         self.refresh_groups(session, now)
         self._tell_log(session, AWAY, now)
         mine: list[object] = [self.groups[t] for t in session.subscriptions if t in self.groups]
-        for item in take_back(session, mine) if mine or session.has_group_deliveries else ():
+        outbound = session.outbound
+        for item in outbound.take_back(mine) if mine or outbound.has_group_deliveries else ():
             group = item[1].group
             assert isinstance(group, SharedGroup)
-            if not group.hand_over(session.sid, item, now):
+            if not group.hand_over(session.session_number, item, now):
                 self.budget.drop("no_member")
 
     # Retained messages.
@@ -484,11 +489,11 @@ class Broker:
         for keep, is_online in ((0, False), (HEAD_MESSAGES_MIN, True)):
             for session in self.sessions:
                 if session.is_online is is_online:
-                    session.evict(folded, keep)
+                    session.outbound.unload(folded, keep)
                 if self.budget.memory_bytes <= target_bytes:
                     return
         for group in self.groups.values():
-            group.evict(folded, 0)
+            group.unload(folded, 0)
 
     # What clients may do, when that changes.
 

@@ -32,7 +32,6 @@ from sessions.journal.rows import DeliveryRow, MessageRow, SessionRow, Subscript
 from sessions.journal.snapshot import Snapshot
 from sessions.journal.value_ranges import count, sound
 from sessions.messages.message import DeliveryOptions, Envelope, Message
-from sessions.queue import MessageQueue
 from sessions.session import Session, Subscription
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
         older = broker.sessions.get(row.client_id)
         if older is not None:
             count(healed, "session of a client that has a newer one")
-            online.pop(older.sid, None)
-            del sessions[older.sid]
+            online.pop(older.session_number, None)
+            del sessions[older.session_number]
             broker.sessions.remove(older, now)
         session = sessions[row.sid] = _session(broker, row)
         if row.is_online:
@@ -146,14 +145,7 @@ def _restore_retained(broker: Broker, row: MessageRow) -> None:
 
 def _session(broker: Broker, row: SessionRow) -> Session:
     session = broker.sessions.create(row.client_id, row.created_at)
-    session.sid = row.sid
-    session.username = row.username
-    session.version = row.version
-    session.expiry_interval = session.recorded_expiry = row.expiry_interval
-    session.expires_at = row.expires_at
-    session.will_at = row.will_at
-    if row.will is not None:
-        session.will = _will(broker, row.will)
+    session.restore(row, None if row.will is None else _will(broker, row.will))
     if broker.journal is not None:
         broker.journal.skip_numbers(session=row.sid)
     return session
@@ -216,17 +208,15 @@ def _restore_messages(
             continue
         item = _item(broker, delivery, message_row)
         qos = delivery.qos or 1
-        if not delivery.packet_id or delivery.packet_id in owner.window.unacked:
+        if not delivery.packet_id or delivery.packet_id in owner.outbound.window.unacked:
             again.append((owner, item, qos))
         else:
-            owner.window.restore(delivery.packet_id, item, qos)
-        owner.order = max(owner.order, delivery.n)
+            owner.outbound.window.restore(delivery.packet_id, item, qos)
+        owner.outbound.restore_place(delivery.n)
     _restore_ids(broker, snapshot, sessions, gone)
     for owner, item, qos in again:
         count(healed, "message under way with an impossible packet id")
-        packet_id = owner.window.admit_one(item, qos)
-        if broker.journal is not None:
-            broker.journal.on_sent(owner.sid, [(packet_id, item)])
+        owner.outbound.renumber(item, qos)
     shares, abandoned = _shares(broker, snapshot, sessions, gone)
     for backlog in sound(snapshot.backlogs, healed):
         name = shares.pop(backlog.sid, None)
@@ -236,11 +226,7 @@ def _restore_messages(
                 backlog.sid, backlog.messages, backlog.bytes, backlog.n_last
             )
         elif owner is not None:
-            owner.queue = MessageQueue()
-            owner.queue.restore(backlog.messages, backlog.bytes, backlog.n_last)
-            owner.order = max(owner.order, backlog.n_last)
-            broker.budget.queued_messages += backlog.messages
-            broker.budget.queued_bytes += backlog.bytes
+            owner.outbound.restore_queue(backlog.messages, backlog.bytes, backlog.n_last)
         else:
             if backlog.sid in abandoned:
                 broker.budget.drop("no_member", backlog.messages)
@@ -268,13 +254,13 @@ def _restore_ids(
                     count(broker.healed, f"{what} packet id that cannot be")
                 elif what == "received":
                     owner.receiver.ids.add(packet_id)
-                elif packet_id in owner.window.unacked:
+                elif packet_id in owner.outbound.window.unacked:
                     # Either the message or the end of it: a message twice is less than none.
                     count(broker.healed, "released packet id that a message is under way with")
                     if broker.journal is not None:
                         broker.journal.on_completed(sid, [packet_id])
                 else:
-                    owner.window.restore_released(packet_id)
+                    owner.outbound.window.restore_released(packet_id)
 
 
 def _shares(
@@ -328,7 +314,7 @@ def _waiting_shared(
             count(broker.healed, "shared message that waits for no session")
             gone.add(delivery.sid)
             continue
-        owner.order = max(owner.order, delivery.n)
+        owner.outbound.restore_place(delivery.n)
         waiting.append((owner, _item(broker, delivery, message_row)))
     return waiting
 
@@ -337,16 +323,16 @@ def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None
     """Give what waited for a member to its group; to the member, if it has left that since."""
     message, grant, _, _ = item
     if isinstance(grant.group, SharedGroup):
-        if not grant.group.hand_over(session.sid, item, now):
+        if not grant.group.hand_over(session.session_number, item, now):
             broker.budget.drop("no_member")
         return
     journal = broker.journal
     assert journal is not None
-    journal.on_done(session.sid, [item], now)
+    journal.on_done(session.session_number, [item], now)
     copy = Message(message.envelope, message.payload)
     txn = journal.begin([copy], awaits_commit=journal.awaits_commit)
     try:
-        session.deliver(
+        session.outbound.deliver(
             [copy], DeliveryOptions(grant.qos, grant.retain, grant.subscription_ids), txn, now
         )
     finally:

@@ -41,17 +41,17 @@ MODES: Final = {"memory": MEMORY, "relaxed": RELAXED, "commit": COMMIT}
 class StoredQueue(Protocol):
     """A session, or a shared subscription with messages of its own."""
 
-    sid: int
+    session_number: int
 
     @property
     def page_after(self) -> int:
-        """The stored deliveries that are wanted next have a greater n."""
+        """The place behind which the stored deliveries begin that are wanted next."""
 
     def on_page(self, items: list[Item], now: float) -> None:
-        """They are here."""
+        """Take the page."""
 
-    def evict(self, folded: int, keep: int) -> bool:
-        """Let the store alone have what it has, up to that group; True when that is enough."""
+    def unload(self, folded: int, keep: int) -> bool:
+        """Free what the store has up to group `folded`; True when that is enough."""
 
 
 def _raise(error: Exception) -> None:
@@ -211,6 +211,25 @@ class Journal:
         if pairs:
             self._record(records.encode_done(sid, records.runs_of(pairs)))
 
+    def on_group_done(self, items: list[Item], now: float) -> None:
+        """Record the end of deliveries that groups store, each with its own group.
+
+        A session that ends with its connection has no number. What a group that outlives it gives
+        to it is stored under the group until somebody acknowledges it; deliveries without a place
+        are stored nowhere.
+        """
+        by_group: dict[int, list[Item]] = {}
+        for item in items:
+            group = item[1].group
+            if not item[2] or group is None:
+                continue
+            if group.session_number:
+                by_group.setdefault(group.session_number, []).append(item)
+            elif item[3] is not None:
+                item[3].on_delivered(now)  # the group is gone, and with it what it stored
+        for number, found in by_group.items():
+            self.on_done(number, found, now)
+
     def on_sent(self, sid: int, sent: list[tuple[int, Item]]) -> None:
         """What waited goes out under these packet ids."""
         pairs: list[tuple[int, int]] = []
@@ -239,7 +258,7 @@ class Journal:
 
     # Everything else is recorded as it happens.
 
-    def new_sid(self) -> int:
+    def new_session_number(self) -> int:
         self.numbers.session += 1
         return self.numbers.session
 
@@ -441,5 +460,5 @@ class Journal:
         while self._unfolded and self._unfolded[0][0] <= number:
             self.unfolded_bytes -= self._unfolded.popleft()[1]
         for owner in list(self.grown):
-            if owner.evict(number, QUEUE_HEAD_MESSAGES // 2):
+            if owner.unload(number, QUEUE_HEAD_MESSAGES // 2):
                 del self.grown[owner]

@@ -7,6 +7,7 @@ PendingCommit       something that happens once the records before it are on dis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from sessions.journal import records
@@ -41,6 +42,19 @@ class PendingCommit:
     def refuse(self, now: float) -> None:
         """Give up: what it waits for cannot be stored, so nobody may be told that it is safe."""
         raise AssertionError
+
+
+class PendingCall(PendingCommit):
+    """A function to call once what was recorded is on disk."""
+
+    __slots__ = ("then",)
+
+    def __init__(self, then: Callable[[float], None]) -> None:
+        super().__init__()
+        self.then = then
+
+    def release(self, now: float) -> None:
+        self.then(now)
 
 
 _Part = tuple[int, int, int, int, int, int, bool, tuple[int, ...], str, list[int]]

@@ -49,20 +49,20 @@ class Backlog:
     published: int = 0  # PUBLISH packets that sessions have written
     dropped: dict[str, int] = field(default_factory=dict)
     mourner: DeadLetterSink | None = None
-    _bounds: QueueLimits | None = None
+    _limits: QueueLimits | None = None
 
     @property
-    def bounds(self) -> QueueLimits:
-        """Of a queue for which nothing else was said."""
-        if self._bounds is None:
-            self._bounds = QueueLimits(self.queue_messages_max, self.queue_bytes_max)
-        return self._bounds
+    def limits(self) -> QueueLimits:
+        """The limits of a queue that has none of its own."""
+        if self._limits is None:
+            self._limits = QueueLimits(self.queue_messages_max, self.queue_bytes_max)
+        return self._limits
 
-    def allows(self, bounds: QueueLimits, messages: int, waiting_bytes: int, size: int) -> bool:
-        """Whether one more of `size` bytes may join a queue, and all that waits anywhere."""
+    def allows(self, limits: QueueLimits, messages: int, waiting_bytes: int, size: int) -> bool:
+        """Tell whether one more message of `size` bytes may join a queue that has so many."""
         return (
-            messages < bounds.messages_max
-            and waiting_bytes + size <= bounds.bytes_max
+            messages < limits.messages_max
+            and waiting_bytes + size <= limits.bytes_max
             and self.queued_bytes + size <= self.queue_total_bytes_max
         )
 

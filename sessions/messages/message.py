@@ -39,7 +39,7 @@ class Share(Protocol):
     """A shared subscription; `name` is its whole filter, `$share/<group>/<filter>`."""
 
     name: str
-    sid: int  # its number in the store; 0: it has none
+    session_number: int  # in the store; 0: nothing of it is there
 
 
 class DeliveryOptions:

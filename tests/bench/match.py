@@ -26,6 +26,7 @@ from mqtt_broker.core.limits.settings import DEFAULTS
 from mqtt_broker.core.routing.routes import Routes
 from mqtt_broker.topics.trie import Trie
 from sessions.messages.backlog import Backlog, QueueFull
+from sessions.outbound import Outbound
 from sessions.session import Session, Subscription
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)
@@ -36,7 +37,7 @@ ROUNDS = 5
 
 
 def session(name: str) -> Session:
-    budget = Backlog(
+    backlog = Backlog(
         DEFAULTS.queue_messages_max,
         DEFAULTS.queue_bytes_max,
         DEFAULTS.queue_total_bytes_max,
@@ -44,7 +45,8 @@ def session(name: str) -> Session:
         DEFAULTS.queue_qos0,
         DEFAULTS.inflight_max,
     )
-    return Session(name, budget, receive_maximum=DEFAULTS.receive_maximum, now=0.0)
+    outbound = Outbound(name, backlog, None)
+    return Session(outbound, receive_maximum=DEFAULTS.receive_maximum, now=0.0)
 
 
 def subscriptions(count: int) -> list[Subscription]:

@@ -105,12 +105,12 @@ def cost(log: Log, version: int, qos: int, receive_maximum: int) -> tuple[float,
     if version == V5:
         found = Properties({prop.RECEIVE_MAXIMUM: receive_maximum})
     connection.receive(encode_connect(Connect(version, "reader", properties=found)), NOW)
-    connection.session.window.limit = receive_maximum
+    connection.session.outbound.window.limit = receive_maximum
     request = Subscribe(1, [SubscriptionRequest(f"{STREAM}/@earliest", qos)])
     began = time.process_time()
     loop_s = 0.0
     connection.receive(encode_subscribe(version, request), NOW)
-    window = connection.session.window
+    window = connection.session.outbound.window
     while True:
         broker.flush(NOW)
         link.chunks.clear()

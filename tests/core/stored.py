@@ -97,7 +97,7 @@ class StoredWorld(World):
         def on_page(page: Page) -> None:
             owner.on_page(items_of(self.broker, page), self.now)
 
-        self.store.page(owner.sid, owner.page_after, 100, 1 << 20, on_page)
+        self.store.page(owner.session_number, owner.page_after, 100, 1 << 20, on_page)
 
     def restart(self, downtime_s: float = 0.0) -> None:
         """kill -9, and a new process on what the store has."""

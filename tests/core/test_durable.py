@@ -424,10 +424,10 @@ class TestQueues:
             publisher.send(data)
         world.fold()
         session = world.broker.sessions.get("s")
-        assert session is not None and session.queue is not None
-        assert session.queued == 3000 and session.queue.in_memory <= 1000
+        assert session is not None and session.outbound.queue is not None
+        assert session.outbound.queued == 3000 and session.outbound.queue.in_memory <= 1000
         assert world.broker.budget.queued_messages == 3000
-        assert world.broker.budget.memory_bytes == session.queue.memory_bytes
+        assert world.broker.budget.memory_bytes == session.outbound.queue.memory_bytes
         publisher.send(publish("a", b"last", qos=1, packet_id=4000, version=V311))
         subscriber = world.client("s", expiry=EXPIRY, clean=False)
         got: list[bytes] = []

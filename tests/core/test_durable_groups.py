@@ -356,19 +356,19 @@ class TestStoredMembers:
         world.fold()
         session = world.broker.sessions.get("one")
         assert session is not None
-        session.evict(world.journal.folded, 10)
+        session.outbound.unload(world.journal.folded, 10)
         one = world.client("one", expiry=5, clean=False, receive_maximum=1)
         one.send(subscribe(V5, FILTER, qos=1))
         publisher.send(publish("a", b"x", qos=1, packet_id=2000))
         publisher.send(publish("b", b"last", qos=1, packet_id=2001))
-        assert session.queue is not None and session.queue.stored_messages
+        assert session.outbound.queue is not None and session.outbound.queue.stored_messages
         stored(world, "two").drop()
         one.drop()
         world.fold()
         assert back(world, "two").payloads() == [b"x"]
         one = world.client("one", expiry=5, clean=False)
         got = one.payloads()
-        while session.queued:
+        while session.outbound.queued:
             world.page()
             got += one.payloads()
         assert got == [*(b"%d" % number for number in range(1200)), b"last"]

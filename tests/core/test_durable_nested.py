@@ -45,16 +45,16 @@ def check(world: StoredWorld) -> int:
         held.setdefault(sid, {})[item[2]] = item[0].payload
 
     for session in world.broker.sessions:
-        queued = [] if session.queue is None else session.queue.items()
-        for item in [*session.window.unacked.values(), *queued]:
+        queued = [] if session.outbound.queue is None else session.outbound.queue.items()
+        for item in [*session.outbound.window.unacked.values(), *queued]:
             group = item[1].group
-            if session.sid:
-                add(session.sid, item)
+            if session.session_number:
+                add(session.session_number, item)
             elif isinstance(group, SharedGroup) and item[2]:
-                add(group.sid, item)
+                add(group.session_number, item)
     for group in world.broker.groups.values():
         for item in group._waiting.items():
-            add(group.sid, item)
+            add(group.session_number, item)
     kept = {
         sid: {n: tables.messages[row.mid].payload for n, row in rows.items()}
         for sid, rows in tables.deliveries.items()
@@ -92,7 +92,7 @@ class TestJournal:
         message = single("a", b"x", qos=1, retain=True, publisher="p", now=world.now)
         txn = world.journal.begin([message], awaits_commit=True)
         world.broker.retain(message, txn, world.now)  # it is written whoever takes it
-        session.deliver([message], DeliveryOptions(1), txn, world.now)
+        session.outbound.deliver([message], DeliveryOptions(1), txn, world.now)
         world.broker.end_session(session, world.now)
         world.journal.add(txn)
         world.fold()
@@ -270,7 +270,7 @@ class TestPaths:
         world.restart(downtime_s=EXPIRY / 2)
         world.fold()
         session = world.broker.sessions.get("watcher")
-        assert session is not None and session.queued == 2
+        assert session is not None and session.outbound.queued == 2
         tables = world.store._tables
         payloads = sorted(
             tables.messages[row.mid].payload

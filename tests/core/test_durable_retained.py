@@ -88,7 +88,7 @@ def test_the_order_on_the_wire(qos: int, live_qos: int) -> None:
         assert isinstance(found[1], Suback) and payloads[0] == b"new"
     assert not any(p.dup for p in found if isinstance(p, Publish))
     session = world.broker.sessions.get("s")
-    assert session is not None and not session.gates and not session.repeats
+    assert session is not None and not session.outbound.barriers and not session.outbound.resend
 
 
 def test_without_anything_to_bring_nothing_waits() -> None:
@@ -125,7 +125,7 @@ def test_what_has_room_in_the_window_is_not_dropped(queue_messages_max: int) -> 
     world.commit()
     assert sorted(peer.payloads()) == [*payloads, b"live", b"live"]
     session = world.broker.sessions.get("s")
-    assert session is not None and session.queued == queue_messages_max
+    assert session is not None and session.outbound.queued == queue_messages_max
     assert not world.broker.budget.dropped
 
 
@@ -140,7 +140,9 @@ def test_the_connection_is_lost_before_suback(is_taken_over: bool) -> None:
     world.commit()
     assert each(peer) == [(b"0", True, False)], "it was never sent before"
     session = world.broker.sessions.get("s")
-    assert session is not None and not session.gates and not session.is_resuming
+    assert (
+        session is not None and not session.outbound.barriers and not session.outbound.is_resuming
+    )
     world.client("q").send(publish("r/0", b"x", qos=1))
     assert each(peer) == [(b"x", False, False)]
 
@@ -155,11 +157,11 @@ def test_a_resumption_and_a_subscription_at_once() -> None:
     peer = world.client("s", expiry=EXPIRY, clean=False)
     peer.send(subscribe(V5, "r/#", qos=1))
     session = world.broker.sessions.get("s")
-    assert session is not None and session.gates == 2
+    assert session is not None and session.outbound.barriers == 2
     assert shown(peer) == []
     world.commit()
     assert shown(peer) == [Suback, b"x", b"0"]
-    assert session.gates == 0
+    assert session.outbound.barriers == 0
 
 
 def test_two_subscriptions_before_a_commit() -> None:

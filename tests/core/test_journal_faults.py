@@ -18,9 +18,9 @@ from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Publish, Suback
 from mqtt_broker.core.clients import connection as connections
-from sessions import holds, session
-from sessions.holds import PendingCall
+from sessions import outbound
 from sessions.journal import journal, packing, records, transaction
+from sessions.journal.transaction import PendingCall
 from tests.core.peers import V5, V311, Peer, publish, subscribe
 from tests.core.stored import StoredWorld
 from tests.sessions.store.memory_store import MemoryStore
@@ -43,8 +43,8 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (journal.Journal, "_take_in"),
     (journal.Journal, "_hand_over"),
     (connections.Connection, "send_answers"),
-    (session.Session, "send_run"),
-    (holds, "repeat"),
+    (outbound.Outbound, "send_run"),
+    (outbound.Outbound, "resend_window"),
 )
 
 

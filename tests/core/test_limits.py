@@ -153,7 +153,9 @@ def test_clients_of_one_kind_share_what_holds() -> None:
         enter(found, f"c{n}", at=ListenerLimits(ClientLimits(packet_bytes_max=500), None))
     one, *others = found.broker.connections.values()
     assert all(other.limits is one.limits for other in others)
-    assert all(other.session.bounds is one.session.bounds for other in others)
+    assert all(
+        other.session.outbound.queue_limits is one.session.outbound.queue_limits for other in others
+    )
     known = KnownLimits(of_settings(Settings()))
     for n in range(5_000):  # a door of somebody else's may do so
         assert known.met(None, ClientLimits(subscriptions_max=1 + n)).subscriptions_max == 1 + n
@@ -258,7 +260,7 @@ def test_a_queue_in_the_store(is_folded: bool) -> None:
     peer = come(found, "c", at=at, clean=False, expiry=1_000)
     found.page()
     assert peer.payloads() == [b"%d" % n for n in range(6, 13)]
-    assert found.broker.connections["c"].session.bounds.messages_max == 3
+    assert found.broker.connections["c"].session.outbound.queue_limits.messages_max == 3
 
 
 def test_a_queue_that_may_hold_nothing() -> None:

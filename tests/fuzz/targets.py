@@ -312,11 +312,11 @@ class Play:
         )
         queued = 0
         for session in broker.sessions:
-            assert session.queued <= self.settings.queue_messages_max
-            assert session.queue_bytes <= self.settings.queue_bytes_max
-            waiting = session.queue.items() if session.queue is not None else []
-            assert session.queue_bytes == sum(item[0].envelope.size for item in waiting)
-            queued += session.queue_bytes
+            assert session.outbound.queued <= self.settings.queue_messages_max
+            assert session.outbound.queue_bytes <= self.settings.queue_bytes_max
+            waiting = session.outbound.queue.items() if session.outbound.queue is not None else []
+            assert session.outbound.queue_bytes == sum(item[0].envelope.size for item in waiting)
+            queued += session.outbound.queue_bytes
             for text in session.subscriptions:
                 if split_share(text):
                     assert session.client_id in broker.groups[text].members

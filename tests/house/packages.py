@@ -171,11 +171,6 @@ mqtt_broker.core.limits.token_bucket
 mqtt_broker.core.routing.dead_letters
 mqtt_broker.core.sys_topics
 mqtt_broker.streams.replay.subscription
-sessions.group_deliveries
-sessions.holds
-sessions.session
-sessions.session_row
-sessions.sources
 """.split()
 )
 

@@ -77,9 +77,9 @@ class Found:
 
     def waiting(self, session: Session) -> set[bytes]:
         """The payloads of what waits for it, under way or not."""
-        found = {entry[0].payload for entry in session.window.unacked.values()}
+        found = {entry[0].payload for entry in session.outbound.window.unacked.values()}
         with self.store.database.tables.connect() as connection:
-            rows = read_page(connection, session.sid, 0, _ALL, _ALL)
+            rows = read_page(connection, session.session_number, 0, _ALL, _ALL)
         return found | {message.payload for _, message in rows}
 
     def logged(self, data: Path) -> Counter[bytes]:
@@ -158,11 +158,11 @@ class Check:
         for packet_id, message in client.sent.items():
             if message.qos != 2 or name not in message.waits or not self._is_exact(client, message):
                 continue
-            entry = session.window.unacked.get(packet_id)
+            entry = session.outbound.window.unacked.get(packet_id)
             text = f"{name}: {packet_id} is not {message.payload[:12]!r} any longer"
             is_it = entry is not None and entry[0].payload == message.payload
             self._must("packet-ids", is_it, text)
-        lost_ids = client.released - set(session.window.releasing)
+        lost_ids = client.released - set(session.outbound.window.releasing)
         self._must("packet-ids", not lost_ids, f"{name}: {lost_ids} are not released")
 
     def _is_exact(self, client: Promise, message: object) -> bool:

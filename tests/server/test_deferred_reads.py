@@ -315,7 +315,7 @@ class Scene:
 
     @property
     def under_way(self) -> int:
-        return len(self.connection.session.window)
+        return len(self.connection.session.outbound.window)
 
     def publish(self, *payloads: bytes) -> None:
         """At QoS 0 from the publisher's side there is no answer, so nothing else happens."""
@@ -378,10 +378,10 @@ def test_a_queue_drains(stack: contextlib.ExitStack, receive_maximum: int) -> No
     scene = Scene(broker, stack, connect("s", receive_maximum=receive_maximum))
     payloads = [b"%d" % number for number in range(200)]
     scene.publish(*payloads)
-    assert scene.connection.session.has_waiting
+    assert scene.connection.session.outbound.has_waiting
     for payload in payloads:
         scene.receive(payload)
-    until(lambda: not scene.under_way and not scene.connection.session.has_waiting)
+    until(lambda: not scene.under_way and not scene.connection.session.outbound.has_waiting)
 
 
 def test_a_queue_drains_without_the_lag(
@@ -542,7 +542,7 @@ def slow_scene(stack: contextlib.ExitStack) -> Scene:
 def test_paused_while_lazy_and_read_again(stack: contextlib.ExitStack) -> None:
     scene = slow_scene(stack)
     count = 0
-    while not scene.connection.session.has_waiting:  # QoS 1 waits when the reader is slow
+    while not scene.connection.session.outbound.has_waiting:  # QoS 1 waits when the reader is slow
         scene.publish(bytes(50_000))
         count += 1
         assert count < 1000
@@ -560,7 +560,7 @@ def test_the_end_while_paused_and_lazy(stack: contextlib.ExitStack, how: str) ->
     scene = slow_scene(stack)
     broker = scene.broker
     count = 0
-    while not scene.connection.session.has_waiting:
+    while not scene.connection.session.outbound.has_waiting:
         scene.publish(bytes(50_000))
         count += 1
         assert count < 1000
@@ -591,5 +591,5 @@ def test_a_hundred_lazy_subscribers_and_one_burst(stack: contextlib.ExitStack) -
         assert publisher.packet()[0] == 0x40
         for raw, incoming in zip(raws, streams, strict=True):
             acknowledge(raw, next(incoming))
-        until(lambda: not any(len(session.window) for session in sessions))
+        until(lambda: not any(len(session.outbound.window) for session in sessions))
     assert len(broker.server.net.poller._deferred) == 100

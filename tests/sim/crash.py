@@ -176,7 +176,9 @@ class CrashWorld(World):
                 owner.on_page(items_of(self.broker, page), self.now)
                 self.end_turn()
 
-        self.store.page(owner.sid, owner.page_after, self.rng.choice([1, 3, 100]), 1 << 20, on_page)
+        self.store.page(
+            owner.session_number, owner.page_after, self.rng.choice([1, 3, 100]), 1 << 20, on_page
+        )
         self._later(self.rng.random() * 0.1, self.store.answer)
 
     def wire(self, client: Client) -> Wire:
@@ -278,9 +280,9 @@ class CrashWorld(World):
             self._fail_store()
         elif chance < 0.23:
             for session in self.broker.sessions:
-                session.evict(self.journal.folded, 0)
+                session.outbound.unload(self.journal.folded, 0)
             for group in self.broker.groups.values():
-                group.evict(self.journal.folded, 0)
+                group.unload(self.journal.folded, 0)
         else:
             super()._act(client)
 

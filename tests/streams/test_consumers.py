@@ -269,7 +269,7 @@ def test_leaving_with_something_under_way(world: Replays) -> None:
     one.take()
     assert list(owned(world)) == ["two"]
     acknowledge(one, *first)
-    assert one.connection.session.feeds is None
+    assert one.connection.session.outbound.sources is None
     others += drain(two)
     assert places(others + first) == ALL
     one.drop()

@@ -162,7 +162,9 @@ def test_what_cannot_be_read_is_refused_with_the_reason(
     assert suback.reasons == [code]
     assert why in str(suback.properties.text(prop.REASON_STRING))
     assert not one.take() and not one.is_closed
-    assert one.connection.session.feeds is None and not one.connection.session.subscriptions
+    assert (
+        one.connection.session.outbound.sources is None and not one.connection.session.subscriptions
+    )
     assert not world.replay.groups()
     old = world.client("old", V311)
     assert ask(old, text, None, 1).reasons == [0x80 if start is None else 1]
@@ -237,14 +239,14 @@ def test_receive_maximum_is_kept_and_live_messages_go_first(world: Replays) -> N
     assert len(first) == 2
     other = world.client("other")
     other.send(*[publish("live", b"live%d" % n, qos=1, packet_id=n + 1) for n in range(3)])
-    assert not got(one) and len(one.connection.session.window) == 2
+    assert not got(one) and len(one.connection.session.outbound.window) == 2
     acknowledge(one, *first)
     then = got(one)
     assert [record.payload for record in then] == [b"live0", b"live1"]
     acknowledge(one, *then)
     then = got(one)
     assert [record.payload for record in then] == [b"live2", b"2"]
-    assert one.connection.session.queue is None
+    assert one.connection.session.outbound.queue is None
 
 
 def test_order_in_each_partition_round_robin_over_them(tmp_path: Path) -> None:
@@ -346,7 +348,7 @@ def test_unsubscribe_ends_it(world: Replays) -> None:
     world.commit()
     one.take()
     acknowledge(one, *under_way)
-    assert not got(one) and one.connection.session.feeds is None
+    assert not got(one) and one.connection.session.outbound.sources is None
     assert world.position(f"client:one {STREAM}") == {}
     assert not world.replay._subscriptions and not world.replay._of_stream
 
@@ -364,7 +366,7 @@ def test_subscribe_again(world: Replays) -> None:
     assert payloads(one) == numbers(0, 4)
     subscribe(one, start='{"p0": 3}', qos=1)
     assert payloads(one) == [b"3"]
-    assert len(one.connection.session.feeds or ()) == 1
+    assert len(one.connection.session.outbound.sources or ()) == 1
 
 
 def test_a_lost_connection_goes_on_where_it_was(world: Replays) -> None:
@@ -506,7 +508,7 @@ def test_a_stream_that_is_deleted(world: Replays) -> None:
     (packet,) = away.publishes()
     assert packet.topic == ERROR and b"was deleted" in packet.payloads()[0]
     here.send(unsubscribe(V5, STREAM))
-    assert not here.is_closed and here.connection.session.feeds is None
+    assert not here.is_closed and here.connection.session.outbound.sources is None
 
 
 def test_damage_stops_a_reader_or_is_passed_over(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def test_a_reader_that_went_leaves_nothing_behind(world: Replays, ends_session: 
         world.settle()
         assert len(got(peer)) == 200
         session = world.broker.sessions.get("c")
-        assert session is not None and session.feeds is not None
-        [feed] = session.feeds
+        assert session is not None and session.outbound.sources is not None
+        [feed] = session.outbound.sources
         lost = weakref.ref(feed)
         del feed
         if ends_session:

@@ -203,7 +203,7 @@ class Reading:
     def _acknowledge(self, one: Got) -> None:
         assert self.peer is not None
         fails = self.is_member and self.play.rng.random() < self.play.failing
-        is_his = one.packet_id in self.peer.connection.session.window.unacked
+        is_his = one.packet_id in self.peer.connection.session.outbound.window.unacked
         if self.is_member and is_his and not fails:  # else it was taken from him meanwhile
             self.play.on_acknowledged(one)
         acknowledge(self.peer, one, reason=0x80 if fails else 0)

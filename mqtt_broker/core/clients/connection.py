@@ -46,7 +46,6 @@ from mqtt_broker.topics.aliases import InboundAliases
 from mqtt_broker.topics.names import level_count
 from sessions.messages.outbox import CONGESTED, Outbox
 from sessions.session import Session
-from sessions.sources import pump_feeds
 
 if TYPE_CHECKING:
     from mqtt_broker.core.broker import Broker
@@ -434,8 +433,8 @@ class Connection:
             self.is_stuck = False
             self.read_on()
             self.write_on(now)
-        elif self._session is not None and self._session.feeds is not None:
-            pump_feeds(self._session, now)
+        elif self._session is not None and self._session.outbound.sources is not None:
+            self._session.outbound.pump_sources(now)
         broker.release_held_back()
 
     def write_on(self, now: float) -> None:
@@ -444,7 +443,7 @@ class Connection:
             return
         self.outbox.state &= ~CONGESTED
         if self._session is not None:
-            self._session.pump(now)
+            self._session.outbound.pump(now)
 
     def _watch_stalled(self, now: float) -> None:
         self.broker.timers.at(now + self.broker.settings.stalled_reader_s, self._on_stalled_check)

@@ -26,7 +26,7 @@ def schedule(broker: Broker, session: Session, now: float) -> None:
     if not wait:
         send(broker, session, now)
         return
-    session.will_at = now + wait
+    session.delay_will(now + wait)
     watch(broker, session)
 
 
@@ -39,14 +39,16 @@ def delay(session: Session) -> int:
 
 
 def watch(broker: Broker, session: Session) -> None:
-    session.will_timer = broker.timers.at(session.will_at, lambda then: send(broker, session, then))
+    session.send_will_with(
+        broker.timers.at(session.will_at, lambda then: send(broker, session, then))
+    )
 
 
 def send(broker: Broker, session: Session, now: float) -> None:
     will = session.will
     if will is None:
         return
-    cancel(session)  # published once. [MQTT-3.1.2-10]
+    session.clear_will()  # published once. [MQTT-3.1.2-10]
     if not broker.guard_of(session).may_publish(will.topic):  # the rules changed since CONNECT
         broker.budget.drop("not_authorized")
         broker.stats.refuse("will", "not_authorized")
@@ -63,10 +65,5 @@ def send(broker: Broker, session: Session, now: float) -> None:
         publisher=session.client_id,
         now=now,
     )
-    publish(broker, message, session, now)
+    publish(broker, message, session.outbound, now)
     session.record()
-
-
-def cancel(session: Session) -> None:
-    session.will = None
-    session.will_at = 0.0

@@ -27,14 +27,19 @@ UNREAD_MAX: Final = 16
 def urgency(connection: Connection) -> int:
     """How soon what the peer acknowledges is wanted."""
     session = connection.session
-    if session.feeds is not None:
+    if session.outbound.sources is not None:
         return NOW
     journal = connection.broker.journal
     if journal is not None and len(journal):  # it may save us from writing them
         return NOW
-    window = session.window
+    window = session.outbound.window
     unacked = len(window.unacked)
-    if session.has_waiting or window.qos2 or window.releasing or unacked * 2 >= window.limit:
+    if (
+        session.outbound.has_waiting
+        or window.qos2
+        or window.releasing
+        or unacked * 2 >= window.limit
+    ):
         return NOW  # it lets something go on that waits
     if unacked >= UNREAD_MAX or connection.broker.groups:  # strategies compare loads
         return SOON
@@ -68,13 +73,13 @@ def _act(connection: Connection, packet: Ack, now: float) -> None:
         # Whatever its reason code, the exchange is over [MQTT-4.3.2-1]: the message is neither
         # repeated [MQTT-4.4.0-2] nor given to another member of a share. [MQTT-4.8.2-6]
         # To a consumer group of the log it says that the record was not done.
-        connection.session.on_puback(packet.packet_ids, now, packet.reason)
+        connection.session.outbound.on_puback(packet.packet_ids, now, packet.reason)
     elif packet_type == PUBREC:
         _on_pubrec(connection, packet, now)
     elif packet_type == PUBREL:
         _on_pubrel(connection, packet, now)
     else:
-        connection.session.on_pubcomp(packet.packet_ids, now)
+        connection.session.outbound.on_pubcomp(packet.packet_ids, now)
 
 
 def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
@@ -84,9 +89,9 @@ def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
     """
     session = connection.session
     if packet.reason >= 0x80:  # [MQTT-4.3.3-4], [MQTT-4.4.0-2], [MQTT-4.8.2-6]
-        session.on_pubrec_error(packet.packet_ids, now)
+        session.outbound.on_pubrec_error(packet.packet_ids, now)
         return
-    must_wait = session.on_pubrec(packet.packet_ids, now)
+    must_wait = session.outbound.on_pubrec(packet.packet_ids, now)
     connection.broker.stats.packets_sent[PUBREL] += len(packet.packet_ids)
     data = b"".join([b"\x62\x02" + ID_BYTES[i] for i in packet.packet_ids])
     # After PUBREL it may be too late to learn that PUBREC had come.
@@ -104,7 +109,7 @@ def _on_pubrel(connection: Connection, packet: Ack, now: float) -> None:
     freed = [i for i in packet.packet_ids if session.receiver.on_pubrel(i)]
     connection.broker.stats.packets_sent[PUBCOMP] += len(packet.packet_ids)
     data = b"".join([b"\x70\x02" + ID_BYTES[i] for i in packet.packet_ids])
-    if freed and session.sid and journal is not None:
-        journal.on_freed(session.sid, freed)
+    if freed and session.outbound.session_number and journal is not None:
+        journal.on_freed(session.outbound.session_number, freed)
     # After PUBCOMP the id may come with another message, which is not a repetition.
-    connection.answer(data, now, safely=session.sid > 0)
+    connection.answer(data, now, safely=session.outbound.session_number > 0)

@@ -77,7 +77,11 @@ def must_wait(
         return False
     client_id = packet.client_id
     session = broker.sessions.get(client_id)
-    if session is not None and session.sid and session.recorded_expiry != expiry_interval:
+    if (
+        session is not None
+        and session.session_number
+        and session.recorded_expiry != expiry_interval
+    ):
         session.record_return(expiry_interval, packet.will)
         broker.sessions.mark(client_id)
     if broker.sessions.is_on_disk(client_id):

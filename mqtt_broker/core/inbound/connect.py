@@ -281,15 +281,10 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     if admission.must_wait(connection, packet, verdict, expiry_interval, now):
         return
     session, present = _open_session(broker, packet, now)
-    if broker.journal is not None and not session.sid and expiry_interval:
-        session.sid = broker.journal.new_sid()
     connection.session = session
     _let_in(connection, session, verdict, limits)
-    session.expiry_interval = expiry_interval
-    session.cancel_timers()
-    session.will = packet.will  # [MQTT-3.1.2-7]
-    session.will_at = session.expires_at = 0.0
-    session.receiver.limit = limits.receive_maximum if version == V5 else RECEIVE_MAXIMUM
+    inbound_maximum = limits.receive_maximum if version == V5 else RECEIVE_MAXIMUM
+    session.connected(verdict.username, expiry_interval, packet.will, inbound_maximum)
     found = packet.properties
     alias_maximum = min(
         found.number(prop.TOPIC_ALIAS_MAXIMUM), broker.settings.topic_alias_outbound_max
@@ -308,12 +303,15 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     if present:
         broker.withdraw(session, now)  # what it may no longer have, before it gets any of it
     receive_maximum = found.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM)
-    broker.attach(connection, min(receive_maximum, token_bucket.window_max(limits)))
-    session.overflow = lambda: _on_overflow(connection, now)
+    broker.attach(
+        connection,
+        min(receive_maximum, token_bucket.window_max(limits)),
+        lambda: _on_overflow(connection, now),
+    )
     broker.stats.packets_sent[CONNACK] += 1
     data = encode_connack(version, present and version != V31, 0, properties)  # [MQTT-3.1.4-5]
     connection.send(data)
-    session.resume(now)
+    session.outbound.resume(now)
     session.record()  # after it: what is repeated need not wait for this
     session.record_will()
     broker.refresh_groups(session, now)
@@ -335,7 +333,7 @@ def _limits_of(connection: Connection, verdict: Allow) -> ClientLimits:
 def _let_in(connection: Connection, session: Session, verdict: Allow, limits: ClientLimits) -> None:
     """Who it is, what it may do, and for how long."""
     broker = connection.broker
-    connection.username = session.username = verdict.username
+    connection.username = verdict.username
     connection.guard = verdict.guard
     if broker.guarded and connection.guard is None:
         connection.guard = AskingGuard(broker.access, session.client_id, verdict.username)
@@ -349,7 +347,7 @@ def _let_in(connection: Connection, session: Session, verdict: Allow, limits: Cl
     is_open = connection.guard is None
     is_deep = limits.topic_levels_max == broker.limits.base.topic_levels_max
     connection.allowed = None if is_open and is_deep else set()
-    session.bounds = broker.limits.bounds(limits)
+    session.outbound.limit_queue(broker.limits.bounds(limits))
     connection.watch_expiry(verdict.expires_at)
     allowance = connection.allowance
     token_bucket.limit(connection, limits, None if allowance is None else allowance.meter)
@@ -448,17 +446,16 @@ def close_session(connection: Connection, now: float) -> None:
     wills.schedule(broker, session, now)
     if not session.expiry_interval:  # [MQTT-3.1.2-23]
         broker.end_session(session, now)
-    elif session.never_expires:
-        session.expires_at = float("inf")
     else:
-        session.expires_at = now + session.expiry_interval
-        watch_expiry(broker, session)
+        session.disconnected(now)
+        if not session.never_expires:
+            watch_expiry(broker, session)
     session.record()
 
 
 def watch_expiry(broker: Broker, session: Session) -> None:
-    session.expiry_timer = broker.timers.at(
-        session.expires_at, lambda then: expire(broker, session, then)
+    session.expire_with(
+        broker.timers.at(session.expires_at, lambda then: expire(broker, session, then))
     )
 
 
@@ -473,8 +470,8 @@ def forget_session(broker: Broker, session: Session, now: float) -> None:
     session.cancel_timers()
     if session.will_at:
         wills.send(broker, session, now)
-    wills.cancel(session)
-    if session.sid:
+    session.clear_will()
+    if session.session_number:
         broker.sessions.mark(session.client_id)
     session.clear(now)  # in the store, what it had goes with it
     end_subscriptions(broker, session, now)

@@ -30,11 +30,11 @@ def on_disconnect(connection: Connection, packet: Disconnect, now: float) -> Non
         assert connect is not None
         if interval and not connect.properties.number(prop.SESSION_EXPIRY_INTERVAL):
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.1.2-23", "Session Expiry raised from 0")
-        session.expiry_interval = min(interval, broker.settings.session_expiry_s_max)
-        if session.sid and session.expiry_interval != session.recorded_expiry:
+        session.set_expiry(min(interval, broker.settings.session_expiry_s_max))
+        if session.session_number and session.expiry_interval != session.recorded_expiry:
             broker.sessions.mark(session.client_id)  # a CONNACK that carries it on relies on it
     if packet.reason == reasons.NORMAL_DISCONNECTION:
-        session.will = None  # [MQTT-3.1.2-10]
+        session.clear_will()  # [MQTT-3.1.2-10]
     connection.end(now, say=False, why="disconnected")
 
 

@@ -24,6 +24,7 @@ from sessions.journal.journal import COMMIT, MEMORY
 from sessions.journal.transaction import PublishTransaction
 from sessions.messages.message import DeliveryOptions, Envelope, Message
 from sessions.messages.outbox import CLEAN, DIRTY
+from sessions.outbound import Outbound
 from sessions.session import Session
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _take(
     """
     broker = connection.broker
     session = connection.session
-    envelope = _envelope(packet, topic, session.client_id, session.version == V5, now)
+    envelope = _envelope(packet, topic, session.client_id, session.outbound.version == V5, now)
     payloads = packet.payloads()
     messages = [Message(envelope, payload) for payload in payloads]
     if route.writer is not None and not refusal and not _has_room(route.writer, envelope, payloads):
@@ -148,7 +149,7 @@ def _take(
         else:
             if route.writer is not None:
                 route.writer.append(envelope, payloads, now)
-            route_messages(broker, messages, route, session, txn, now)
+            route_messages(broker, messages, route, session.outbound, txn, now)
     finally:
         if txn is not None and broker.journal is not None:
             broker.journal.add(txn)
@@ -255,7 +256,7 @@ def _forward_qos0(
     broker: Broker, packet: Publish, topic: str, route: Route, session: Session, now: float
 ) -> None:
     """The short way: QoS 0, nothing to check. The bytes go out as they came in."""
-    v5 = session.version == V5
+    v5 = session.outbound.version == V5
     if route.rest or route.groups:
         _route_qos0(broker, packet, topic, route, session, now)
         return
@@ -271,12 +272,12 @@ def _forward_qos0(
         _fan_out(broker, other, data, packet.count)
 
 
-def _fan_out(broker: Broker, sessions: list[Session], data: bytes, count: int) -> None:
+def _fan_out(broker: Broker, outbounds: list[Outbound], data: bytes, count: int) -> None:
     """The same bytes, `count` QoS 0 messages, to every session that is there to read them."""
     dirty = broker.dirty
     away = 0
-    for session in sessions:
-        box = session.outbox
+    for outbound in outbounds:
+        box = outbound.outbox
         state = box.state
         if state == DIRTY:
             box.pieces.append(data)
@@ -286,9 +287,9 @@ def _fan_out(broker: Broker, sessions: list[Session], data: bytes, count: int) -
             box.pieces.append(data)
         else:
             away += 1
-            if session.is_online:
+            if outbound.is_online:
                 broker.budget.drop("slow_reader", count)
-    sent = len(sessions) - away
+    sent = len(outbounds) - away
     stats = broker.stats
     stats.packets_sent[PUBLISH] += sent * count
     stats.publish_bytes_sent += sent * len(data)
@@ -313,20 +314,20 @@ def _envelope(packet: Publish, topic: str, publisher: str, v5: bool, now: float)
 def _route_qos0(
     broker: Broker, packet: Publish, topic: str, route: Route, session: Session, now: float
 ) -> None:
-    v5 = session.version == V5
+    v5 = session.outbound.version == V5
     envelope = _envelope(packet, topic, session.client_id, v5, now)
     payloads = packet.payloads()
     if route.writer is not None:
         route.writer.append(envelope, payloads, now)
     messages = [Message(envelope, payload) for payload in payloads]
-    route_messages(broker, messages, route, session, None, now)
+    route_messages(broker, messages, route, session.outbound, None, now)
 
 
 def route_messages(
     broker: Broker,
     messages: list[Message],
     route: Route,
-    publisher: Session | None,
+    publisher: Outbound | None,
     txn: PublishTransaction | None,
     now: float,
 ) -> None:
@@ -336,28 +337,28 @@ def route_messages(
     sent = 0
     whole: dict[tuple[bool, bool], bytes] | None = None
     for target in route.targets:
-        if target.session is publisher:
+        if target.outbound is publisher:
             if target.own is None:
                 continue
             target = target.own
-        session = target.session
-        grant = (target.retained if envelope.retain else target.live)[qos]
-        box = session.outbox
-        if grant.qos:
-            session.deliver(messages, grant, txn, now)
-        elif box.state <= DIRTY and session.is_plain and not grant.subscription_ids:
-            key = (box.v5, grant.retain)
+        outbound = target.outbound
+        options = (target.retained if envelope.retain else target.live)[qos]
+        box = outbound.outbox
+        if options.qos:
+            outbound.deliver(messages, options, txn, now)
+        elif box.state <= DIRTY and outbound.is_plain and not options.subscription_ids:
+            key = (box.v5, options.retain)
             if whole is None:
                 whole = {}
             data = whole.get(key)
             if data is None:
                 payloads = [message.payload for message in messages]
-                data = whole[key] = envelope.whole(box.v5, grant, payloads, now)
+                data = whole[key] = envelope.whole(box.v5, options, payloads, now)
             box.put(data)
             broker.turn_bytes += len(data)
             sent += len(messages)
         else:
-            session.deliver_qos0(messages, grant, now)
+            outbound.deliver_qos0(messages, options, now)
     for group in route.groups:
         for message in messages:
             group.deliver(message, txn, now)
@@ -422,23 +423,23 @@ def _take_qos2(
             if not refusal:
                 if route.writer is not None:
                     route.writer.append(envelope, fresh, now)
-                if txn is not None and session.sid:
-                    txn.receive(session.sid, opened)
-                route_messages(broker, messages, route, session, txn, now)
+                if txn is not None and session.outbound.session_number:
+                    txn.receive(session.outbound.session_number, opened)
+                route_messages(broker, messages, route, session.outbound, txn, now)
         finally:
             if txn is not None and broker.journal is not None:
                 broker.journal.add(txn)
     if refusal:
         _count_refused(broker, refusal, len(fresh))
-    if freed and session.sid and broker.journal is not None:
-        broker.journal.on_freed(session.sid, freed)
+    if freed and session.outbound.session_number and broker.journal is not None:
+        broker.journal.on_freed(session.outbound.session_number, freed)
     broker.stats.packets_sent[PUBREC] += len(answered)
     data = _pubrecs(connection, answered, refused, refusal, why)
     if route.writer is not None and fresh and not refusal and route.durability == COMMIT:
         _hold_for_tap(connection, data, txn)
     elif txn is not None and txn.awaits_commit and txn.is_wanted:
         txn.acknowledge_with(connection.hold(data))
-    elif (session.sid and len(opened) < len(answered)) or (
+    elif (session.outbound.session_number and len(opened) < len(answered)) or (
         txn is not None and txn.awaits_commit and packet.retain and not refusal
     ):
         # An id is repeated, or nothing was there to remove: what it rests on may not be on disk.
@@ -510,7 +511,7 @@ def _count_refused(broker: Broker, refusal: int, count: int) -> None:
     broker.budget.drop(name.lower().replace(" ", "_"), count)
 
 
-def publish(broker: Broker, message: Message, publisher: Session | None, now: float) -> None:
+def publish(broker: Broker, message: Message, publisher: Outbound | None, now: float) -> None:
     """Publish a message of the broker's own or a will: no checks, no acknowledgement."""
     topic = message.envelope.topic
     route = broker.routes.cache.results.get(topic) or find_route(broker, topic)

@@ -20,7 +20,6 @@ from mqtt_broker.topics.names import (
     level_count,
     split_share,
 )
-from sessions.holds import send_numbered
 from sessions.journal.rows import SubscriptionRow
 from sessions.journal.transaction import PublishTransaction
 from sessions.messages.message import DeliveryOptions
@@ -84,12 +83,14 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     connection.check_answer(data)
 
     session = connection.session
-    box = session.outbox
-    keeps = session.sid > 0 and broker.journal is not None and broker.journal.awaits_commit
+    box = session.outbound.outbox
+    keeps = (
+        session.session_number > 0 and broker.journal is not None and broker.journal.awaits_commit
+    )
     brings = keeps and _bring(broker, session, fresh, now)
 
     def begin(then: float) -> None:
-        if brings and session.outbox is box:
+        if brings and session.outbound.outbox is box:
             _let_go(broker, session, then)
         for subscription, is_new in fresh:
             if not is_stream_filter(subscription.filter):
@@ -97,7 +98,7 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
             elif broker.message_log is not None:
                 broker.message_log.subscriptions.begin(subscription, then)
 
-    connection.answer(data, now, begin, safely=session.sid > 0)
+    connection.answer(data, now, begin, safely=session.session_number > 0)
     _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
 
 
@@ -161,7 +162,7 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> N
     broker.stats.packets_sent[UNSUBACK] += 1
     data = encode_unsuback(connection.version, packet.packet_id, codes)
     connection.check_answer(data)
-    connection.answer(data, now, safely=session.sid > 0)
+    connection.answer(data, now, safely=session.session_number > 0)
     _tell(connection, "unsubscribed", packet.filters, now)
 
 
@@ -204,10 +205,10 @@ def subscribe(
     """Put it in force and in the store; True when the client did not have the filter yet."""
     is_new = put_in_force(broker, subscription, now, start)
     session = subscription.session
-    if session.sid and broker.journal is not None:
+    if session.session_number and broker.journal is not None:
         broker.journal.on_subscribed(
             SubscriptionRow(
-                session.sid,
+                session.session_number,
                 subscription.filter,
                 subscription.qos,
                 subscription.no_local,
@@ -249,8 +250,8 @@ def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
     session = subscription.session
     text = subscription.filter
     del session.subscriptions[text]
-    if session.sid and broker.journal is not None:
-        broker.journal.on_unsubscribed(session.sid, text)
+    if session.session_number and broker.journal is not None:
+        broker.journal.on_unsubscribed(session.session_number, text)
     if is_stream_filter(text):
         if broker.message_log is not None:
             broker.message_log.subscriptions.leave(subscription, now)
@@ -273,26 +274,27 @@ def _bring(
     """Record what these subscriptions bring at QoS 1 and 2 with them: whoever has got SUBACK gets
     the messages too, over a crash. True when there are any: they leave behind SUBACK, and
     everything behind them."""
-    session.gates += 1
+    session.outbound.add_barrier()
     count = 0
     for subscription, is_new in fresh:
         if not is_stream_filter(subscription.filter):
             count += _send_retained(broker, subscription, is_new, now, 1, 2)
     if not count:
-        session.gates -= 1
+        session.outbound.remove_barrier()
     return count > 0
 
 
 def _let_go(broker: Broker, session: Session, now: float) -> None:
     """SUBACK has left. What it kept back is written as much at a time as a peer may read."""
-    session.gates -= 1
-    is_more = not session.gates
-    while is_more and session.repeats and session.outbox.state < CONGESTED:
-        before = len(session.repeats)
-        send_numbered(session, now, _RETAINED_BYTES_AT_ONCE)
-        broker.write_out(session.outbox, now)
-        is_more = len(session.repeats) < before
-    session.pump(now)
+    outbound = session.outbound
+    outbound.remove_barrier()
+    is_more = not outbound.barriers
+    while is_more and outbound.resend and outbound.outbox.state < CONGESTED:
+        before = len(outbound.resend)
+        outbound.send_resends(now, _RETAINED_BYTES_AT_ONCE)
+        broker.write_out(outbound.outbox, now)
+        is_more = len(outbound.resend) < before
+    outbound.pump(now)
 
 
 def _send_retained(
@@ -308,7 +310,7 @@ def _send_retained(
         return 0
     session = subscription.session
     journal = broker.journal
-    if journal is None or not session.sid:
+    if journal is None or not session.session_number:
         return _deliver_retained(broker, subscription, None, now, low, high)
     txn = journal.begin([], awaits_commit=journal.awaits_commit)
     try:
@@ -338,15 +340,15 @@ def _deliver_retained(
         grant = DeliveryOptions(qos, True, subscription.identifiers)
         count += 1
         if qos:
-            session.deliver([message], grant, txn, now)
+            session.outbound.deliver([message], grant, txn, now)
         else:
-            session.deliver_qos0([message], grant, now, may_wait=True)
+            session.outbound.deliver_qos0([message], grant, now, may_queue=True)
         waiting_bytes += envelope.size
         if waiting_bytes > _RETAINED_BYTES_AT_ONCE:  # see whether the peer can take more
             waiting_bytes = 0
-            broker.write_out(session.outbox, now)
+            broker.write_out(session.outbound.outbox, now)
     if waiting_bytes > broker.settings.outbox_bytes_max // 4:
-        broker.write_out(session.outbox, now)
+        broker.write_out(session.outbound.outbox, now)
     return count
 
 

@@ -15,18 +15,19 @@ from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.trie import Trie
 from sessions.messages.message import Grants, grants
-from sessions.session import Session, Subscription
+from sessions.outbound import Outbound
+from sessions.session import Subscription
 
 _TOPIC_CHARS_CACHED_MAX: Final = 512  # a topic of 64 KB is not worth keeping
 
 
 class Target:
-    """One session's share of a topic. `own`: what it gets of its own messages, if anything."""
+    """The delivery of a topic to one session; `own`: of its own messages, None for No Local."""
 
-    __slots__ = ("live", "own", "plain", "retained", "session")
+    __slots__ = ("live", "outbound", "own", "plain", "retained")
 
-    def __init__(self, session: Session, subscriptions: list[Subscription]) -> None:
-        self.session = session
+    def __init__(self, outbound: Outbound, subscriptions: list[Subscription]) -> None:
+        self.outbound = outbound
         qos = max(s.qos for s in subscriptions)
         identifiers = tuple(i for s in subscriptions for i in s.identifiers)
         as_published = any(s.retain_as_published for s in subscriptions)
@@ -36,11 +37,8 @@ class Target:
         self.own: Target | None = self
         if any(s.no_local for s in subscriptions):  # [MQTT-3.8.3-3]
             others = [s for s in subscriptions if not s.no_local]
-            self.own = Target(session, others) if others else None
+            self.own = Target(outbound, others) if others else None
         self.plain = self.own is self and not identifiers
-
-    def for_publisher(self, publisher: Session | None) -> Target | None:
-        return self.own if publisher is self.session else self
 
 
 class Route:
@@ -71,17 +69,17 @@ class Route:
         self.durability = durability  # what an acknowledgement promises here
         self.check = check  # what is asked of payloads
         self.writer = writer  # of the log, if it keeps the topic
-        self.plain_v3: list[Session] = []
-        self.plain_v5: list[Session] = []
+        self.plain_v3: list[Outbound] = []
+        self.plain_v5: list[Outbound] = []
         self.rest: list[Target] = []
         for target in targets:
-            session = target.session
-            if not (target.plain and session.is_plain):
+            outbound = target.outbound
+            if not (target.plain and outbound.is_plain):
                 self.rest.append(target)
-            elif session.version == 5:
-                self.plain_v5.append(session)
+            elif outbound.version == 5:
+                self.plain_v5.append(outbound)
             else:
-                self.plain_v3.append(session)
+                self.plain_v3.append(outbound)
 
     @property
     def is_matched(self) -> bool:
@@ -133,7 +131,7 @@ class Routes:
         by_session: dict[int, list[Subscription]] = {}
         for subscription in self._trie.match(topic):
             by_session.setdefault(id(subscription.session), []).append(subscription)
-        targets = [Target(found[0].session, found) for found in by_session.values()]
+        targets = [Target(found[0].session.outbound, found) for found in by_session.values()]
         route = Route(targets, self._groups.match(topic), refusal, durability, writer, check)
         if len(topic) <= _TOPIC_CHARS_CACHED_MAX:
             self.cache.put(topic, route)

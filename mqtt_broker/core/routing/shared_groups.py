@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
-from sessions.group_deliveries import finish
 from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal
 from sessions.journal.rows import ShareRow
 from sessions.journal.transaction import PublishTransaction
 from sessions.messages.backlog import Backlog, QueueFull
 from sessions.messages.message import DeliveryOptions, Grants, Message, grants
+from sessions.outbound import Outbound
 from sessions.queue import MessageQueue
 from sessions.session import Session, Subscription
 
@@ -35,40 +35,40 @@ class GroupMember:
 
     @property
     def load(self) -> int:
-        return self.subscription.session.load
+        return self.subscription.session.outbound.load
 
 
 class SharedGroup:
     """The subscribers of one `$share/<name>/<filter>`."""
 
     __slots__ = (
-        "_budget",
-        "_is_kept",
+        "_backlog",
+        "_is_stored",
         "_journal",
+        "_last_place",
         "_online",
-        "_order",
         "_strategy",
         "_waiting",
         "filter",
         "members",
         "name",
-        "sid",
+        "session_number",
     )
 
     def __init__(
-        self, name: str, text: str, strategy: Strategy, budget: Backlog, journal: Journal | None
+        self, name: str, text: str, strategy: Strategy, backlog: Backlog, journal: Journal | None
     ) -> None:
         self.name = name  # whole: $share/<group>/<filter>
         self.filter = text
         self._strategy = strategy
-        self._budget = budget
+        self._backlog = backlog
         self._journal = journal
         self.members: dict[str, GroupMember] = {}
         self._online: list[GroupMember] | None = None  # worked out when asked,
-        self._is_kept = False  # and with it, whether a member's session is stored
-        self._waiting = MessageQueue(is_shared=True)
-        self.sid = 0  # in the store, once something had to wait here
-        self._order = 0
+        self._is_stored = False  # and with it, whether a member's session is stored
+        self._waiting = MessageQueue(self._backlog, is_shared=True)
+        self.session_number = 0  # in the store, once something had to wait here
+        self._last_place = 0
 
     def join(self, subscription: Subscription, now: float) -> None:
         as_published = subscription.retain_as_published  # [MQTT-3.3.1-13]
@@ -98,9 +98,9 @@ class SharedGroup:
         waiting = self._waiting
         items: list[Item] = []
         while waiting.head:
-            items.append(self._dequeue())
+            items.append(waiting.popleft())
         for item in items:
-            self.hand_over(self.sid, item, now)
+            self.hand_over(self.session_number, item, now)
         if waiting.wants_page and self._journal is not None:
             waiting.is_loading = True
             self._journal.wanted.append(self)
@@ -114,7 +114,7 @@ class SharedGroup:
         journal = self._journal
         message = item[0]
         if message.envelope.is_expired(now):  # nobody else gets it. [MQTT-3.3.2-5]
-            self._budget.lose("expired", message, self.name)
+            self._backlog.lose("expired", message, self.name)
             self._end(sid, item, now)
             return True
         if journal is None:
@@ -129,12 +129,6 @@ class SharedGroup:
         finally:
             journal.add(txn)
 
-    def _dequeue(self) -> Item:
-        item = self._waiting.popleft()
-        self._budget.memory_bytes -= item[0].envelope.size
-        self._count(-1, item[0].envelope.size)
-        return item
-
     def _end(self, sid: int, item: Item, now: float) -> None:
         """Record that this delivery is over, of `sid` or, if that is 0, of its own group."""
         if self._journal is None:
@@ -142,7 +136,7 @@ class SharedGroup:
         if sid:
             self._journal.on_done(sid, [item], now)
         else:
-            finish(self._journal, [item], now)
+            self._journal.on_group_done([item], now)
 
     # What waits, as the journal asks for it.
 
@@ -151,27 +145,19 @@ class SharedGroup:
         return self._waiting.stored_after
 
     def on_page(self, items: list[Item], now: float) -> None:
-        waiting = self._waiting
-        before = waiting.memory_bytes
-        messages, size = waiting.load(items)
-        self._budget.memory_bytes += waiting.memory_bytes - before
-        self._budget.queued_messages -= messages
-        self._budget.queued_bytes -= size
+        self._waiting.load(items)
         self.refresh(now)
 
-    def evict(self, folded: int, keep: int) -> bool:
-        waiting = self._waiting
-        self._budget.memory_bytes -= waiting.evict(folded, keep)
-        return waiting.in_memory <= QUEUE_HEAD_MESSAGES
+    def unload(self, folded: int, keep: int) -> bool:
+        self._waiting.unload(folded, keep)
+        return self._waiting.in_memory <= QUEUE_HEAD_MESSAGES
 
-    def restore(self, sid: int, messages: int, size: int, n_last: int) -> None:
-        """What the store has for the group from an earlier life."""
-        self.sid = sid
-        self._order = n_last
+    def restore(self, number: int, messages: int, size: int, last_place: int) -> None:
+        """Take over what the store has for the group from an earlier life."""
+        self.session_number = number
+        self._last_place = last_place
         if messages:
-            self._waiting.restore(messages, size, n_last)
-            self._budget.queued_messages += messages
-            self._budget.queued_bytes += size
+            self._waiting.restore(messages, size, last_place)
 
     def deliver(self, message: Message, txn: PublishTransaction | None, now: float) -> bool:
         """Give the message to one member; False when a QoS 0 message found nobody."""
@@ -180,55 +166,58 @@ class SharedGroup:
         if not online:
             return self._wait(message, txn, now)
         member = online[self._strategy.choose(online, envelope.topic, envelope.publisher)]
-        grant = (member.retained if envelope.retain else member.live)[envelope.qos]
-        session = member.subscription.session
-        if grant.qos:
+        options = (member.retained if envelope.retain else member.live)[envelope.qos]
+        outbound = member.subscription.session.outbound
+        if options.qos:
             is_lent = (
-                self._is_kept and not session.sid and self._lend(session, message, grant, txn, now)
+                self._is_stored
+                and not outbound.session_number
+                and self._lend(outbound, message, options, txn, now)
             )
             if not is_lent:
-                session.deliver([message], grant, txn, now)
+                outbound.deliver([message], options, txn, now)
             return True
-        return session.deliver_qos0([message], grant, now)
+        return outbound.deliver_qos0([message], options, now)
 
     def _lend(
         self,
-        session: Session,
+        outbound: Outbound,
         message: Message,
-        grant: DeliveryOptions,
+        options: DeliveryOptions,
         txn: PublishTransaction | None,
         now: float,
     ) -> bool:
-        """Store what a member gets whose session is not; False: that is not to be.
+        """Store what a member gets whose session is not stored; False when that must not be.
 
         A QoS 2 exchange that begins is the member's alone; until then the message may move.
         """
-        if grant.qos == 2 and session.takes_now:
+        if options.qos == 2 and outbound.can_send_now:
             return False
-        n, txn = self._record(message, txn)
+        place, txn = self._record(message, txn)
         if txn is not None:
-            session.deliver_stored((message, grant, n, txn), now)
+            outbound.deliver_lent((message, options, place, txn), now)
         return txn is not None
 
     def _wait(self, message: Message, txn: PublishTransaction | None, now: float) -> bool:
+        """Keep the message until a member is online; False when it is QoS 0 and nobody gets it."""
         if not message.envelope.qos or not self.members:
             return False
-        budget = self._budget
+        backlog = self._backlog
         waiting = self._waiting
+        limits = backlog.limits
         size = message.envelope.size
-        while waiting.head and not budget.allows(budget.bounds, len(waiting), waiting.bytes, size):
-            if budget.queue_full is not QueueFull.DROP_OLDEST:
+        while waiting.head and not waiting.allows(limits, size):
+            if backlog.queue_full is not QueueFull.DROP_OLDEST:
                 break
-            item = self._dequeue()
-            self._end(self.sid, item, now)
-            budget.lose("queue_full", item[0], self.name)
-        if not budget.allows(budget.bounds, len(waiting), waiting.bytes, size):
-            budget.lose("queue_full", message, self.name)
+            item = waiting.popleft()
+            self._end(self.session_number, item, now)
+            backlog.lose("queue_full", item[0], self.name)
+        if not waiting.allows(limits, size):
+            backlog.lose("queue_full", message, self.name)
             return True
-        n, txn = self._record(message, txn)
-        waiting.append((message, DeliveryOptions(message.envelope.qos, False, (), self), n, txn))
-        budget.memory_bytes += size
-        self._count(1, size)
+        place, txn = self._record(message, txn)
+        options = DeliveryOptions(message.envelope.qos, False, (), self)
+        waiting.append((message, options, place, txn))
         if self._journal is not None and waiting.in_memory > QUEUE_HEAD_MESSAGES:
             self._journal.grown[self] = None
         return True
@@ -240,35 +229,28 @@ class SharedGroup:
         journal = self._journal
         if journal is None or txn is None or not txn.is_recorded(message):
             return 0, None
-        if not self.sid:
-            self.sid = journal.new_sid()
-            journal.on_shared(ShareRow(self.sid, self.name))
-        self._order += 1
-        grant = DeliveryOptions(message.envelope.qos, False, (), self)
-        txn.deliver(self.sid, self._order, [message], grant, [])
-        return self._order, txn
-
-    def _count(self, sign: int, size: int) -> None:
-        self._budget.queued_messages += sign
-        self._budget.queued_bytes += sign * size
+        if not self.session_number:
+            self.session_number = journal.new_session_number()
+            journal.on_shared(ShareRow(self.session_number, self.name))
+        self._last_place += 1
+        options = DeliveryOptions(message.envelope.qos, False, (), self)
+        txn.deliver(self.session_number, self._last_place, [message], options, [])
+        return self._last_place, txn
 
     def _members_online(self) -> list[GroupMember]:
         if self._online is None:
             sessions = [m.subscription.session for m in self.members.values()]
             self._online = [m for m in self.members.values() if m.subscription.session.is_online]
-            self._is_kept = any(session.sid for session in sessions)
+            self._is_stored = any(session.session_number for session in sessions)
         return self._online
 
     def dissolve(self, now: float) -> None:
         """The last member left for good: what waited is nobody's."""
         waiting = self._waiting
         if len(waiting):
-            self._budget.drop("no_member", len(waiting))
-        self._budget.memory_bytes -= waiting.memory_bytes
-        self._budget.queued_messages -= len(waiting)
-        self._budget.queued_bytes -= waiting.bytes
-        if self.sid and self._journal is not None:
-            self._journal.on_end(self.sid, waiting.items(), now)
+            self._backlog.drop("no_member", len(waiting))
+        items = waiting.clear()
+        if self.session_number and self._journal is not None:
+            self._journal.on_end(self.session_number, items, now)
             self._journal.grown.pop(self, None)
-        self.sid = 0
-        self._waiting = MessageQueue(is_shared=True)
+        self.session_number = 0

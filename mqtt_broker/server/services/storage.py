@@ -226,7 +226,11 @@ class StorageService:
             self._turn.end_now()
 
         self._store.page(
-            owner.sid, owner.page_after, _PAGE_MESSAGES, _PAGE_BYTES, self._from_thread(on_page)
+            owner.session_number,
+            owner.page_after,
+            _PAGE_MESSAGES,
+            _PAGE_BYTES,
+            self._from_thread(on_page),
         )
 
     # From the store's threads, by way of the loop.

@@ -32,9 +32,9 @@ from mqtt_broker.streams.write.log import Log
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.topic_writer import TopicWriters
 from mqtt_broker.streams.write.writer import LogWriter
-from sessions.holds import PendingCall
 from sessions.journal.journal import Journal
 from sessions.journal.rows import CursorRow, StreamRow
+from sessions.journal.transaction import PendingCall
 from sessions.journal.value_ranges import count
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from mqtt_broker.streams.replay.pages import Page, PageReader
 from mqtt_broker.streams.replay.subscription import PartitionCursor, StreamSubscription
 from mqtt_broker.streams.write.stream import Stream
 from sessions.session import Subscription
-from sessions.sources import SourcedMessage, take_back
+from sessions.sources import SourcedMessage
 
 HANDOVER_S: Final = 10.0  # that a partition which moves waits for its records in flight
 RETRY_S_MIN: Final = 0.1  # until a record that failed is sent again; doubled with each failure
@@ -302,7 +302,7 @@ class ConsumerGroup:
         self.context.positions.record(self)
 
     def _release(self, member: Member, *, is_lost: bool) -> None:
-        take_back(member.session, member)
+        member.session.outbound.take_back_sourced(member)
         for cursor in list(member.cursors):
             member.release(cursor)
             cursor.abandon(is_lost=is_lost)
@@ -361,7 +361,7 @@ class ConsumerGroup:
                     until = cursor.moving_since + HANDOVER_S
                     wait_until = min(wait_until or until, until)
                     continue
-                take_back(owner.session, owner, cursor.partition)
+                owner.session.outbound.take_back_sourced(owner, cursor.partition)
                 owner.release(cursor)
                 cursor.abandon(is_lost=False)
                 changed.append(owner)
@@ -377,7 +377,7 @@ class ConsumerGroup:
                 member.close()
         for member in dict.fromkeys(changed):
             if member.session.is_online:
-                member.session.pump(now)  # all sources of the session share its window
+                member.session.outbound.pump(now)  # all sources of the session share its window
 
     def _wait(self, until: float) -> None:
         if self._timer is not None:
@@ -438,7 +438,7 @@ class ConsumerGroup:
     def close(self) -> None:
         self._wait(0.0)
         for member in self.subscriptions:
-            take_back(member.session, member)
+            member.session.outbound.take_back_sourced(member)
             member.close()
         for cursor in self.cursors:
             cursor.owner = cursor.assigned_to = None

@@ -11,7 +11,7 @@ from mqtt_broker.streams.format.errors import StreamError
 from sessions.messages.message import DeliveryOptions, Message, single
 from sessions.messages.outbox import CONGESTED
 from sessions.session import Session
-from sessions.sources import SourcedMessage, add_feed, remove_feed
+from sessions.sources import SourcedMessage
 
 
 class Notices:
@@ -20,7 +20,7 @@ class Notices:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._waiting: list[tuple[Message, DeliveryOptions]] = []
-        add_feed(session, self)
+        session.outbound.add_source(self)
 
     def add(self, message: Message, options: DeliveryOptions, now: float) -> None:
         self._waiting.append((message, options))
@@ -28,12 +28,12 @@ class Notices:
 
     def on_room(self, now: float) -> None:
         session = self._session
-        if not session.is_online or session.outbox.state >= CONGESTED:
+        if not session.is_online or session.outbound.outbox.state >= CONGESTED:
             return
         for message, options in self._waiting:
-            session.send_one(0, message, options, now, dup=False)
+            session.outbound.send_one(0, message, options, now, dup=False)
         self._waiting.clear()
-        remove_feed(session, self)
+        session.outbound.remove_source(self)
 
     def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         raise AssertionError("a notice is QoS 0")
@@ -47,7 +47,7 @@ def send_notice(
     body = {"error": type(error).__name__, "text": str(error), **facts}
     message = single(f"$stream/{stream}/$error", json.dumps(body, sort_keys=True).encode(), now=now)
     options = DeliveryOptions(0, False, options.subscription_ids)
-    for source in session.feeds or ():
+    for source in session.outbound.sources or ():
         if isinstance(source, Notices):
             source.add(message, options, now)
             return

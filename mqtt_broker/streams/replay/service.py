@@ -179,7 +179,7 @@ class ReplayService:
         return self._subscriptions.get((subscription.session.client_id, subscription.filter))
 
     def on_session(self, session: Session, change: int, now: float) -> None:
-        for source in list(session.feeds or ()):
+        for source in list(session.outbound.sources or ()):
             if not isinstance(source, StreamSubscription):
                 continue
             if change == ATTACHED:

@@ -34,7 +34,7 @@ from mqtt_broker.streams.replay.pages import (
 from mqtt_broker.streams.write.stream import Stream
 from sessions.messages.message import DeliveryOptions
 from sessions.session import Session, Subscription
-from sessions.sources import SourcedMessage, add_feed, remove_feed, send_fed, take_back
+from sessions.sources import SourcedMessage
 
 IN_FLIGHT_MAX: Final = 1_024  # messages at QoS 1 of one subscription
 IN_FLIGHT_BYTES_MAX: Final = 1 << 20  # of them
@@ -156,12 +156,12 @@ class StreamSubscription(ABC):
         self._reads = 0  # that are going on: one, and those that are void
         self._is_pumping = False
         self.adapt(subscription)
-        add_feed(self.session, self)
+        self.session.outbound.add_source(self)
 
     def adapt(self, subscription: Subscription) -> None:
         """Use other subscription options, or another connection."""
         self.subscription = subscription
-        session, box = self.session, self.session.outbox
+        session, box = self.session, self.session.outbound.outbox
         self.qos = min(subscription.qos, 1)
         self.options = DeliveryOptions(self.qos, False, subscription.identifiers)
         self.delivery = DeliveryFormat(
@@ -185,7 +185,7 @@ class StreamSubscription(ABC):
     def close(self) -> None:
         self.is_over = True
         self.drop_pages()
-        remove_feed(self.session, self)
+        self.session.outbound.remove_source(self)
 
     # Decided by the kind of subscription.
 
@@ -244,10 +244,10 @@ class StreamSubscription(ABC):
 
     def _room(self) -> int:
         """How many messages at QoS 1 may be sent now."""
-        return min(self.session.feed_room, IN_FLIGHT_MAX - self.in_window)
+        return min(self.session.outbound.source_room, IN_FLIGHT_MAX - self.in_window)
 
     def _pump_window(self, now: float) -> None:
-        if self.session.outbox.waiting_bytes >= self.context.unread_bytes_max:
+        if self.session.outbound.outbox.waiting_bytes >= self.context.unread_bytes_max:
             return  # `on_room` is called when the peer has taken some of it
         self.resend(self._room(), now)
         idle = 0
@@ -291,11 +291,11 @@ class StreamSubscription(ABC):
 
     def _put(self, messages: list[SourcedMessage], now: float) -> None:
         self.context.counters.messages += len(messages)
-        send_fed(self.session, messages, self.options, now)
+        self.session.outbound.send_sourced(messages, self.options, now)
 
     def _pump_bytes(self, now: float) -> None:
         context = self.context
-        box = self.session.outbox
+        box = self.session.outbound.outbox
         written = 0
         while self._ready:
             if written >= _WRITE_BYTES or not written:
@@ -322,8 +322,8 @@ class StreamSubscription(ABC):
         counters = self.context.counters
         if page.taken < len(page.packets):
             packets = page.packets[page.taken]
-            session.outbox.put(packets.data)
-            session.budget.published += packets.messages
+            session.outbound.outbox.put(packets.data)
+            session.outbound.backlog.published += packets.messages
             counters.messages += packets.messages
             cursor.next_send = packets.end
             page.taken += 1
@@ -331,7 +331,7 @@ class StreamSubscription(ABC):
         size = 0
         while page.taken < len(page.messages) and size < _WRITE_BYTES:
             message = page.messages[page.taken]
-            session.send_one(0, message, self.options, now, dup=False)
+            session.outbound.send_one(0, message, self.options, now, dup=False)
             counters.messages += 1
             cursor.next_send = message.offset + 1
             page.taken += 1
@@ -404,7 +404,7 @@ class StreamSubscription(ABC):
         """Tell whether a message could be sent now."""
         if self.qos:
             return self._room() > 0
-        return self.session.outbox.waiting_bytes < self.context.unread_bytes_max
+        return self.session.outbound.outbox.waiting_bytes < self.context.unread_bytes_max
 
     def _read(self, cursor: PartitionCursor) -> None:
         self._reads += 1
@@ -484,17 +484,17 @@ class ClientSubscription(StreamSubscription):
     ) -> None:
         super().__init__(context, stream, subscription)
         self.owner = owner
-        self.version = self.session.version
+        self.version = self.session.outbound.version
         self._on_end = on_end
 
     @property
     def is_stored(self) -> bool:
-        return self.session.sid > 0
+        return self.session.session_number > 0
 
     def close(self) -> None:
         super().close()
         for cursor in self.cursors:
-            cursor.in_flight.clear()  # messages that knew us would keep us: see `remove_feed`
+            cursor.in_flight.clear()  # messages that knew us would keep us: see `remove_source`
 
     def may_send(self, cursor: PartitionCursor) -> bool:
         return not cursor.is_stuck
@@ -521,9 +521,9 @@ class ClientSubscription(StreamSubscription):
     def on_attached(self) -> None:
         """Adapt to another connection; of another version, send again what is in flight."""
         session = self.session
-        if session.version != self.version:
-            self.version = session.version
-            take_back(session, self)
+        if session.outbound.version != self.version:
+            self.version = session.outbound.version
+            session.outbound.take_back_sourced(self)
             for cursor in self.cursors:
                 position = cursor.position
                 cursor.in_flight.clear()

@@ -54,7 +54,7 @@ class MemoryDisk:
         self._store.fold()
 
     def page(self, owner: StoredQueue, messages_max: int, on_page: Callable[[Page], None]) -> None:
-        self._store.page(owner.sid, owner.page_after, messages_max, PAGE_BYTES, on_page)
+        self._store.page(owner.session_number, owner.page_after, messages_max, PAGE_BYTES, on_page)
         self._store.answer()
 
     def crash(self, alive_at: float) -> MemoryDisk:
@@ -120,7 +120,7 @@ class SqliteDisk:
             found.append(page)
             self._events.put(("page", page))
 
-        self._store.page(owner.sid, owner.page_after, messages_max, PAGE_BYTES, answer)
+        self._store.page(owner.session_number, owner.page_after, messages_max, PAGE_BYTES, answer)
         self._wait("page", lambda _: True)
         on_page(found[0])
 

@@ -439,9 +439,9 @@ class World:
     def evict(self) -> None:
         """Memory is short: what the tables have of queues is left to them."""
         for session in self.broker.sessions:
-            session.evict(self.journal.folded, 0)
+            session.outbound.unload(self.journal.folded, 0)
         for group in self.broker.groups.values():
-            group.evict(self.journal.folded, 0)
+            group.unload(self.journal.folded, 0)
 
     def fail(self, is_failing: bool) -> None:
         self.say("the store fails" if is_failing else "the store works again")

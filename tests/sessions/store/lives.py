@@ -74,7 +74,7 @@ class Life(World):
 
     def _ask(self, owner: StoredQueue) -> None:
         pages: list[Page] = []
-        self.store.page(owner.sid, owner.page_after, 100, 1 << 20, pages.append)
+        self.store.page(owner.session_number, owner.page_after, 100, 1 << 20, pages.append)
         while not pages:
             self.store.flush(0.001)
         owner.on_page(items_of(self.broker, pages[0]), self.now)
