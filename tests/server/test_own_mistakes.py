@@ -25,7 +25,7 @@ from mqtt_broker.server.services.storage import StorageService
 from mqtt_broker.server.services.streams import StreamService
 from sessions.journal import records
 from sessions.journal.journal import Journal
-from sessions.session import Session
+from sessions.outbound import Outbound
 from sessions.store import pager, worker
 from sessions.store.applier import JournalApplier
 from sessions.store.store import Store
@@ -53,9 +53,9 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Journal, "on_committed"),
     (Journal, "on_folded"),
     (Journal, "may_wait"),
-    (Session, "deliver"),
-    (Session, "pump"),
-    (Session, "on_page"),
+    (Outbound, "deliver"),
+    (Outbound, "pump"),
+    (Outbound, "on_page"),
     (Store, "submit"),
     (Store, "page"),
     (Store, "_committed"),

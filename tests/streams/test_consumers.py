@@ -216,7 +216,7 @@ def test_a_member_that_comes_back_to_its_session(world: Replays) -> None:
     one = member(world, "one", expiry=100, receive_maximum=4)
     assert len(got(one)) == 4
     one.drop()
-    assert not len(world.broker.sessions.get("one").window)  # type: ignore[union-attr]
+    assert not len(world.broker.sessions.get("one").outbound.window)  # type: ignore[union-attr]
     world.commit()
     world.restart()
     one = world.client("one", clean=False, expiry=100)
