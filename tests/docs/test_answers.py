@@ -1,7 +1,8 @@
-"""What documents show of answers is what is answered: commands with their output, HTTP requests.
+"""The commands in documents run, and print what is shown; HTTP requests are understood.
 
-A console block outside of README and the tutorial that shows output is run in a directory with the
-configuration of `CONFIG`. Requests of `curl` are sent to a broker in the order of the document.
+A block runs in a directory with the configuration of `CONFIG`, unless the comment in front of it
+says why not. Requests of `curl` are sent to a broker in the order of the document. README and the
+tutorial are in `test_first_steps`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +21,6 @@ from urllib.parse import quote_plus, urlsplit
 
 import pytest
 
-from mqtt_broker.cli.main import COMMANDS
 from tests.docs.blocks import ROOT, Block, of
 from tests.docs.test_shell_blocks import commands, curl_parser
 from tests.server.process import Process, http_address
@@ -35,32 +36,49 @@ topics = ["fleet/pump-7/#"]
 RUN_IN_ORDER: Final = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
 
 
-def _shown() -> list[Block]:
-    found = []
-    for block in of("console"):
-        lines = block.text.replace("\\\n", " ").splitlines()
-        if block.path not in RUN_IN_ORDER and block.key != "not run":
-            if any(not line.strip().startswith("$ ") for line in lines):
-                found.append(block)
-    return found
+def _runnable() -> list[Block]:
+    known: dict[str, str] = {}
+    return [
+        block
+        for block in of("sh", "console")
+        if block.path not in RUN_IN_ORDER
+        and block.key != "not run"
+        and not any(words[0] == "curl" for words in commands(block, known))
+    ]
 
 
-@pytest.mark.parametrize("block", _shown(), ids=lambda block: block.where)
-def test_a_command_prints_what_is_shown(block: Block, tmp_path: Path) -> None:
-    (tmp_path / "fleetmq.toml").write_text(CONFIG)
-    command, *shown = block.text.splitlines()
+def test_blocks_of_the_first_steps_that_are_no_console_say_why() -> None:
+    blocks = [block for block in of("sh") if block.path in RUN_IN_ORDER]
+    assert [block.where for block in blocks if block.key != "not run"] == []
+
+
+@pytest.mark.parametrize("block", _runnable(), ids=lambda block: block.where)
+def test_a_block_runs(block: Block, tmp_path: Path) -> None:
+    """Line by line, each with what is shown behind it; one that shows an error may fail."""
+    (tmp_path / "fleetmq.toml").write_text(f'{CONFIG}[security]\nbans_file = "bans"\n')
     program = f"{sys.executable} -c 'from mqtt_broker.cli.main import *; sys.exit(main())'"
-    command = command.removeprefix("$ ").replace("fleetmq ", f"{program} ", 1)
-    assert any(f" {name} " in f"{command} " for name in COMMANDS)
-    done = subprocess.run(
-        ["bash", "-c", command.replace("$ ", "", 1)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout + done.stderr).splitlines() == shown
+    runs: list[tuple[str, list[str]]] = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if block.language == "sh" or line.startswith("$ "):
+            runs.append((line.removeprefix("$ "), []))
+        else:
+            runs[-1][1].append(line)
+    for command, shown in runs:
+        ours = re.sub(r"(^|[ |])fleetmq ", rf"\1{program} ", command)
+        ours = re.sub(r"(^|[ |])python deploy/", rf"\1{sys.executable} {ROOT}/deploy/", ours)
+        done = subprocess.run(
+            ["bash", "-c", ours],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        if shown:
+            assert said.splitlines() == shown, command
+        else:
+            assert done.returncode == 0, f"{command}: {said}"
 
 
 @pytest.fixture(scope="module")
