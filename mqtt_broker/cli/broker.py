@@ -13,7 +13,8 @@ import sys
 
 from mqtt_broker.http_api.http_server import HttpServerError
 from mqtt_broker.http_api.service import HttpService
-from mqtt_broker.server.config.config import DATA_DIR, Config, ConfigError, StartError, load
+from mqtt_broker.server.config.config import DATA_DIR, Config, StartError, load
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net.event_loop import TurnLoop
 from mqtt_broker.server.net.listener import check_files
 from mqtt_broker.server.process.allocator import keep_large_buffers

@@ -15,8 +15,9 @@ from mqtt_broker.security.files.errors import FileError, Unavailable
 from mqtt_broker.security.protection.bans import KINDS, Ban, add_ban, lift_ban, make_ban, read_bans
 from mqtt_broker.security.rules.identity import Identity
 from mqtt_broker.security.rules.ruleset import RuleSet
-from mqtt_broker.server.config.config import ConfigError, read_security_of
+from mqtt_broker.server.config.config import read_security_of
 from mqtt_broker.server.config.security import SQL_RULES_FROM, SecurityConfig
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
 
 ACTIONS: Final = ("acl", "ban", "unban", "bans")

@@ -1,5 +1,5 @@
-"""Everything that touches the operating system: sockets, the event loop, configuration.
+"""The operating system: sockets, the event loop, configuration, threads and files.
 
-Rules of this room: it feeds the core with bytes and time and carries its bytes away; it
-decides nothing about MQTT. asyncio lives here and in `admin`, nowhere else in the broker.
+The server feeds the core with bytes and time and carries its bytes away; it decides nothing about
+MQTT. asyncio is used here and in `http_api`, nowhere else in the broker.
 """

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Final
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.interfaces.access import Access
-from mqtt_broker.server.config.config import Config, ConfigError, is_local
+from mqtt_broker.server.config.config import Config, is_local
 from mqtt_broker.server.config.endpoints import Endpoint
-from mqtt_broker.server.config.schemas import SchemaChecks
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net.context import NetContext
 from mqtt_broker.server.net.event_loop import attach
 from mqtt_broker.server.net.listener import Listener
 from mqtt_broker.server.process.log_limiter import ErrorLog, LogLimiter, shown
 from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.server.process.turn import Turn
+from mqtt_broker.server.services.payload_schemas import SchemaChecks
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.journal.journal import MODES
 

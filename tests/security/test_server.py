@@ -17,8 +17,9 @@ from sqlalchemy import delete, insert
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.security import sql
 from mqtt_broker.security.protection.bans import make_ban, write_bans
-from mqtt_broker.server.config.config import ConfigError, load
+from mqtt_broker.server.config.config import load
 from mqtt_broker.server.config.security import SecurityConfig
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.services.security import check_access
 from tests.core.peers import publish, subscribe
 from tests.security.people import HASHES, connect
@@ -277,13 +278,13 @@ def test_stopping_with_clients_that_wait(tmp_path: Path) -> None:
         ('\n\n[[acl]]\npermit = "allow"\ntopics = ["a#"]', ":3: "),
         ('[[acl]]\npermit = "allow"', "needs topics"),
         ('[[acl]]\npermit = "allow"\ntopics = "a"', "topics is a list of texts"),
-        ('[[acl]]\npermit = "allow"\ntopics = ["a"]\nusers = ["ann"]', "nobody proves a user name"),
-        ('[[acl]]\npermit = "allow"\ntopics = ["%u"]', "nobody proves a user name"),
+        ('[[acl]]\npermit = "allow"\ntopics = ["a"]\nusers = ["ann"]', "needs [[auth]]"),
+        ('[[acl]]\npermit = "allow"\ntopics = ["%u"]', "needs [[auth]]"),
         ('[[acl]]\ndatabase_url = "x"\npermit = "allow"', "unknown key permit"),
         ('[[roles]]\nrole = "a"', "it needs role and users"),
         ('[[client_limits]]\nmessages_per_s = -1', "messages_per_s is 0 to"),
-        ('[[client_limits]]\nuser = "a"\nrole = "b"', "a user or a role, not both"),
-        ('[[client_limits]]\n[[client_limits]]', "everybody stand there twice"),
+        ('[[client_limits]]\nuser = "a"\nrole = "b"', "user or role, not both"),
+        ('[[client_limits]]\n[[client_limits]]', "everybody are given twice"),
         ('[security]\nbans = "x"', "unknown key bans; did you mean bans_file"),
         ('[security]\nhash_threads = 65', "hash_threads is 0 to 64"),
         ('[[security]]\nbans_file = "x"', "written [security], once"),
@@ -316,8 +317,8 @@ def test_a_database_with_a_password_is_shown_nowhere(tmp_path: Path) -> None:
 
 def test_an_address_that_others_reach_needs_somebody_who_asks(tmp_path: Path) -> None:
     path = write(tmp_path, FILE)
-    assert load(str(path), {}, {"host": "0.0.0.0"}).security.asks
-    with pytest.raises(ConfigError, match="nobody has to log in"):
+    assert load(str(path), {}, {"host": "0.0.0.0"}).security.has_auth
+    with pytest.raises(ConfigError, match="clients need not log in"):
         load(str(write(tmp_path, RULES)), {}, {"host": "0.0.0.0"})
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from mqtt_broker.cli.main import main
 from mqtt_broker.core.limits.settings import Settings
-from mqtt_broker.server.config.config import Config, ConfigError, is_local, load
+from mqtt_broker.server.config.config import Config, is_local, load
 from mqtt_broker.server.config.endpoints import Endpoint
+from mqtt_broker.server.config.tables import ConfigError
 from tests.server.process import document, environment
 
 

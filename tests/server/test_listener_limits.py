@@ -11,8 +11,9 @@ import pytest
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.core.limits.client_limits import ClientLimits
 from mqtt_broker.server.config.client_limits import KEYS
-from mqtt_broker.server.config.config import Config, ConfigError, load
+from mqtt_broker.server.config.config import Config, load
 from mqtt_broker.server.config.endpoints import Endpoint, ListenerRules, WebSocketRules
+from mqtt_broker.server.config.tables import ConfigError
 from tests.core.peers import connect, publish, subscribe
 from tests.server.process import document
 from tests.server.running import Raw, Running
@@ -123,7 +124,7 @@ WRONG = {
     "limits = { packet_bytes_max = 19 }": "packet_bytes_max is 20 to 268435460",
     "limits = { receive_maximum = 0 }": "receive_maximum is 1 to 65535",
     "limits = { inflight_max = 65_536 }": "inflight_max is 1 to 65535",
-    "limits = { queue_messages_max = -1 }": "queue_messages_max is 0 to",
+    "limits = { queue_messages_max = -1 }": "queue_messages_max is 0 or more",
     "limits = { topic_levels_max = '3' }": "topic_levels_max is a whole number",
     "limits = { retain_available = 0 }": "retain_available is true or false",
     "limits = { sent_messages_per_s = -1 }": "sent_messages_per_s is 0 to",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.server.config.config import Config, ConfigError, load
+from mqtt_broker.server.config.config import Config, load
 from mqtt_broker.server.config.endpoints import (
     Endpoint,
     ListenerRules,
@@ -17,6 +17,7 @@ from mqtt_broker.server.config.endpoints import (
     TlsRules,
     WebSocketRules,
 )
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net.link import SocketLink
 from tests.core.peers import publish, subscribe
 from tests.server.process import Process, refused

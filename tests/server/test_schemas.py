@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.server.config.schemas import WHY_BYTES_MAX, WHY_CHARS_MAX, Schema, SchemaCheck
+from mqtt_broker.server.config.schemas import WHY_CHARS_MAX, Schema
+from mqtt_broker.server.services.payload_schemas import WHY_BYTES_MAX, SchemaCheck
 
 ALTERNATIVES = {"items": {"anyOf": [{"type": "string"}, {"type": "object"}]}}
 

@@ -11,8 +11,9 @@ import pytest
 
 from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.core.clients.connection import Connection
-from mqtt_broker.server.config.config import Config, ConfigError
+from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.config.endpoints import Endpoint
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.server import Server
 from tests.core.peers import connect, publish, subscribe
 from tests.server.running import LOOPS, Raw, Running

@@ -13,7 +13,8 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.codec.constants import V311
-from mqtt_broker.server.config.config import Config, ConfigError, StartError, load
+from mqtt_broker.server.config.config import Config, StartError, load
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.services import storage
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import Invalid, UnknownStream

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, OpenAccess, Refuse, Verdict
-from mqtt_broker.server.config.config import ConfigError
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.testing import Broker, ThreadedBroker
 from tests.core.peers import connect
 from tests.server.running import Raw

@@ -13,8 +13,8 @@ import pytest
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.core.interfaces.access import PeerCertificate
-from mqtt_broker.server.config.config import ConfigError
 from mqtt_broker.server.config.endpoints import Endpoint
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net import handshake_queue
 from mqtt_broker.server.net.tls import TlsLayer, read_certificate
 from tests.core.peers import connect, publish, subscribe

@@ -1,1 +1,1 @@
-"""One request: who may ask, its body, and the interface to the broker."""
+"""What all requests pass: checks, bodies, and the interface to the broker."""

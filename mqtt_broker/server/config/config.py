@@ -1,7 +1,7 @@
 """Configuration: a TOML file, `FLEETMQ_*` in the environment, the command line; in that order.
 
-Every field of `Settings` is a key; beside them stand the few that the core does not know.
-A mistake ends in one `ConfigError` that names the key, where it stands, and what would do.
+Every field of the core's `Settings` is a key, and so are those of `_OWN_KEYS`. A mistake ends in
+one `ConfigError` that names the key, where it stands, its value, and what would be right.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from mqtt_broker.server.config.security import TABLES as SECURITY_TABLES
 from mqtt_broker.server.config.security import SecurityConfig, check_listeners, read_security
 from mqtt_broker.server.config.streams import read_streams
 from mqtt_broker.server.config.tables import ConfigError, Table, read_toml, tables, unknown_key
-from mqtt_broker.streams.format.stream_settings import StreamSettings as StreamSettings
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.topics.names import filter_problem
 from mqtt_broker.topics.shared import STRATEGIES
 from sessions.journal.journal import MODES
 from sessions.messages.backlog import QueueFull
-
-__all__ = ["Config", "ConfigError", "StartError", "is_local", "load"]
 
 DEFAULT_HTTP: Final = Endpoint("127.0.0.1", 8080)
 _OWN_KEYS: Final[dict[str, type[Any]]] = {
@@ -51,12 +49,12 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
 }
 _FIELDS: Final = {found.name: found for found in dataclasses.fields(Settings)}
 _TABLES: Final = ("listeners", "topics", "streams", "schemas", *SECURITY_TABLES)
-DEAD_LETTERS_S: Final = 7 * 86_400  # kept so long, unless a stream of the file says otherwise
-DATA_DIR: Final = "fleetmq-data"  # in the working directory, when nothing is said
+DEAD_LETTERS_S: Final = 7 * 86_400  # retention of dead letters without a stream of their own
+DATA_DIR: Final = "fleetmq-data"  # in the working directory
 
 
 class StartError(Exception):
-    """The configuration is right and the broker cannot start all the same; one line."""
+    """The broker cannot start, although its configuration is valid; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ class Config:
     recover: bool = False
     allow_anonymous: bool = False
     log_level: str = "info"
-    http: Endpoint | None = DEFAULT_HTTP  # of the command; None: no HTTP
-    http_is_default: bool = True  # nobody asked for that port: another one will do
+    http: Endpoint | None = DEFAULT_HTTP  # None: no HTTP
+    http_is_default: bool = True  # the port is not configured: another one may be used
     http_token: str = field(default="", repr=False)
     streams: tuple[StreamSettings, ...] = ()
     schemas: tuple[Schema, ...] = ()
@@ -81,19 +79,20 @@ class Config:
 
     @property
     def store_name(self) -> str:
-        """Where state is kept, for people: without a password, which may stand behind `?` too."""
+        """The place of the state, for messages: without the URL's password and parameters."""
         if not self.database_url:
             return self.data_dir
         return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.database_url.partition("?")[0])
 
     @property
     def needs_store(self) -> bool:
+        """Whether anything is kept on disk."""
         modes = (self.durability, *dict(self.durabilities).values())
         return bool(self.streams) or any(mode != "memory" for mode in modes)
 
 
 def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
-    """The configuration from all its sources; `overrides` are the command line's."""
+    """Return the configuration from all sources; `overrides` are the command line's."""
     values: dict[str, Any] = {}
     listeners: Any = []
     topics: Any = []
@@ -126,13 +125,13 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
 
 
 def read_security_of(path: str) -> SecurityConfig:
-    """Only who may do what, from a file that may have changed."""
+    """Read only the security tables of a file, for a reload."""
     table = read_toml(path)
     return read_security({key: table[key] for key in SECURITY_TABLES if key in table}, path)
 
 
 def _streams(config: Config, found: Any, path: str) -> tuple[StreamSettings, ...]:
-    """Those of the file, and one for dead letters when there are any and nobody keeps them."""
+    """Return the streams of the file, and one for dead letters when no other one takes them."""
     streams = read_streams(found, path)
     if config.settings.dead_letters and not any(s.filter.startswith("$dlq/") for s in streams):
         return (*streams, StreamSettings("dlq", "$dlq/#", retain_s=DEAD_LETTERS_S))
@@ -224,11 +223,11 @@ def _build(
     check_listeners(security, (endpoint.name for endpoint in endpoints))
     allow_anonymous = own.get("allow_anonymous", False)
     for endpoint in endpoints:
-        is_guarded = security.asks or _is_guarded(endpoint)
+        is_guarded = security.has_auth or _is_guarded(endpoint)
         if not (allow_anonymous or is_local(endpoint) or is_guarded):
             raise ConfigError(
-                f"{endpoint} can be reached from other machines and nobody has to log in: "
-                "say --allow-anonymous (allow_anonymous = true), or listen on 127.0.0.1"
+                f"{endpoint} can be reached from other machines and clients need not log in: "
+                "set --allow-anonymous (allow_anonymous = true), or listen on 127.0.0.1"
             )
     http = _http(own)
     return Config(
@@ -249,7 +248,7 @@ def _build(
 
 
 def _http(own: dict[str, Any]) -> Endpoint | None:
-    """Where HTTP is served: an address, or `off`."""
+    """Return the address of the HTTP server; None for `off`."""
     text: str = own.get("http", str(DEFAULT_HTTP))
     if text == "off":
         return None
@@ -259,8 +258,8 @@ def _http(own: dict[str, Any]) -> Endpoint | None:
     endpoint = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
     if not (is_local(endpoint) or own.get("http_token")):
         raise ConfigError(
-            f"http: {endpoint} can be reached from other machines: say http_token "
-            "(FLEETMQ_HTTP_TOKEN), which they have to know, or listen on 127.0.0.1"
+            f"http: {endpoint} can be reached from other machines: set http_token "
+            "(FLEETMQ_HTTP_TOKEN) for them to send, or listen on 127.0.0.1"
         )
     return endpoint
 
@@ -275,14 +274,14 @@ def _endpoints(own: dict[str, Any], listeners: Any, path: str) -> list[Endpoint]
 
 
 def _is_guarded(endpoint: Endpoint) -> bool:
-    """Whether nobody comes in unasked: a certificate is needed, or the table says it is meant."""
+    """Tell whether clients need a certificate, or the listener allows anonymous ones by name."""
     rules = endpoint.rules
     needs_certificate = rules.tls is not None and rules.tls.verify == "required"
     return needs_certificate or bool(rules.allow_anonymous)
 
 
 def is_local(endpoint: Endpoint) -> bool:
-    """Whether only this machine can reach the address."""
+    """Tell whether only this machine can reach the address."""
     if endpoint.path or endpoint.host == "localhost":
         return True
     try:

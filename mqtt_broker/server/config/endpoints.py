@@ -1,7 +1,6 @@
-"""Where the broker listens, and by which rules: plain data, read from the configuration.
+"""Addresses to listen on and the rules of each listener: plain data of the configuration.
 
-Sockets are opened in `server.listeners`; the `[[listeners]]` tables are read in
-`server.listeners_table`.
+`config.listeners` reads the `[[listeners]]` tables, `net.listener` opens the sockets.
 """
 
 from __future__ import annotations
@@ -18,34 +17,38 @@ WEBSOCKET_PATH: Final = "/mqtt"
 
 @dataclass(frozen=True, slots=True)
 class TlsRules:
-    """What a TLS listener shows, and what it asks of its clients."""
+    """The certificate of a TLS listener, and what its clients need."""
 
     cert: str
     key: str
-    ca: str = ""  # who signs the certificates of clients
-    crl: str = ""  # which of those count no longer
+    ca: str = ""  # verifies the certificates of clients
+    crl: str = ""  # certificates that are revoked
     verify: str = "none"  # or optional, or required
     min_version: str = "1.2"
     ciphers: str = ""  # of TLS 1.2, in OpenSSL's notation
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files, each once."""
+        """All files, each once."""
         found = dict.fromkeys((self.cert, self.key, self.ca, self.crl))
         return tuple(path for path in found if path)
 
 
 @dataclass(frozen=True, slots=True)
 class WebSocketRules:
+    """How a listener accepts WebSockets."""
+
     path: str = WEBSOCKET_PATH
-    origins: tuple[str, ...] = ()  # none: whatever page the client was loaded by
+    origins: tuple[str, ...] = ()  # none: any
     compression: bool = False
     message_bytes_max: int = 0  # 0: what the largest packet needs
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRules:
-    trusted: tuple[Network, ...] = ()  # none: whoever can reach the listener
+    """Which peers may name the client's address by the PROXY protocol."""
+
+    trusted: tuple[Network, ...] = ()  # none: every peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +66,17 @@ class ListenerRules:
     connects_per_s: float = 0.0  # of all its clients together; 0: any number
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
-    limits: ClientLimits | None = None  # of each of them
+    limits: ClientLimits | None = None  # of each client
     tcp_nodelay: bool = True  # False: small answers may wait for the peer's next packet
 
     @property
     def is_plain(self) -> bool:
-        """MQTT begins with the first byte."""
+        """Whether MQTT begins with the first byte."""
         return self.tls is None and self.websocket is None and self.proxy is None
 
     @property
     def scheme(self) -> str:
-        """As clients write it in a URL."""
+        """The scheme of a client's URL."""
         if self.websocket is not None:
             return "wss" if self.tls is not None else "ws"
         return "mqtts" if self.tls is not None else "mqtt"
@@ -93,12 +96,12 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """Of the listener, for rules and logs."""
+        """The listener's name, for rules and logs."""
         return self.rules.name or str(self)
 
     @property
     def url(self) -> str:
-        """Where it listens and what it speaks; the address alone when that is plain MQTT."""
+        """The URL for clients; the address alone for plain MQTT."""
         rules = self.rules
         if rules.tls is None and rules.websocket is None:
             return str(self)

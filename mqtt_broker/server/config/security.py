@@ -1,12 +1,12 @@
-"""The tables of the configuration file that say who may come in and what they may do.
+"""The tables of the configuration file that authenticate and authorize clients.
 
-    [[auth]]           a way in, in the order they are asked
-    [[acl]]            a rule, in the order they count; or where more of them are
+    [[auth]]           a method of authentication; they are asked in order
+    [[acl]]            a rule; the first that applies decides. Or the database of further rules
     [[roles]]          a role and its users
-    [[client_limits]]  how much one client may do: everybody, a role, or a user
+    [[client_limits]]  limits of one client: for everybody, a role, or a user
     [security]         bans, the audit log, connection rates, hashing
 
-Plain data comes out; files and databases it names are opened in `server.security`.
+The result is plain data; `services.security` opens the files and databases that it names.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ _SOURCES: Final = ("cn", "dns", "email", "uri")
 
 @dataclass(frozen=True, slots=True)
 class AuthTable:
+    """One `[[auth]]` table."""
+
     type: str
     name: str
     listeners: frozenset[str] = frozenset()
@@ -61,15 +63,15 @@ class AuthTable:
 
 @dataclass(frozen=True, slots=True)
 class SecurityConfig:
-    """What the file says, all of it."""
+    """All security tables of a file."""
 
     path: str = field(default="", compare=False)
     auth: tuple[AuthTable, ...] = ()
     rules: tuple[Rule, ...] = ()
     rules_url: str = field(default="", repr=False)
     roles: dict[str, frozenset[str]] = field(default_factory=dict)  # by user name
-    tiers: ClientLimitRules = field(default_factory=ClientLimitRules)
-    limits: ConnectLimits = field(default_factory=ConnectLimits)
+    client_limits: ClientLimitRules = field(default_factory=ClientLimitRules)
+    connect_limits: ConnectLimits = field(default_factory=ConnectLimits)
     flapping: Flapping = field(default_factory=Flapping)
     bans_file: str = ""
     audit_file: str = ""
@@ -81,6 +83,7 @@ class SecurityConfig:
 
     @property
     def is_on(self) -> bool:
+        """Whether the broker needs a security service."""
         return bool(
             self.auth
             or self.has_rules
@@ -88,41 +91,44 @@ class SecurityConfig:
             or self.audit_file
             or self.audit_connects
             or self.flapping.connects
-            or self.tiers != ClientLimitRules()
-            or self.limits != ConnectLimits()
+            or self.client_limits != ClientLimitRules()
+            or self.connect_limits != ConnectLimits()
         )
 
     @property
     def has_rules(self) -> bool:
+        """Whether topics need a rule that allows them."""
         return bool(self.rules or self.rules_url)
 
     @property
-    def asks(self) -> bool:
-        """Whether somebody is asked who they are."""
+    def has_auth(self) -> bool:
+        """Whether clients have to authenticate."""
         return bool(self.auth)
 
 
 def read_security(table: dict[str, Any], path: str) -> SecurityConfig:
-    """From the tables of a file, by name; those that are not there say nothing."""
+    """Read the security tables of a file, which are given by name; any may be missing."""
     auth = _read_auth(table.get("auth", []), path)
     rules, url = _read_rules(table.get("acl", []), path)
     if not auth:
         for rule in rules:
             if rule.users or "%u" in rule.topic:
-                raise ConfigError(f"{rule.where}: without [[auth]] nobody proves a user name")
+                raise ConfigError(
+                    f"{rule.where}: a rule by user name needs [[auth]], which proves it"
+                )
     found = SecurityConfig(
         path=path,
         auth=auth,
         rules=rules,
         rules_url=url,
         roles=_read_roles(table.get("roles", []), path),
-        tiers=_read_client_limits(table.get("client_limits", []), path),
+        client_limits=_read_client_limits(table.get("client_limits", []), path),
     )
     return _read_own(found, table.get("security", {}), f"{path}: security")
 
 
 def check_listeners(found: SecurityConfig, names: Iterable[str]) -> None:
-    """A way in at a listener that is not there is a mistake, and may be one that lets people in."""
+    """Raise ConfigError for a method at a listener that does not exist."""
     known = set(names)
     for table in found.auth:
         if unknown := table.listeners - known:
@@ -187,17 +193,19 @@ def _read_rules(found: Any, path: str) -> tuple[tuple[Rule, ...], str]:
             where = f"{path}:{lines[place]}"
         if "database_url" in row:
             if url:
-                raise ConfigError(f"{where}: rules come from one database")
+                raise ConfigError(
+                    f"{where}: database_url is given twice; rules come from one database"
+                )
             url = Table(row, where, ("database_url",)).text("database_url")
             continue
         if url:
-            raise ConfigError(f"{where}: a rule after database_url; those of the file come first")
+            raise ConfigError(f"{where}: a rule after database_url; move it before that table")
         rules += _rules_of(Table(row, where, _ACL_KEYS), len(rules))
     return tuple(rules), url
 
 
 def _rules_of(table: Table, first: int) -> list[Rule]:
-    """One rule for each topic of a table; `first` is the place of its first rule."""
+    """Return a rule for each topic of a table; `first` is the position of the first."""
     topics = table.texts("topics")
     if not topics:
         raise table.error("it needs topics")
@@ -257,10 +265,10 @@ def _read_client_limits(found: Any, path: str) -> ClientLimitRules:
         user, role = table.text("user", ""), table.text("role", "")
         rule = ClientLimitRule(read_limits(table), table.whole("connections_max", 0, 0, 10_000_000))
         if user and role:
-            raise table.error("it is about a user or a role, not both")
+            raise table.error("it has user or role, not both")
         is_repeated = everybody is not None and not user and not role
         if user in by_user or role in by_role or is_repeated:
-            raise table.error(f"limits of {user or role or 'everybody'} stand there twice")
+            raise table.error(f"limits of {user or role or 'everybody'} are given twice")
         if user:
             by_user[user] = rule
         elif role:
@@ -276,7 +284,7 @@ def _read_own(found: SecurityConfig, row: Any, where: str) -> SecurityConfig:
     table = Table(row, where, _OWN_KEYS)
     return replace(
         found,
-        limits=ConnectLimits(
+        connect_limits=ConnectLimits(
             table.whole("connections_per_address", 0, 0, 10_000_000),
             table.number("connects_per_s", 0.0, 0.0, 1e6),
             table.number("connects_per_s_per_address", 0.0, 0.0, 1e6),

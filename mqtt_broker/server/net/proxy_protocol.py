@@ -1,7 +1,7 @@
-"""The PROXY protocol, versions 1 and 2: who the client is, said by the balancer before it.
+"""Read headers of the PROXY protocol, versions 1 and 2, by which a balancer names the client.
 
-Pure: `read_header` is given what has come so far. It is as strict as the specification lets
-it be, since what it returns is believed: who may say it is for the listener's rules.
+Pure: `read_header` is given all input so far. It is as strict as the specification allows, since
+its result is trusted; the listener's rules decide which peers may send a header.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOCAL: Final = 0x20
 _PROXY: Final = 0x21
 _TCP4: Final = 0x11
 _TCP6: Final = 0x21
-# What a family's addresses take; a header may not have less. [2.2]
+# The size of a family's addresses; a header must hold them. [2.2]
 _ADDRESS_BYTES: Final = {0x0: 0, 0x1: 12, 0x2: 36, 0x3: 216}
 _WORDS: Final[dict[bytes, type[ipaddress.IPv4Address | ipaddress.IPv6Address]]] = {
     b"TCP4": ipaddress.IPv4Address,
@@ -29,18 +29,18 @@ _WORDS: Final[dict[bytes, type[ipaddress.IPv4Address | ipaddress.IPv6Address]]] 
 
 
 class ProxyError(Exception):
-    """No header, or a wrong one; one line."""
+    """The header is missing or wrong; the text is one line."""
 
 
 class Header(NamedTuple):
-    """`source`: the client's address and port; None where the balancer speaks for itself."""
+    """A header: its size, and the client's address and port; None for the balancer's own check."""
 
     size: int
     source: tuple[str, int] | None
 
 
 def read_header(data: bytes) -> Header | None:
-    """The header at the start; None as long as it is not whole."""
+    """Return the header at the start; None while it is incomplete."""
     if data[: len(SIGNATURE)] == SIGNATURE[: len(data)] and data:
         return _read_v2(data)
     if data[: len(_V1)] == _V1[: len(data)]:
@@ -79,7 +79,7 @@ def _address(word: bytes, family: type[ipaddress.IPv4Address | ipaddress.IPv6Add
 
 
 def _port(word: bytes) -> int:
-    """Digits without a leading zero, up to 65535. [2.1]"""
+    """Read digits without a leading zero, up to 65535. [2.1]"""
     is_plain = word.isdigit() and len(word) <= 5 and (word == b"0" or word[0] != ord("0"))
     if not is_plain or int(word) > 65_535:
         raise ProxyError("a wrong port in a PROXY v1 line")

@@ -1,4 +1,4 @@
-"""The C allocator, told that this process turns large buffers over all the time.
+"""Advise the C allocator to keep large buffers, which this process uses all the time.
 
 By default glibc maps every block above 128 KB anew and gives the end of its heap back
 whenever 128 KB of it are free; a broker that reads and writes 256 KB at a time then spends
@@ -17,7 +17,7 @@ _TRIM_BYTES: Final = 64 << 20
 
 
 def keep_large_buffers() -> bool:
-    """True when the allocator took the advice; elsewhere than on glibc there is none to give."""
+    """Set glibc's thresholds; False with another C library, or when glibc refuses them."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

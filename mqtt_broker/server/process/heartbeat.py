@@ -1,8 +1,8 @@
-"""A sign of life in the data directory, once a second, whatever the database does.
+"""A sign of life in the data directory, once a second, independent of the database.
 
 After a crash the broker has to know how long its clients were connected at least. The tables say
-that only while they can be written to; the time of a file can be set with a full disk and with the
-database away.
+that only while they can be written; the time of a file can be set even when the disk is full or the
+database is unavailable.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ INTERVAL_S: Final = 1.0
 
 
 class Heartbeat:
+    """Sets the time of a file once a second, in a thread."""
+
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
         self._path = directory / FILE
         self._clock = clock
@@ -26,25 +28,27 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="fleetmq-alive", daemon=True)
 
     def last(self) -> float:
-        """When a broker on this directory last showed a sign of life; 0: nobody knows."""
+        """Return the time of the last sign of life in this directory; 0 when there is none."""
         try:
             return self._path.stat().st_mtime
         except OSError:
             return 0.0
 
     def start(self) -> None:
-        """From now on this process is what the file tells of."""
+        """Write signs of life of this process from now on."""
         self.beat()
         self._thread.start()
 
     def stop(self) -> None:
+        """Write no more signs of life."""
         self._is_over.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def beat(self) -> None:
+        """Set the time of the file to now."""
         at = int(self._clock() * 1e9)
-        with contextlib.suppress(OSError):  # what the tables say has to do
+        with contextlib.suppress(OSError):  # the tables then have to do
             try:
                 os.utime(self._path, ns=(at, at))
             except FileNotFoundError:

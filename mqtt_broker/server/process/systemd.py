@@ -1,7 +1,7 @@
-"""What systemd is told: that the broker is ready, that it lives, that it stops.
+"""Notify systemd that the broker is ready, is alive, or stops.
 
-The protocol is a datagram to the socket that `NOTIFY_SOCKET` names; without one, nothing is
-told. The watchdog is fed from the event loop, so a loop that hangs is found out, and only while
+The protocol is a datagram to the socket that `NOTIFY_SOCKET` names; without one, nothing is sent.
+Signs of life come from the event loop, so that systemd notices a loop that hangs, and only while
 the broker does not need a restart.
 """
 
@@ -18,6 +18,8 @@ ALIVE = "WATCHDOG=1"
 
 
 class Notifier:
+    """Sends notifications to the socket of the environment, if there is one."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -31,21 +33,23 @@ class Notifier:
         self._period_s = _period_s(environment)
 
     def ready(self, status: str) -> None:
-        self.tell(f"{READY}\nSTATUS={status}")
+        """Report that the broker is ready, and send signs of life from now on."""
+        self.send(f"{READY}\nSTATUS={status}")
         if self._address and self._period_s:
-            self._feed()
+            self._keep_alive()
 
     def stopping(self) -> None:
+        """Report that the broker stops."""
         if self._timer is not None:
             self._timer.cancel()
-        self.tell(STOPPING)
+        self.send(STOPPING)
 
-    def tell(self, text: str) -> None:
-        """Whoever does not listen misses it: the broker runs without."""
+    def send(self, text: str) -> None:
+        """Send a notification; one that is not received changes nothing."""
         if not self._address:
             return
         address = self._address
-        if address.startswith("@"):  # of Linux: a name that is no file
+        if address.startswith("@"):  # an abstract socket of Linux
             address = "\0" + address[1:]
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
@@ -53,16 +57,16 @@ class Notifier:
         except OSError:
             return
 
-    def _feed(self) -> None:
+    def _keep_alive(self) -> None:
         if not self._needs_restart():
-            self.tell(ALIVE)
-        self._timer = self._loop.call_later(self._period_s, self._feed)
+            self.send(ALIVE)
+        self._timer = self._loop.call_later(self._period_s, self._keep_alive)
 
 
 def _period_s(environment: Mapping[str, str]) -> float:
-    """Half of what systemd waits for; 0 when it does not, or waits for another process."""
+    """Return half of systemd's timeout; 0 when it has none, or watches another process."""
     text = environment.get("WATCHDOG_USEC", "")
-    whose = environment.get("WATCHDOG_PID", "")
-    if not text.isdecimal() or (whose and whose != str(os.getpid())):
+    pid = environment.get("WATCHDOG_PID", "")
+    if not text.isdecimal() or (pid and pid != str(os.getpid())):
         return 0.0
     return int(text) / 2e6

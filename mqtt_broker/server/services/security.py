@@ -81,7 +81,7 @@ class SecurityService:
         security = self._security
         chain = None
         self._methods = AuthMethods(security.auth, self._engine, self._clock)
-        if security.asks:
+        if security.has_auth:
             data_dir = self._config.data_dir if self._config.needs_store else ""
             self._salts = self._methods.salt_secret(data_dir)
             chain = self._make_chain(self._methods)
@@ -106,7 +106,12 @@ class SecurityService:
         security: SecurityConfig, chain: Chain | None, rules: RuleSet
     ) -> SecurityPolicy:
         return SecurityPolicy(
-            chain, rules, security.roles, security.tiers, security.flapping, security.limits
+            chain,
+            rules,
+            security.roles,
+            security.client_limits,
+            security.flapping,
+            security.connect_limits,
         )
 
     def _rule_set(self, security: SecurityConfig) -> RuleSet:
@@ -319,7 +324,7 @@ class SecurityService:
                 raise ConfigError(
                     f"{found.path}: database_url of [acl] has changed; restart the broker"
                 )
-            if found.asks is not self._security.asks:
+            if found.has_auth is not self._security.has_auth:
                 raise ConfigError(
                     f"{found.path}: the first [[auth]] was added or the last removed; restart the "
                     "broker"

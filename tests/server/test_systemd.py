@@ -57,7 +57,7 @@ def test_a_broker_that_needs_a_restart_gets_one(systemd: tuple[str, socket.socke
         notifier = Notifier(loop, environment, lambda: bool(troubles))
         notifier.ready("x")
         troubles.clear()
-        notifier._feed()
+        notifier._keep_alive()
         notifier.stopping()
     assert [sock.recv(4096) for _ in range(3)] == [
         b"READY=1\nSTATUS=x",

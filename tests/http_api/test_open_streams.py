@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from mqtt_broker.http_api.request import open_streams as shelf_module
+from mqtt_broker.http_api.request import open_streams as open_streams_module
 from mqtt_broker.http_api.request.open_streams import OpenStreams
 from mqtt_broker.streams.format.batch import NEVER, seed_of, split
 from mqtt_broker.streams.format.errors import (
@@ -46,9 +46,9 @@ def test_many_threads_and_a_stream_that_never_stays_the_same(
     broker: LogBroker, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every answer is right for some moment; what fails says one of few things; nothing leaks."""
-    monkeypatch.setattr(shelf_module, "_OPEN_MAX", 2)
+    monkeypatch.setattr(open_streams_module, "_OPEN_MAX", 2)
     broker.stream_delete(NAME).result(PATIENCE_S)
-    shelf = OpenStreams(broker.root)
+    streams = OpenStreams(broker.root)
     names = ["a", "b", "c"]
     outcomes: Counter[str] = Counter()
     is_over = threading.Event()
@@ -60,13 +60,13 @@ def test_many_threads_and_a_stream_that_never_stays_the_same(
             try:
                 match chance.randrange(5):
                     case 0:
-                        shelf.resolve(name, chance.choice(("earliest", "latest", "2023-11-15")))
+                        streams.resolve(name, chance.choice(("earliest", "latest", "2023-11-15")))
                     case 1:
-                        assert shelf.about(name)["name"] == name
+                        assert streams.about(name)["name"] == name
                     case 2:
-                        assert shelf.describe(name)["name"] == name
+                        assert streams.describe(name)["name"] == name
                     case _:
-                        _read_one(shelf, name, chance)
+                        _read_one(streams, name, chance)
                 outcomes["done"] += 1
             except EXPECTED as error:
                 outcomes[type(error).__name__] += 1
@@ -82,16 +82,16 @@ def test_many_threads_and_a_stream_that_never_stays_the_same(
         for future in reading:
             future.result()
     assert outcomes["done"] > 0
-    shelf.close()
+    streams.close()
     for name in list(broker.writing.log.streams):
         broker.stream_delete(name).result(PATIENCE_S)
     assert open_segments(broker.root) == []
 
 
-def _read_one(shelf: OpenStreams, name: str, chance: random.Random) -> None:
+def _read_one(streams: OpenStreams, name: str, chance: random.Random) -> None:
     offset = chance.choice((0, chance.randrange(40)))
     partition = f"p{chance.randrange(2)}"
-    answer = shelf.extent(name, partition, offset, NEVER, 10_000, "")
+    answer = streams.extent(name, partition, offset, NEVER, 10_000, "")
     if answer.piece is not None:
         piece = answer.piece
         with piece.file:
@@ -123,12 +123,12 @@ def _messages(chance: random.Random) -> list[Sent]:
 
 def test_a_piece_outlives_its_file(broker: LogBroker, root: Path) -> None:
     broker.put(b"x" * 1_000)
-    shelf = OpenStreams(root)
-    number = next(n for n in range(4) if shelf.ends(NAME, "")[n])
-    answer = shelf.extent(NAME, f"p{number}", 0, NEVER, 1, "")
+    streams = OpenStreams(root)
+    number = next(n for n in range(4) if streams.ends(NAME, "")[n])
+    answer = streams.extent(NAME, f"p{number}", 0, NEVER, 1, "")
     assert answer.piece is not None
     whole = os.pread(answer.piece.file.fileno(), answer.piece.length, 0)
     broker.stream_delete(NAME).result(PATIENCE_S)
-    shelf.close()
+    streams.close()
     assert os.pread(answer.piece.file.fileno(), answer.piece.length, 0) == whole
     answer.close()
