@@ -1,4 +1,4 @@
-"""`fleetmq broker`: run the broker until it is told to stop."""
+"""`fleetmq broker`: run the broker until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="F.toml", help="configuration file")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 1883; 0: a free one)")
-    parser.add_argument("--unix-socket", metavar="PATH", help="listen on a unix socket")
+    parser.add_argument("--unix-socket", metavar="PATH", help="listen on a Unix socket")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help=f"where state is kept (default ./{DATA_DIR})"
+        "--data-dir", metavar="DIR", help=f"directory of the broker's state (default ./{DATA_DIR})"
     )
     parser.add_argument(
         "--database-url",
         metavar="URL",
-        help="keep it in a database instead: postgresql+psycopg://user@host/name, sqlite:///file",
+        help="keep the state in a database instead: postgresql+psycopg://user@host/name, sqlite:///file",
     )
     parser.add_argument(
         "--durability",
-        help="what an acknowledgement promises: commit (it is on disk or taken; the default), "
-        "relaxed (it will be in a moment) or memory (nothing beyond this process)",
+        help="what an acknowledgement promises: commit (the message is on disk or delivered; the "
+        "default), relaxed (it is soon) or memory (nothing survives this process)",
     )
     parser.add_argument(
         "--recover",
         action="store_true",
         default=None,
-        help="start from what can be read of damaged state; the damaged files are kept aside",
+        help="start from the readable part of damaged state; the damaged files are kept aside",
     )
     parser.add_argument(
         "--allow-anonymous",
         action="store_true",
         default=None,
-        help="let clients in without a login on addresses others can reach",
+        help="let clients in without a login on addresses that other machines can reach",
     )
-    parser.add_argument("--max-keepalive", type=int, metavar="S", help="longest keep alive")
+    parser.add_argument(
+        "--max-keepalive", type=int, metavar="S", help="longest keep alive that a client may have"
+    )
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="where health, metrics and the API are served (default 127.0.0.1:8080), or off",
+        help="address of health, metrics and the API (default 127.0.0.1:8080), or off",
     )
     parser.add_argument("--log-level", help="debug, info, warning or error (default info)")
-    parser.add_argument(
-        "--check", action="store_true", help="check the configuration, say so, and end"
-    )
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         if args.check:
             check_files(config.endpoints)
             if config.security.is_on:
-                # Not above: hashing, keys and SQL are for those who ask for them.
+                # Not above: hashing, keys and SQL load only when the configuration needs them.
                 from mqtt_broker.server.services.security import check_access
 
                 check_access(config.security)
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
         )
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are no news
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are not worth a line
         _raise_descriptor_limit()
         keep_large_buffers()
         with asyncio.Runner(loop_factory=TurnLoop) as runner:
@@ -123,8 +123,8 @@ async def _serve(config: Config) -> bool:
     print(f"FleetMQ {__version__} listens on {where} ({kept})", flush=True)
     if http:
         print(f"HTTP at {http}", flush=True)
-    # What exists now stays: take it out of the collector's way, and let it look less often
-    # at the many small objects of a busy broker, hardly any of which are ever in a cycle.
+    # What exists now stays for good: freeze it, and let the collector run less often over the
+    # many small objects of a busy broker, hardly any of which are ever in a cycle.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
@@ -141,7 +141,7 @@ async def _serve(config: Config) -> bool:
 
 
 def _raise_descriptor_limit() -> None:
-    """As many connections as the system lets us have."""
+    """Allow as many open files, and so connections, as the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

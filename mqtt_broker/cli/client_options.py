@@ -1,6 +1,6 @@
-"""The options `pub` and `sub` share: where the broker is, who connects, and properties.
+"""Options that `pub` and `sub` share: address, credentials, session, will and properties.
 
-Names and meanings are those of mosquitto's clients, so that people's scripts keep working.
+Names and meanings are those of mosquitto's clients, so that existing scripts work.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ VERSIONS: Final = {
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("connection")
     group.add_argument("-h", "--host", help="host of the broker (localhost)")
-    group.add_argument("-p", "--port", type=_port, help=f"its port ({PORTS['mqtt']})")
+    group.add_argument("-p", "--port", type=_port, help=f"port of the broker ({PORTS['mqtt']})")
     group.add_argument("--unix", metavar="PATH", help="connect to this Unix socket instead")
     group.add_argument(
-        "-L", "--url", help="mqtt://[user[:password]@]host[:port]/topic, all of it at once"
+        "-L",
+        "--url",
+        help="host, port, credentials and topic as mqtt://[user[:password]@]host[:port]/topic",
     )
-    group.add_argument("-u", "--username", metavar="USER")
-    group.add_argument("-P", "--pw", metavar="PASSWORD")
+    group.add_argument("-u", "--username", metavar="USER", help="user name")
+    group.add_argument("-P", "--pw", metavar="PASSWORD", help="password")
     group.add_argument("-i", "--id", help="client id (MQTT 5: the broker assigns one)")
     group.add_argument(
         "-I", "--id-prefix", metavar="PREFIX", help="client id from PREFIX and the process id"
@@ -59,7 +61,12 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         help="MQTT version (5)",
     )
     group.add_argument(
-        "-k", "--keepalive", type=_keep_alive, default=60, metavar="SECONDS", help="keep alive (60)"
+        "-k",
+        "--keepalive",
+        type=_keep_alive,
+        default=60,
+        metavar="SECONDS",
+        help="keep alive; 0: none (60)",
     )
     group.add_argument(
         "-c",
@@ -72,12 +79,18 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--session-expiry-interval",
         type=_session_expiry,
         metavar="SECONDS",
-        help="how long the broker keeps the session, -1 for ever (with -c: for ever, else 0)",
+        help="how long the broker keeps the session; -1: for ever (default: 0, with -c -1)",
     )
     group.add_argument(
-        "-W", dest="timeout_s", type=_seconds, metavar="SECONDS", help="end with 27 after this time"
+        "-W",
+        dest="timeout_s",
+        type=_seconds,
+        metavar="SECONDS",
+        help="exit with code 27 after this time",
     )
-    group.add_argument("-d", "--debug", action="store_true", help="name every packet on stderr")
+    group.add_argument(
+        "-d", "--debug", action="store_true", help="print the name of every packet to stderr"
+    )
     will = parser.add_argument_group("will")
     will.add_argument("--will-topic", metavar="TOPIC")
     will.add_argument("--will-payload", metavar="TEXT")
@@ -91,7 +104,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="WORD",
-        help="an MQTT 5 property: PACKET NAME VALUE, or PACKET user-property KEY VALUE",
+        help="MQTT 5 property: PACKET NAME VALUE, or PACKET user-property KEY VALUE",
     )
 
 
@@ -138,7 +151,7 @@ def _put_session_expiry(args: argparse.Namespace, version: int, asked: Propertie
     if expiry is not None and version < V5:
         raise UsageError("-x needs MQTT 5")
     if expiry is not None and prop.SESSION_EXPIRY_INTERVAL in asked:
-        raise UsageError("-x and -D connect session-expiry-interval say the same thing")
+        raise UsageError("-x and -D connect session-expiry-interval exclude each other")
     if expiry is None and args.disable_clean_session and version == V5:
         asked.setdefault(prop.SESSION_EXPIRY_INTERVAL, NEVER_EXPIRES)
     elif expiry is not None:
@@ -149,12 +162,12 @@ def _client_id(args: argparse.Namespace, version: int) -> str:
     if args.id is not None and args.id_prefix is not None:
         raise UsageError("-i and -I exclude each other")
     if args.disable_clean_session and not args.id:
-        raise UsageError("-c needs -i: a session is found again by its client id")
+        raise UsageError("-c needs -i: a session is found by its client id")
     if args.id is not None:
         return cast(str, args.id)
     if args.id_prefix is not None:
         return f"{args.id_prefix}{os.getpid()}"
-    # 3.1 demands 1 to 23 characters, and 3.1.1 brokers may demand some.
+    # 3.1 requires 1 to 23 characters, and 3.1.1 brokers may require at least one.
     return "" if version == V5 else f"fleetmq-{secrets.token_hex(6)}"
 
 
@@ -162,11 +175,11 @@ def _will(args: argparse.Namespace, properties: dict[int, Properties]) -> Will |
     if args.will_topic is None:
         given = args.will_payload is not None or args.will_qos is not None or args.will_retain
         if given or WILL in properties:
-            raise UsageError("a Will needs --will-topic")
+            raise UsageError("a will needs --will-topic")
         return None
     payload = (args.will_payload or "").encode()
     if len(payload) > STRING_BYTES_MAX:
-        raise UsageError("--will-payload may have 65,535 bytes")
+        raise UsageError(f"--will-payload has {len(payload)} bytes, MQTT allows {STRING_BYTES_MAX}")
     return Will(
         check_topic_name(args.will_topic, "--will-topic"),
         payload,
@@ -195,7 +208,7 @@ def check_text(text: str, option: str) -> None:
 def parse_properties(
     rows: Iterable[list[str]], version: int, allowed: Iterable[int]
 ) -> dict[int, Properties]:
-    """What -D says, by packet."""
+    """Return the properties of -D by packet."""
     found: dict[int, Properties] = {}
     packets = {PACKET_NAMES.get(packet, "will"): packet for packet in allowed}
     for words in rows:
@@ -203,10 +216,12 @@ def parse_properties(
             raise UsageError("-D needs MQTT 5")
         where = "-D " + " ".join(words)
         if len(words) < 3:
-            raise UsageError(f"{where}: it takes PACKET NAME VALUE")
+            raise UsageError(f"{where}: expected PACKET NAME VALUE")
         packet = packets.get(words[0].lower())
         if packet is None:
-            raise UsageError(f"{where}: {words[0]!r} is none of {', '.join(packets)}")
+            raise UsageError(
+                f"{where}: the packet is one of {', '.join(packets)}, not {words[0]!r}"
+            )
         _parse_property(words[1], words[2:], packet, where, found.setdefault(packet, Properties()))
     return found
 
@@ -216,12 +231,12 @@ def _parse_property(
 ) -> None:
     key = prop.NAMES.get(name)
     if key is None:
-        raise UsageError(f"{where}: no property {name!r}")
+        raise UsageError(f"{where}: there is no property {name!r}")
     if key in (prop.AUTHENTICATION_METHOD, prop.AUTHENTICATION_DATA):
-        raise UsageError(f"{where}: this client does not speak enhanced authentication")
+        raise UsageError(f"{where}: this client does not support enhanced authentication")
     row = prop.TABLE[key]
     if packet not in row.packets or (packet, key) == (PUBLISH, prop.SUBSCRIPTION_IDENTIFIER):
-        raise UsageError(f"{where}: a client sends no {name} there")
+        raise UsageError(f"{where}: a client cannot send {name} in this packet")
     if len(values) != (2 if row.kind is Kind.PAIR else 1):
         raise UsageError(
             f"{where}: {name} takes {'KEY VALUE' if row.kind is Kind.PAIR else 'one VALUE'}"
@@ -231,7 +246,7 @@ def _parse_property(
     if row.kind is Kind.PAIR:
         into[key] = [*into.user, (values[0], values[1])]
     elif key in into:
-        raise UsageError(f"{where}: {name} stands there twice")
+        raise UsageError(f"{where}: {name} is given twice")
     elif row.kind is Kind.STRING:
         into[key] = values[0]
     elif row.kind is Kind.BINARY:

@@ -1,8 +1,8 @@
-"""`fleetmq ctl`: look after what a broker keeps.
+"""`fleetmq ctl`: maintain the state, rules and bans of a broker.
 
-export   the whole state as lines of JSON; refused while a broker runs on it
-import   such lines into an empty store, on the same database or another
-acl, ban, unban, bans   who may do what, and who is kept out (`cli.ctl_access`)
+export   write the whole state as lines of JSON; refused while a broker runs on it
+import   read such lines into an empty store, on the same database or another
+acl, ban, unban, bans   access rules and bans (`cli.ctl_access`)
 """
 
 from __future__ import annotations
@@ -25,15 +25,25 @@ from sessions.store.store import Store, StoreError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary, file, is_written in (
-        ("export", "write the whole state as lines of JSON", "where to (default: stdout)", True),
-        ("import", "read it into an empty store", "where from (default: stdin)", False),
+        (
+            "export",
+            "write the whole state as lines of JSON",
+            "file to write (default: stdout)",
+            True,
+        ),
+        (
+            "import",
+            "read an exported state into an empty store",
+            "file to read (default: stdin)",
+            False,
+        ),
     ):
         action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         action.add_argument("--data-dir", metavar="DIR", help="the store in this directory")
         action.add_argument("--database-url", metavar="URL", help="the store in this database")
-        action.add_argument("--quiet", action="store_true", help="no progress, no counts")
+        action.add_argument("--quiet", action="store_true", help="print no progress and no counts")
         if is_written:
-            action.add_argument("--force", action="store_true", help="write over FILE")
+            action.add_argument("--force", action="store_true", help="overwrite FILE")
         action.add_argument("file", metavar="FILE", nargs="?", default="-", help=file)
     ctl_access.add_actions(actions)
 
@@ -42,9 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if args.action in ctl_access.ACTIONS:
         return ctl_access.run(args)
     if not args.data_dir and not args.database_url:
-        raise UsageError("which store? Say --data-dir DIR or --database-url URL")
+        raise UsageError("no store given: use --data-dir DIR or --database-url URL")
     if args.data_dir and args.database_url:
-        raise UsageError("--data-dir and --database-url name two stores: say one")
+        raise UsageError("--data-dir and --database-url name two stores: give one")
     try:
         if args.action == "export":
             _export(args)
@@ -58,9 +68,7 @@ def run(args: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _store(args: argparse.Namespace, *, must_exist: bool) -> Iterator[Store]:
     store = Store.open(
-        data_dir=args.data_dir or "",
-        database_url=args.database_url or "",
-        must_exist=must_exist,
+        data_dir=args.data_dir or "", database_url=args.database_url or "", must_exist=must_exist
     )
     try:
         yield store
@@ -87,9 +95,9 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _write_file(path: Path, store: Store, args: argparse.Namespace) -> int:
-    """Whole or not at all: what is half written keeps another name."""
+    """Write the file whole or not at all, by way of a `.part` file."""
     if path.exists() and not args.force:
-        raise UsageError(f"{path} exists: --force writes over it")
+        raise UsageError(f"{path} exists: use --force to overwrite it")
     part = path.with_name(path.name + ".part")
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -97,7 +105,7 @@ def _write_file(path: Path, store: Store, args: argparse.Namespace) -> int:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        with contextlib.suppress(PermissionError):  # a directory that may only be written to
+        with contextlib.suppress(PermissionError):  # a directory that can be written and not read
             sync(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -110,13 +118,13 @@ def _write(file: TextIO, store: Store, args: argparse.Namespace) -> int:
     for line in export_import.export(store, _progress(args)):
         file.write(line)
         lines += 1
-    return lines - 2  # the first and the last are none
+    return lines - 2  # without header and trailer
 
 
 def _import(args: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         try:
-            # As bytes, so that a wrong one has a line number, too.
+            # As bytes, so that a line that is not UTF-8 is named by its number, too.
             file = sys.stdin.buffer if args.file == "-" else stack.enter_context(
                 Path(args.file).open("rb")
             )  # fmt: skip

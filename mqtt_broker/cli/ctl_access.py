@@ -1,4 +1,4 @@
-"""`fleetmq ctl acl|ban|unban|bans`: which rule decides, and who is kept out."""
+"""`fleetmq ctl acl|ban|unban|bans`: explain access decisions and edit the list of bans."""
 
 from __future__ import annotations
 
@@ -25,31 +25,46 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_actions(actions: Any) -> None:
-    acl = actions.add_parser("acl", help="ask the access rules", description="Ask the rules.")
+    acl = actions.add_parser(
+        "acl", help="query the access rules", description="Query the access rules."
+    )
     asked = acl.add_subparsers(dest="question", metavar="QUESTION", required=True)
-    explain = asked.add_parser("explain", help="say which rule decides, and how")
+    explain = asked.add_parser("explain", help="tell which rule decides, and how")
     explain.add_argument("client", metavar="CLIENT", help="a client id")
     explain.add_argument("topic", metavar="TOPIC", help="a Topic Name, or a filter to subscribe")
     explain.add_argument(
         "--action", dest="what", choices=("publish", "subscribe"), default="publish"
     )
-    explain.add_argument("--user", help="the user name it proved to have")
-    explain.add_argument("--role", action="append", default=[], help="a role that came with it")
-    explain.add_argument("--address", help="where it comes from")
+    explain.add_argument("--user", help="the authenticated user name")
+    explain.add_argument(
+        "--role", action="append", default=[], help="a role of the client; may be repeated"
+    )
+    explain.add_argument("--address", help="the client's IP address")
     _add_config(explain)
-    for name, summary in (("ban", "keep somebody out"), ("unban", "lift a ban")):
+    for name, summary in (("ban", "ban a client, user or network"), ("unban", "lift a ban")):
         action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         action.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
         action.add_argument("value", metavar="VALUE", help="the client id, user name or network")
         if name == "ban":
-            action.add_argument("--for", dest="span", metavar="TIME", help="e.g. 90s, 15m, 2h, 7d")
-            action.add_argument("--why", default="", help="for the list and the audit log")
+            action.add_argument(
+                "--for",
+                dest="span",
+                metavar="TIME",
+                help="duration, such as 90s, 15m, 2h, 7d (default: for ever)",
+            )
+            action.add_argument("--why", default="", help="reason, for the list and the audit log")
         _add_config(action)
-    _add_config(actions.add_parser("bans", help="list who is kept out", description="List bans."))
+    _add_config(
+        actions.add_parser(
+            "bans", help="list the bans in force", description="List the bans in force."
+        )
+    )
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="F.toml", required=True, help="the broker's file")
+    parser.add_argument(
+        "--config", metavar="F.toml", required=True, help="the broker's configuration file"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,14 +83,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain(security: SecurityConfig, args: argparse.Namespace) -> int:
-    """0: allowed, 1: denied."""
+    """Print the decision and its rule; return 0 if allowed, 1 if denied."""
     is_publish = args.what == "publish"
     _check_topic(args.topic, is_publish=is_publish)
     roles = frozenset(args.role) | security.roles.get(args.user or "", frozenset())
     try:
         address = ipaddress.ip_address(args.address) if args.address else None
     except ValueError:
-        raise UsageError(f"--address: not an address: {args.address!r}") from None
+        raise UsageError(f"--address {args.address!r} is not an IP address") from None
     identity = Identity(args.client, args.user, roles, address)
     rules = RuleSet(_all_rules(security), is_on=security.has_rules)
     ask = rules.may_publish if is_publish else rules.may_subscribe
@@ -106,13 +121,15 @@ def _check_topic(text: str, *, is_publish: bool) -> None:
     try:
         decode_utf8(text.encode("utf-8", "surrogateescape"))
     except Violation as violation:
-        raise UsageError(f"the topic: {violation.text}") from None
+        raise UsageError(f"topic {text!r}: {violation.text}") from None
     shared = split_share(text)
     inner = text if shared is None else shared[1]
     if is_publish and (not text or is_wildcard(text) or "#" in text or shared is not None):
-        raise UsageError(f"nobody can publish to {text!r}; for a filter say --action subscribe")
+        raise UsageError(
+            f"{text!r} is not a Topic Name to publish to; for a filter use --action subscribe"
+        )
     if problem := filter_problem(inner):
-        raise UsageError(f"{problem}: {text!r}")
+        raise UsageError(f"{text!r}: {problem}")
 
 
 # Bans.
@@ -121,7 +138,7 @@ def _check_topic(text: str, *, is_publish: bool) -> None:
 def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
     path = security.bans_file
     if not path:
-        raise UsageError(f"{args.config}: [security] names no bans_file")
+        raise UsageError(f"{args.config}: bans need a file: set bans_file in [security]")
     now = time.time()
     if args.action == "bans":
         for ban in read_bans(path):
@@ -134,7 +151,7 @@ def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
         if args.action == "ban":
             add_ban(path, wanted, now)
         elif not lift_ban(path, wanted.kind, wanted.value, now):
-            raise Failure(f"no ban of {wanted.kind} {wanted.value}")
+            raise Failure(f"there is no ban of {wanted.kind} {wanted.value}")
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}") from None
     return DONE
@@ -143,7 +160,7 @@ def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None or not int(found[1]):
-        raise UsageError(f"--for is a time like 90s, 15m, 2h or 7d, not {text!r}")
+        raise UsageError(f"--for is a duration such as 90s, 15m, 2h or 7d, not {text!r}")
     return int(found[1]) * float(_UNITS[found[2]])
 
 

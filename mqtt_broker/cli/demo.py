@@ -1,13 +1,12 @@
-"""`fleetmq demo`: the whole story on one machine, in about a minute.
+"""`fleetmq demo`: broker, devices, log and Spark jobs on one machine, in about a minute.
 
 A broker that acknowledges what is on disk, 200 simulated devices, the telemetry log, two Spark
 jobs on it, an alert that comes back over MQTT, and one kill -9 of the broker in the middle of
-it. Then the books are compared: what devices sent, what was acknowledged and delivered, what the
-log has, and what the windows counted.
+it. Then the counts are compared: messages sent, acknowledged, delivered, in the log, in windows.
 
-Everything is a process of its own and the same command that anybody would type; what they write
-stays in the directory that is named at the end. No process stays: SIGINT, SIGTERM and SIGHUP end
-all of them too. Exit code 1 when any figure is off, or something ended that should not.
+Each part is a process of its own, started by the command that a user would type; their files stay
+in the directory that is named at the end. The processes do not: SIGINT, SIGTERM and SIGHUP end all
+of them too. Exit code 1 when a count is wrong, or a process ended that should not have.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from spark_ingest.run import spark_session
 
 DEVICES: Final = 200
 SECONDS: Final = 25
-SECONDS_MIN: Final = 10  # half of that a device has to be known before it can be odd
-_OUTLIERS: Final = 25  # of all devices together, more or less
+SECONDS_MIN: Final = 10  # a device is known for half of it before a value can be an anomaly
+_OUTLIERS: Final = 25  # of all devices together, about
 KILL_AT_S: Final = 10
-_MARK: Final = "demo.json"  # a directory that has it is a demo's, and may be made anew
+_MARK: Final = "demo.json"  # marks a directory as a demo's, which the next demo may remove
 _STREAM: Final = "telemetry"
 _PATIENCE_S: Final = 90.0
-# Java compiles less, which suits a JVM that lives for a minute: Spark answers a third sooner.
+# Less compilation suits a JVM that lives for a minute: Spark answers a third sooner.
 _BRISK: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
 
@@ -85,11 +84,13 @@ connect_failures_max = 1000000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--dir", default="fleetmq-demo", metavar="DIR", help="where it works (fleetmq-demo)"
+        "--dir", default="fleetmq-demo", metavar="DIR", help="working directory (fleetmq-demo)"
     )
-    parser.add_argument("--devices", type=int, default=DEVICES, metavar="N", help=f"({DEVICES})")
     parser.add_argument(
-        "--seconds", type=int, default=SECONDS, metavar="S", help=f"of traffic ({SECONDS})"
+        "--devices", type=int, default=DEVICES, metavar="N", help=f"number of devices ({DEVICES})"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=SECONDS, metavar="S", help=f"seconds of traffic ({SECONDS})"
     )
 
 
@@ -97,13 +98,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         spark_session.check()
     except spark_session.NotThere as error:
-        raise Failure(f"{error}; all but the Spark jobs works without: see README.md", 2) from None
+        raise Failure(f"{error}; only the Spark jobs need it: see README.md", 2) from None
     for option, value, least in (
         ("--devices", args.devices, 1),
         ("--seconds", args.seconds, SECONDS_MIN),
     ):
         if value < least:
-            raise UsageError(f"{option}: {value} is below {least}")
+            raise UsageError(f"{option} is {least} or more, not {value}")
     folder = _made(Path(args.dir))
     with _ending(), contextlib.ExitStack() as stack:
         demo = Demo(folder.resolve(), args.devices, args.seconds, stack)
@@ -112,16 +113,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _made(folder: Path) -> Path:
-    """An empty directory; what was in it is removed only where it is of a demo that is over."""
+    """Make an empty directory; remove one that is there only if it is of a finished demo."""
     try:
         if folder.exists() and not folder.is_dir():
-            raise UsageError(f"--dir: {folder} is no directory")
+            raise UsageError(f"--dir: {folder} is not a directory")
         if folder.exists() and any(folder.iterdir()):
             if not (folder / _MARK).is_file():
-                raise UsageError(f"--dir: {folder} is there already, and is not of a demo")
+                raise UsageError(
+                    f"--dir: {folder} exists and is not of a demo: give another directory"
+                )
             with contextlib.suppress(address_file.NoAddress):
                 address_file.read(folder / "data")
-                raise UsageError(f"--dir: a broker still runs in {folder}")
+                raise UsageError(
+                    f"--dir: a broker still runs in {folder}: stop it, or give another directory"
+                )
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _MARK).write_text(json.dumps({"made_by": "fleetmq demo"}) + "\n")
@@ -132,7 +137,7 @@ def _made(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _ending() -> Iterator[None]:
-    """SIGTERM, and a terminal that is closed, end it as Ctrl-C does: nothing stays behind."""
+    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does, so that no process stays behind."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -159,7 +164,7 @@ class Demo:
         self._alerts: list[str] = []
         self._names: dict[int, str] = {}
 
-    # The course of it.
+    # The run.
 
     def go(self) -> None:
         (self.folder / "broker.toml").write_text(_BROKER)
@@ -202,14 +207,14 @@ class Demo:
             *("broker", "--config", "broker.toml", "--port", str(self._port)),
             *("--data-dir", "data", "--http", "127.0.0.1:0"),
         )
-        # It writes where its HTTP server is when it listens; a life before may have, too.
+        # It writes this file when it listens; the file may also be of its life before.
         place = self.folder / "data" / address_file.FILE
         for _ in _ticks(time.monotonic() + _PATIENCE_S, 0.02):
             self._check([process])
             with contextlib.suppress(OSError, ValueError, KeyError):
                 if json.loads(place.read_text())["pid"] == process.pid:
                     return process
-        raise Failure(f"the broker does not listen: see {self._shown('broker')}")
+        raise Failure(f"the broker did not start: see {self._shown('broker')}")
 
     def _windows(self) -> subprocess.Popen[bytes]:
         return self._job("windows", "--size", "10s", "--sink", "sqlite:///windows.db")
@@ -229,7 +234,7 @@ class Demo:
         )
 
     def _spawn(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """One of our own commands, in the demo's directory; what it says goes to its log."""
+        """Start one of our commands in the demo's directory; its output goes to a log file."""
         with (self.folder / f"{name}.log").open("ab") as log:
             log.write(f"$ fleetmq {shlex.join(words)}\n".encode())
             log.flush()
@@ -246,10 +251,10 @@ class Demo:
         self._stack.callback(_end, process)
         return process
 
-    # Looking.
+    # Counts.
 
     def _logged(self) -> int:
-        """Messages in the log."""
+        """Count the messages in the log."""
         with (
             contextlib.suppress(StreamError, OSError),
             Source.open(self.folder / "data" / "streams", _STREAM) as source,
@@ -264,7 +269,7 @@ class Demo:
         with contextlib.closing(sqlite3.connect(path, timeout=5)) as connection:
             try:
                 return connection.execute(query).fetchall()
-            except sqlite3.OperationalError:  # the table is not made yet
+            except sqlite3.OperationalError:  # the table does not exist yet
                 return []
 
     def _sum(self, database: str, query: str) -> int:
@@ -272,7 +277,7 @@ class Demo:
         return int(rows[0][0] or 0) if rows else 0
 
     def _counted(self) -> int:
-        """Messages the windows, and what they left out, speak of."""
+        """Count the messages in windows, left out of them, and rejected."""
         return (
             self._sum("windows.db", "SELECT sum(count) FROM windows WHERE metric = ''")
             + self._sum("windows.db", "SELECT sum(count) FROM left_out")
@@ -280,11 +285,11 @@ class Demo:
         )
 
     def _has_begun(self, job: str) -> bool:
-        """Its first batch, without rows, is done: what comes next is answered within seconds."""
+        """Tell whether a job has finished its first, empty batch: later ones take seconds."""
         return any((self.folder / "checkpoints" / job / "commits").glob("[0-9]*"))
 
     def _listen(self) -> list[str]:
-        """The alerts that are retained at the broker, as anybody would get them."""
+        """Return the retained alerts, as any subscriber gets them."""
         found = subprocess.run(
             [sys.executable, "-c", _MAIN, "sub", "-p", str(self._port), "-t", "alerts/#",
              "-v", "-q", "1", "-W", "2"],
@@ -299,7 +304,7 @@ class Demo:
         seconds: float,
         fleet: subprocess.Popen[bytes] | None = None,
     ) -> None:
-        """Say how far it is, for so long or until the fleet is done."""
+        """Report progress for some seconds, or until the fleet is done."""
         deadline = time.monotonic() + (seconds if fleet is None else _PATIENCE_S + seconds)
         for _ in _ticks(deadline, 2.0):
             self._check(needed)
@@ -310,7 +315,7 @@ class Demo:
                 f"{self._sum('alerts.db', 'SELECT count(*) FROM alerts'):,} alerts"
             )
         if fleet is not None and fleet.poll() is None:
-            raise Failure("the fleet does not come to its end")
+            raise Failure("the fleet did not finish in time: see fleet.log")
 
     def _until(
         self, condition: Callable[[], bool], needed: Sequence[subprocess.Popen[bytes]], what: str
@@ -319,7 +324,9 @@ class Demo:
             if condition():
                 return
             self._check(needed)
-        raise Failure(f"not within {_PATIENCE_S:g} s: {what}; see the *.log in {self.folder}")
+        raise Failure(
+            f"timed out after {_PATIENCE_S:g} s: {what}; see the *.log files in {self.folder}"
+        )
 
     def _check(self, needed: Sequence[subprocess.Popen[bytes]]) -> None:
         for process in needed:
@@ -328,7 +335,7 @@ class Demo:
                 raise Failure(f"{name} ended with exit code {code}: see {self._shown(name)}")
 
     def _stop(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        """In order, each by itself."""
+        """Stop processes with SIGTERM and check their exit codes."""
         for process in processes:
             process.send_signal(signal.SIGTERM)
         for process in processes:
@@ -336,12 +343,12 @@ class Demo:
             try:
                 code = process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:
-                raise Failure(f"{name} does not stop: see {self._shown(name)}") from None
+                raise Failure(f"{name} did not stop: see {self._shown(name)}") from None
             if code:
                 raise Failure(f"{name} stopped with exit code {code}: see {self._shown(name)}")
 
     def _shown(self, name: str) -> str:
-        """Where a process says what it does, and the last that it said."""
+        """Name the log file of a process, and its last line."""
         path = self.folder / f"{name}.log"
         lines = path.read_text(errors="replace").splitlines()
         place = min(os.path.relpath(path), str(path), key=len)
@@ -371,7 +378,7 @@ class Demo:
         for name, value, is_right in rows:
             print(f"  {name:18} {value:>10,}  {'' if is_right else '<- WRONG'}".rstrip())
         is_right = all(right for _, _, right in rows) and self._report["verdict"]["passed"]
-        print("everything adds up" if is_right else "something is off")
+        print("everything adds up" if is_right else "some counts are wrong")
         self._show_way_on()
         return is_right
 
@@ -401,14 +408,14 @@ class Demo:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what configures another broker."""
+    """Return our environment without the variables that configure another broker."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("FLEETMQ_")}
-    # What we are made of, wherever they work.
+    # The same code, in whatever directory they run.
     return {**_BRISK, **kept, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def _telemetry(report: dict[str, Any]) -> dict[str, int]:
-    """The sums over what devices measured, which is what the log keeps."""
+    """Sum the counts of telemetry, which is what the log keeps."""
     rows = [row for row in report["messages"] if row["class"] == "telemetry"]
     return {key: sum(row[key] for row in rows) for key in ("sent", "acknowledged", "delivered")}
 
@@ -420,7 +427,7 @@ def _ticks(deadline: float, seconds: float) -> Iterator[None]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It and what it started, such as a JVM: its session is its own."""
+    """Kill a process and the processes it started, such as a JVM."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The entry point: finds the subcommand, imports it alone, turns errors into exit codes."""
+"""Entry point: imports the subcommand that was given, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,23 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "broker": Command("mqtt_broker.cli.broker", "run a broker"),
     "pub": Command("mqtt_broker.cli.pub", "publish messages", ("--help",)),
-    "sub": Command("mqtt_broker.cli.sub", "subscribe and print what arrives", ("--help",)),
-    "sim": Command("mqtt_broker.cli.sim", "load a broker with simulated devices and judge it"),
+    "sub": Command("mqtt_broker.cli.sub", "subscribe and print messages", ("--help",)),
+    "sim": Command(
+        "mqtt_broker.cli.sim", "load a broker with simulated devices and judge the result"
+    ),
     "spark": Command("mqtt_broker.cli.spark", "run Spark jobs on the telemetry log"),
-    "stream": Command("mqtt_broker.cli.stream", "look into streams and change them"),
-    "demo": Command("mqtt_broker.cli.demo", "show the whole story in a minute, and count"),
+    "stream": Command("mqtt_broker.cli.stream", "show and change streams"),
+    "demo": Command(
+        "mqtt_broker.cli.demo",
+        "run broker, devices and Spark jobs for a minute, and check the counts",
+    ),
     "passwd": Command("mqtt_broker.cli.passwd", "add, change and remove users"),
-    "ctl": Command("mqtt_broker.cli.ctl", "look after what a broker keeps"),
+    "ctl": Command("mqtt_broker.cli.ctl", "maintain the state, rules and bans of a broker"),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of printing the usage in front of it."""
+    """Argument parser that prints an error as one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         hint = f" (see {self.prog} --help)"
@@ -60,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return TIMED_OUT if isinstance(error, TimedOut) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever reads has seen enough, as `| head` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
@@ -78,14 +83,14 @@ def parser_of(name: str) -> Parser:
 
 
 def _without_command(arguments: list[str]) -> int:
-    """`fleetmq`, `fleetmq --help`, `fleetmq --version`, or a subcommand nobody knows."""
+    """Handle `fleetmq`, `--help`, `--version`, and a subcommand that does not exist."""
     width = max(map(len, COMMANDS))
     parser = Parser(
         prog="fleetmq",
         description="An MQTT 5 broker for IoT fleets.",
         epilog="commands:\n"
         + "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
-        + "\n\nfleetmq COMMAND --help says more.",
+        + "\n\nUse fleetmq COMMAND --help for its options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s [-h] [--version] COMMAND ...",
     )

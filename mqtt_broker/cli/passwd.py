@@ -1,4 +1,4 @@
-"""`fleetmq passwd`: users and their passwords, in a password file or in SQL tables.
+"""`fleetmq passwd`: set users and passwords, in a password file or in SQL tables.
 
 The password is asked for on the terminal, or read as one line from standard input; it is never
 an argument, where every user of the machine could read it.
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="the password file")
     parser.add_argument("user", metavar="USER", nargs="?", help="the user name")
     parser.add_argument(
-        "--database-url", metavar="URL", help="the tables of this database instead of a file"
+        "--database-url", metavar="URL", help="use the tables of this database instead of a file"
     )
     parser.add_argument(
         "--scram",
@@ -47,14 +47,16 @@ def run(args: argparse.Namespace) -> int:
     if args.database_url and args.file and not args.user:
         args.file, args.user = None, args.file
     if not args.user or bool(args.file) is bool(args.database_url):
-        raise UsageError("say FILE USER, or --database-url URL USER")
+        raise UsageError("give FILE USER, or --database-url URL USER")
     if problem := username_problem(args.user):
         raise UsageError(problem)
     for role in args.role or ():
         if not role or not role.isprintable() or set(role) & {",", ":"}:
-            raise UsageError(f"a role holds no comma or colon: {role!r}")
+            raise UsageError(
+                f"--role {role!r} is empty, or contains a comma, a colon or a control character"
+            )
     if args.delete and (args.scram or args.role):
-        raise UsageError("--delete removes the user, all of it")
+        raise UsageError("--delete removes the whole user: give it without --scram and --role")
     try:
         if args.database_url:
             _in_tables(args)
@@ -69,14 +71,14 @@ def _ask() -> bytes:
     if sys.stdin.isatty():
         password = getpass.getpass("Password: ")
         if getpass.getpass("Again: ") != password:
-            raise Failure("the two are not the same")
+            raise Failure("the passwords do not match")
         data = password.encode()
     else:
         data = sys.stdin.buffer.readline().rstrip(b"\r\n")
     if not data:
-        raise Failure("an empty password")
+        raise Failure("the password is empty")
     if len(data) > PASSWORD_BYTES_MAX:
-        raise Failure(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
+        raise Failure(f"the password has {len(data)} bytes, the limit is {PASSWORD_BYTES_MAX}")
     return data
 
 
@@ -94,7 +96,7 @@ def _in_file(args: argparse.Namespace) -> None:
         with locked(args.file):
             lines: list[str] = []
             if path.exists():
-                read_entries(args.file)  # one that is wrong is not made worse
+                read_entries(args.file)  # refuses a file with mistakes
                 lines = path.read_text().splitlines()
             text = "".join(line + "\n" for line in _changed(lines, args, secret))
             write_whole(args.file, text, 0o600)
@@ -103,7 +105,7 @@ def _in_file(args: argparse.Namespace) -> None:
 
 
 def _changed(lines: list[str], args: argparse.Namespace, secret: str) -> list[str]:
-    """The lines with this user's as they are to be; comments and everybody else's stay."""
+    """Return the lines with this user changed, and every other line as it was."""
     entries = [None if is_comment(line) else decode_line(line.rstrip()) for line in lines]
     mine = [entry for entry in entries if entry is not None and entry.username == args.user]
     if args.delete and not mine:

@@ -1,8 +1,7 @@
-"""`fleetmq pub`: publish messages, and end when the broker has taken them.
+"""`fleetmq pub`: publish messages, and exit when the broker has accepted them.
 
-At QoS 0 that means written to the socket, at QoS 1 acknowledged, at QoS 2 completed. A
-message the broker refuses is named on stderr, the others are still sent, and the exit code
-is 1.
+At QoS 0 that means written to the socket, at QoS 1 acknowledged, at QoS 2 completed. A message
+that the broker refuses is reported on stderr, the others are still sent, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, PUBLISH, WILL
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 
-# How far reading runs ahead of the broker.
+# Limits of reading ahead of the broker.
 UNFINISHED_MAX: Final = 1_000
 UNSENT_BYTES_MAX: Final = 1_048_576
 READ_BYTES: Final = 65_536
@@ -33,9 +32,11 @@ READ_BYTES: Final = 65_536
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_connection_arguments(parser)
     message = parser.add_argument_group("message")
-    message.add_argument("-t", "--topic", help="the topic to publish to")
+    message.add_argument("-t", "--topic", help="topic to publish to")
     what = message.add_mutually_exclusive_group(required=True)
-    what.add_argument("-m", "--message", metavar="TEXT", help="(-m=TEXT when it begins with -)")
+    what.add_argument(
+        "-m", "--message", metavar="TEXT", help="text to send (-m=TEXT when it begins with -)"
+    )
     what.add_argument("-f", "--file", metavar="PATH", help="send a file as one message")
     what.add_argument("-l", "--stdin-line", action="store_true", help="send each line of stdin")
     what.add_argument("-s", "--stdin-file", action="store_true", help="send stdin as one message")
@@ -44,9 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-q", "--qos", type=int, choices=(0, 1, 2), default=0, metavar="QOS", help="0, 1 or 2 (0)"
     )
     message.add_argument("-r", "--retain", action="store_true", help="retain the message")
-    message.add_argument("--repeat", type=int, default=1, metavar="N", help="send it N times (1)")
     message.add_argument(
-        "--repeat-delay", type=float, default=0.0, metavar="SECONDS", help="pause in between (0)"
+        "--repeat", type=int, default=1, metavar="N", help="send the message N times (1)"
+    )
+    message.add_argument(
+        "--repeat-delay",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="pause between repetitions (0)",
     )
 
 
@@ -56,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("no topic: give -t or -L mqtt://host/topic")
     options.check_topic_name(topic, "-t")
     if args.repeat < 1 or args.repeat_delay < 0:
-        raise UsageError("--repeat is at least 1 and --repeat-delay at least 0")
+        raise UsageError("--repeat is 1 or more and --repeat-delay 0 or more")
     if args.stdin_line and args.repeat != 1:
-        raise UsageError("--repeat repeats one message, and -l sends many")
+        raise UsageError("--repeat repeats one message: give it without -l")
     properties = options.parse_properties(
         args.properties,
         options.VERSIONS[args.protocol_version],
@@ -83,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Publication:
-    """The messages of one run on their way."""
+    """The messages of one run, until they are acknowledged."""
 
     def __init__(
         self,
@@ -116,7 +123,7 @@ class _Publication:
             self._wait_for_room()
 
     def send_lines(self, descriptor: int) -> None:
-        """A message a line, as the lines come; between them the connection is kept alive."""
+        """Send each line as a message when it arrives; keep the connection alive meanwhile."""
         for lines in self._chunks_of_lines(descriptor):
             for line in lines:
                 self._send(line)
@@ -149,7 +156,7 @@ class _Publication:
             self._on_refused(str(error))
 
     def _wait_for_room(self) -> None:
-        if not self._has_room():  # small messages leave together, up to what is allowed
+        if not self._has_room():  # small messages are sent together, up to the limit
             self.wait(self._has_room)
 
     def _has_room(self) -> bool:
@@ -164,7 +171,7 @@ class _Publication:
             self._step(left)
 
     def _step(self, timeout_s: float | None) -> bool:
-        """One step of the client; whether standard input has something."""
+        """Do one step of the client; tell whether standard input is readable."""
         self._deadline.check()
         waits = [wait for wait in (timeout_s, self._deadline.left_s) if wait is not None]
         events, readable = self._client.step(min(waits, default=None))
@@ -175,8 +182,8 @@ class _Publication:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Closed):
             raise Failure(event.text)
-        # A resumed session may bring messages, too. They stay unacknowledged, for whoever
-        # subscribes under this client id: this command prints nothing.
+        # A resumed session may bring messages, too. They stay unacknowledged, and so with the
+        # broker, for a subscriber with this client id.
         if isinstance(event, Published) and event.reason >= reasons.UNSPECIFIED_ERROR:
             self._on_refused(describe_reason(event.reason, event.reason_string))
 

@@ -1,10 +1,10 @@
-"""`fleetmq sim`: run a scenario against any MQTT broker and give a verdict.
+"""`fleetmq sim`: run a scenario against any MQTT broker and judge the result.
 
     fleetmq sim list
     fleetmq sim run SCENARIO --broker mqtt://127.0.0.1:1883 [--report out.json] [--html out.html]
 
-Exit codes: 0 within all limits, 1 not, 2 the scenario or the command line is wrong, or no broker
-answers; then nothing was sent.
+Exit codes: 0 all limits hold, 1 some do not, 2 the scenario or the command line is wrong, or no
+broker answers; then nothing was sent.
 """
 
 from __future__ import annotations
@@ -35,24 +35,46 @@ WORKERS_MAX: Final = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     run_it = actions.add_parser("run", help="run a scenario against a broker")
-    run_it.add_argument("scenario", metavar="SCENARIO", help="a file, or the name of a ready one")
     run_it.add_argument(
-        "--broker", default=BROKER_DEFAULT, metavar="URL", help=f"({BROKER_DEFAULT})"
+        "scenario",
+        metavar="SCENARIO",
+        help="a file, or the name of one that comes with the simulator",
+    )
+    run_it.add_argument(
+        "--broker",
+        default=BROKER_DEFAULT,
+        metavar="URL",
+        help=f"URL of the broker ({BROKER_DEFAULT})",
     )
     run_it.add_argument("--cafile", default="", metavar="FILE", help="trust these certificates")
     run_it.add_argument("--insecure", action="store_true", help="do not check the certificate")
-    run_it.add_argument("--seed", type=_seed, metavar="N", help="in place of the scenario's")
-    run_it.add_argument("--devices", type=_whole, metavar="N", help="so many devices in all")
+    run_it.add_argument("--seed", type=_seed, metavar="N", help="seed, instead of the scenario's")
     run_it.add_argument(
-        "--duration", type=_seconds, metavar="S", help="the same story in so many seconds"
+        "--devices",
+        type=_whole,
+        metavar="N",
+        help="number of devices in all, instead of the scenario's",
     )
-    run_it.add_argument("--workers", type=_whole, default=1, metavar="N", help="processes (1)")
-    run_it.add_argument("--pid", type=_whole, metavar="PID", help="of the broker, to measure it")
+    run_it.add_argument(
+        "--duration",
+        type=_seconds,
+        metavar="S",
+        help="length of the run in seconds; the scenario is scaled to it",
+    )
+    run_it.add_argument(
+        "--workers", type=_whole, default=1, metavar="N", help="number of processes (1)"
+    )
+    run_it.add_argument(
+        "--pid",
+        type=_whole,
+        metavar="PID",
+        help="process id of the broker, to measure its CPU and memory",
+    )
     run_it.add_argument("--report", metavar="FILE", help="write the report as JSON")
-    run_it.add_argument("--html", metavar="FILE", help="write the report as a page")
-    run_it.add_argument("--quiet", action="store_true", help="say nothing but the result")
-    run_it.add_argument("--check", action="store_true", help="only check the scenario")
-    actions.add_parser("list", help="what scenarios, models and limits there are")
+    run_it.add_argument("--html", metavar="FILE", help="write the report as an HTML page")
+    run_it.add_argument("--quiet", action="store_true", help="print only the result")
+    run_it.add_argument("--check", action="store_true", help="check the scenario and exit")
+    actions.add_parser("list", help="list scenarios, models and limits")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,14 +85,14 @@ def run(args: argparse.Namespace) -> int:
         if args.seed is not None:
             scenario = replace(scenario, seed=args.seed)
         if args.workers > WORKERS_MAX:
-            raise UsageError(f"--workers: 1 to {WORKERS_MAX}, not {args.workers}")
+            raise UsageError(f"--workers is 1 to {WORKERS_MAX}, not {args.workers}")
         for path in (args.report, args.html):
             _check_writable(path)
         broker = processes.parse_broker(args.broker, ca_file=args.cafile, is_insecure=args.insecure)
         if args.check:
             print(f"{scenario.name}: {scenario.device_count:,} devices,"
                   f" up to {scenario.rate_per_s:,.0f} messages a second,"
-                  f" {scenario.duration_s:g} s: the scenario is right")  # fmt: skip
+                  f" {scenario.duration_s:g} s: the scenario is valid")  # fmt: skip
             return DONE
         return _run(args, scenario, broker)
     except (ScenarioError, processes.SetupError) as error:
@@ -101,18 +123,18 @@ def _run(args: argparse.Namespace, scenario: Scenario, broker: processes.Broker)
 
 
 def _ignore(sample: Sample) -> None:
-    """--quiet."""
+    """Print nothing, for --quiet."""
 
 
 def _check_writable(path: str | None) -> None:
-    """A report that cannot be written is told before the run, not after it."""
+    """Raise UsageError before the run for a report that cannot be written after it."""
     if path is None:
         return
     folder = Path(path).parent
     if not folder.is_dir():
         raise UsageError(f"{path}: No such file or directory")
     if Path(path).is_dir() or not os.access(path if Path(path).exists() else folder, os.W_OK):
-        raise UsageError(f"{path}: it cannot be written")
+        raise UsageError(f"{path}: not a writable file")
 
 
 def _list() -> int:
@@ -132,11 +154,9 @@ def _list() -> int:
         print(f"  {name:22} {info.summary}")
         print(f"  {'':22} payloads: {', '.join(info.payloads)}; options: {', '.join(own)}")
     print(f"  {'(every model)':22} options: {', '.join(sorted(shared))}")
-    print("\nlimits ([limits]; in brackets what holds when nothing is said):")
+    print("\nlimits ([limits]; defaults in brackets):")
     for name, limit in LIMITS.items():
-        default = (
-            "" if limit.default is None else f" (unless told otherwise {number(limit.default)})"
-        )
+        default = "" if limit.default is None else f" ({number(limit.default)})"
         print(f"  {name:28} {limit.help}{default}")
     return DONE
 

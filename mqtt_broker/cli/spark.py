@@ -5,11 +5,11 @@
     fleetmq spark run JOB --log DIR|URL --sink URL --from TIME --to TIME
     fleetmq spark bridge ...
 
-`run` reads as a stream until SIGINT or SIGTERM, with `--once` until the log is read, and with
-`--to` a range of the log as a batch. Exit codes: 0 it did, 1 it ran and failed, 2 the command
-line is wrong, or there is no Spark here; then nothing was read.
+`run` reads as a stream until SIGINT or SIGTERM; with `--once` until the end of the log; with
+`--to` it reads a range of the log as a batch. Exit codes: 0 done, 1 the job failed, 2 the command
+line is wrong or Spark is not installed; then nothing was read.
 
-Nothing of Spark is imported before a job is to be run.
+Spark is imported only when a job runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LINE_EVERY_S: Final = 5.0
 
 
 class _JobParser(argparse.ArgumentParser):
-    """Asks the job for its options when it is the one that was named."""
+    """Parser of one job; it loads the job, and adds its options, only when that job is named."""
 
     job = ""
 
@@ -56,7 +56,7 @@ class _JobParser(argparse.ArgumentParser):
             spark_session.check(needs_java=False)
         except spark_session.NotThere as error:
             self.exit(2, f"{self.prog}: {error}\n")
-        options = self.add_argument_group(f"of {job}")
+        options = self.add_argument_group(f"options of {job}")
         for one in dataclasses.fields(load(job).settings):
             about = one.metadata
             said = f"{about['help']} ({about['default']})" if about["default"] else about["help"]
@@ -67,7 +67,7 @@ class _JobParser(argparse.ArgumentParser):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("list", help="what jobs there are")
+    actions.add_parser("list", help="list the jobs")
     run_it = actions.add_parser("run", help="run a job")
     jobs = run_it.add_subparsers(
         dest="job", required=True, metavar="JOB", parser_class=_kind_of(parser)
@@ -77,56 +77,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_run_arguments(one)
         assert isinstance(one, _JobParser)
         one.job = name
-    bridge = actions.add_parser("bridge", help="from any MQTT broker into a local log")
+    bridge = actions.add_parser("bridge", help="copy messages of any MQTT broker into a local log")
     importlib.import_module("spark_ingest.bridge.bridge").add_bridge_arguments(bridge)
 
 
 def _kind_of(parser: argparse.ArgumentParser) -> type[argparse.ArgumentParser]:
-    """A parser that reports errors as its parent does."""
+    """Make a parser class that reports errors as its parent does."""
     return type("JobParser", (_JobParser, type(parser)), {})
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what to read")
+    what = parser.add_argument_group("input")
     what.add_argument(
         "--log", required=True, metavar="DIR|URL", help="the log's directory, or the broker's URL"
     )
-    what.add_argument("--stream", metavar="NAME", help="(the only one there is)")
-    what.add_argument("--token", default="", metavar="TOKEN", help="for a URL (FLEETMQ_TOKEN)")
+    what.add_argument("--stream", metavar="NAME", help="stream to read (default: the only one)")
+    what.add_argument(
+        "--token", default="", metavar="TOKEN", help="token, when --log is a URL (FLEETMQ_TOKEN)"
+    )
     what.add_argument("--from", dest="start", metavar="WHERE",
                       help="earliest, latest, offsets, or an ISO time (earliest)")  # fmt: skip
-    what.add_argument("--to", dest="end", metavar="WHERE", help="as --from: a batch ends there")
-    what.add_argument("--parse", choices=("auto", "json", "cbor", "none"))
-    what.add_argument("--schema", metavar="FILE", help="a JSON Schema, not the stream's own")
-    what.add_argument("--max-rows", type=int, metavar="N", help="of a micro-batch")
     what.add_argument(
-        "--allow-data-loss", action="store_true", help="go on where retention was faster"
+        "--to", dest="end", metavar="WHERE", help="like --from: run as a batch that ends there"
     )
-    where = parser.add_argument_group("where to put it")
+    what.add_argument("--parse", choices=("auto", "json", "cbor", "none"))
+    what.add_argument("--schema", metavar="FILE", help="JSON Schema to use instead of the stream's")
+    what.add_argument("--max-rows", type=int, metavar="N", help="rows of a micro-batch at most")
+    what.add_argument(
+        "--allow-data-loss",
+        action="store_true",
+        help="continue when retention has removed unread messages",
+    )
+    where = parser.add_argument_group("output")
     where.add_argument(
         "--sink", action="append", required=True, metavar="URL",
         help="sqlite:///F, postgresql://..., parquet:DIR, mqtt://..., console:",
     )  # fmt: skip
-    where.add_argument("--table-prefix", default="", metavar="TEXT", help="of tables in SQL")
-    where.add_argument("--registry", metavar="URL", help="of the device registry (the SQL sink)")
-    where.add_argument("--registry-table", default="devices", metavar="NAME", help="(devices)")
-    how = parser.add_argument_group("how")
-    how.add_argument("--checkpoint", metavar="DIR", help=f"({CHECKPOINTS}/...)")
-    how.add_argument("--once", action="store_true", help="read what is there, and stop")
+    where.add_argument(
+        "--table-prefix", default="", metavar="TEXT", help="prefix of SQL table names"
+    )
+    where.add_argument(
+        "--registry", metavar="URL", help="database of the device registry (default: the SQL sink)"
+    )
+    where.add_argument(
+        "--registry-table",
+        default="devices",
+        metavar="NAME",
+        help="table of the registry (devices)",
+    )
+    how = parser.add_argument_group("execution")
+    how.add_argument(
+        "--checkpoint", metavar="DIR", help=f"directory of the checkpoint ({CHECKPOINTS}/...)"
+    )
+    how.add_argument("--once", action="store_true", help="stop at the end of the log")
     how.add_argument(
         "--drain", action="store_true",
-        help="with --once: close what is open at the end; the checkpoint is then at its end, too",
+        help="with --once: close open windows at the end; the checkpoint ends there, too",
     )  # fmt: skip
     how.add_argument(
         "--accept-loss", action="store_true",
-        help="go on from a checkpoint with which Spark has dropped rows that were not late",
+        help="continue from a checkpoint with which Spark has dropped rows that were not late",
     )  # fmt: skip
-    how.add_argument("--trigger", default="1s", metavar="T", help="between micro-batches (1s)")
-    how.add_argument("--master", default="local[*]", metavar="URL", help="(local[*])")
-    how.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark's own")
+    how.add_argument(
+        "--trigger", default="1s", metavar="T", help="interval between micro-batches (1s)"
+    )
+    how.add_argument("--master", default="local[*]", metavar="URL", help="Spark master (local[*])")
+    how.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="configuration of Spark; may be repeated",
+    )
     how.add_argument("--py-files", action="append", default=[], metavar="ZIP",
                      help="code for the executors (deploy/README.md)")  # fmt: skip
-    how.add_argument("--quiet", action="store_true", help="no progress")
+    how.add_argument("--quiet", action="store_true", help="print no progress")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -196,9 +221,9 @@ def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
             ("--accept-loss", args.accept_loss),
         ):
             if value:
-                raise UsageError(f"{flag}: a batch (--to) has none")
+                raise UsageError(f"{flag} does not apply to a batch (--to)")
     elif args.drain and not args.once:
-        raise UsageError("--drain: it goes with --once, which has an end")
+        raise UsageError("--drain needs --once")
     source = _source(args)
     if args.drain and job.mode(settings) == APPEND:
         source["drain"] = "true"
@@ -217,7 +242,7 @@ def _plan(args: argparse.Namespace, sinks: tuple[Any, ...]) -> Plan:
 
 
 def _source(args: argparse.Namespace) -> dict[str, str]:
-    """Options of the data source."""
+    """Return the options of the data source."""
     is_url = args.log.startswith(("http://", "https://"))
     options = {
         "url" if is_url else "path": args.log if is_url else str(Path(args.log).absolute()),
@@ -237,7 +262,7 @@ def _source(args: argparse.Namespace) -> dict[str, str]:
         options["failOnDataLoss"] = "false"
     if args.max_rows is not None:
         if args.max_rows < 1:
-            raise UsageError(f"--max-rows: {args.max_rows} is below 1")
+            raise UsageError(f"--max-rows is 1 or more, not {args.max_rows}")
         options["maxRowsPerTrigger"] = str(args.max_rows)
     options["stream"] = args.stream or _only_stream(args.log, is_url=is_url)
     return options
@@ -245,18 +270,18 @@ def _source(args: argparse.Namespace) -> dict[str, str]:
 
 def _only_stream(log: str, *, is_url: bool) -> str:
     if is_url:
-        raise UsageError("--stream: say which, when --log is a URL")
+        raise UsageError("--stream is required when --log is a URL")
     from mqtt_broker.streams.read.source import stream_names
 
     found = stream_names(Path(log))
     if len(found) != 1:
         there = f"there are {', '.join(found)}" if found else "there is none"
-        raise UsageError(f"--stream: say which; in {log} {there}")
+        raise UsageError(f"--stream is required: in {log} {there}")
     return found[0]
 
 
 def _registry(args: argparse.Namespace, wanted: str) -> Any:
-    """The device registry: where it is said, else in the SQL sink, if the job wants one."""
+    """Return the device registry, in the SQL sink unless given; None if the job uses none."""
     from spark_ingest.contract.job import NEEDED, NONE
     from spark_ingest.contract.sink import is_sql
     from spark_ingest.registry import Registry
@@ -266,12 +291,12 @@ def _registry(args: argparse.Namespace, wanted: str) -> Any:
         if wanted == NONE or url is None or not Registry.is_there(url, args.registry_table):
             return None
     if url is None:
-        raise UsageError(f"--registry: {args.job} needs one, and no --sink is SQL")
+        raise UsageError(f"--registry is required: {args.job} needs one, and no --sink is SQL")
     return Registry(url, args.registry_table)
 
 
 def _checkpoint(args: argparse.Namespace) -> str:
-    """The same for the same job, log and sinks: it resumes without being told where."""
+    """Name the checkpoint after job, log and sinks, so that the same command resumes."""
     said = "\0".join([args.log, args.stream or "", *args.sink, args.table_prefix])
     return f"{CHECKPOINTS}/{args.job}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
@@ -312,8 +337,7 @@ def _with_spark(args: argparse.Namespace, plan: Plan) -> int:
 
 
 class _Stop:
-    """SIGINT and SIGTERM ask to stop after the batch that is under way; a second one does not
-    wait for it."""
+    """SIGINT or SIGTERM asks to stop after the current batch; a second one stops at once."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -337,7 +361,7 @@ class _Stop:
 
 
 class _Show:
-    """Progress: a line that renews itself on a terminal, one every few seconds elsewhere."""
+    """Progress: one line that changes on a terminal, a line every few seconds elsewhere."""
 
     def __init__(self, out: TextIO, *, is_quiet: bool) -> None:
         self._out = out

@@ -1,7 +1,7 @@
-"""`fleetmq stream`: look into streams of the telemetry log, and change them.
+"""`fleetmq stream`: show and change the streams of the telemetry log.
 
     list describe tail export verify           read the files, or a broker by its URL: --log
-    create change truncate delete groups reset ask the broker that runs: --api
+    create change truncate delete groups reset ask a running broker: --api
 
 Exit codes: 0 done, 1 it failed (or `verify` found something), 2 the command line is wrong.
 """
@@ -34,18 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.token is None:
         args.token = os.environ.get("FLEETMQ_HTTP_TOKEN", "")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # whatever a topic holds can be shown
+    if isinstance(sys.stdout, io.TextIOWrapper):  # so that every topic can be printed
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _ACTIONS[args.action](args)
     except NotAllowed as error:
-        raise Failure(f"{error}: say --token, or FLEETMQ_HTTP_TOKEN") from None
+        raise Failure(f"{error}: give --token or FLEETMQ_HTTP_TOKEN") from None
     except StreamError as error:
         if isinstance(error, Invalid) and not isinstance(error, UnreadableFile):
             raise UsageError(str(error)) from None
         raise Failure(str(error)) from None
     except BrokenPipeError:
-        raise  # whoever reads has seen enough
+        raise  # the reader has closed the pipe
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise Failure(f"{where}{error.strerror or error}") from None

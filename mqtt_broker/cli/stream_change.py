@@ -1,6 +1,6 @@
-"""`fleetmq stream create|change|truncate|delete|groups|reset`: asking the broker that runs.
+"""`fleetmq stream create|change|truncate|delete|groups|reset`: commands to a running broker.
 
-Where its HTTP server is stands in `http.json` in its data directory, unless --api says it.
+The address of its HTTP server is in `http.json` in its data directory, unless --api gives it.
 """
 
 from __future__ import annotations
@@ -26,36 +26,43 @@ _ROOT: Final = "/api/v1/streams"
 
 
 def add_actions(actions: Any, data_dir: str) -> None:
-    found = actions.add_parser("create", help="make a stream")
+    found = actions.add_parser("create", help="create a stream")
     found.add_argument("stream", metavar="STREAM")
-    found.add_argument("--partitions", type=whole, metavar="N", help="which stay as many (1)")
+    found.add_argument(
+        "--partitions",
+        type=whole,
+        metavar="N",
+        help="number of partitions, which cannot change later (1)",
+    )
     _add_settings(found)
     _add_api(found, data_dir)
 
-    found = actions.add_parser("change", help="change what a stream is")
+    found = actions.add_parser("change", help="change the settings of a stream")
     found.add_argument("stream", metavar="STREAM")
     _add_settings(found)
-    found.add_argument("--no-schema", action="store_true", help="without a schema from now on")
+    found.add_argument("--no-schema", action="store_true", help="remove the schema")
     _add_api(found, data_dir)
 
     found = actions.add_parser("truncate", help="remove messages in whole segments")
     found.add_argument("stream", metavar="STREAM")
-    found.add_argument("--before", metavar="WHERE", default=LATEST, help=f"(all) or: {FROM_HELP}")
+    found.add_argument(
+        "--before", metavar="WHERE", default=LATEST, help=f"{FROM_HELP} (default: all)"
+    )
     _add_yes(found)
     _add_api(found, data_dir)
 
-    found = actions.add_parser("delete", help="remove a stream and all in it")
+    found = actions.add_parser("delete", help="delete a stream and its messages")
     found.add_argument("stream", metavar="STREAM")
     _add_yes(found)
     _add_api(found, data_dir)
 
-    found = actions.add_parser("groups", help="consumer groups: members, offsets, lag")
+    found = actions.add_parser("groups", help="list consumer groups with members, offsets and lag")
     found.add_argument("stream", metavar="STREAM")
-    found.add_argument("--delete", metavar="GROUP", help="forget this one")
-    found.add_argument("--json", action="store_true", help="for programs")
+    found.add_argument("--delete", metavar="GROUP", help="delete this group")
+    found.add_argument("--json", action="store_true", help="print JSON")
     _add_api(found, data_dir)
 
-    found = actions.add_parser("reset", help="set where a consumer group goes on")
+    found = actions.add_parser("reset", help="set the offsets of a consumer group")
     found.add_argument("stream", metavar="STREAM")
     found.add_argument("group", metavar="GROUP")
     found.add_argument("--to", required=True, metavar="WHERE", help=FROM_HELP)
@@ -64,21 +71,35 @@ def add_actions(actions: Any, data_dir: str) -> None:
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--filter", metavar="FILTER", help="what messages go there, as 'fleet/+/telemetry'")
-    add("--partition-by", metavar="HOW", help="client, topic, level:N, property:NAME, round-robin")
-    add("--retain", metavar="TIME", help="keep so long: 7d, 12h (0: for ever)")
-    add("--max-bytes", metavar="SIZE", help="keep so much: 10GB (0: no limit)")
+    add(
+        "--filter",
+        metavar="FILTER",
+        help="Topic Filter of the messages to store, such as 'fleet/+/telemetry'",
+    )
+    add(
+        "--partition-by",
+        metavar="HOW",
+        help="partition key: client, topic, level:N, property:NAME or round-robin",
+    )
+    add("--retain", metavar="TIME", help="how long messages are kept: 7d, 12h (0: for ever)")
+    add("--max-bytes", metavar="SIZE", help="size limit of the stream: 10GB (0: none)")
     add(
         "--compact",
         action=argparse.BooleanOptionalAction,
         help="keep the last message of each topic",
     )
-    add("--tombstone", metavar="TIME", help="how long an empty payload is kept (1d)")
-    add("--segment-bytes", metavar="SIZE", help="a file has so much (128MiB)")
-    add("--segment-age", metavar="TIME", help="or is so old (1d)")
-    add("--event-time", metavar="RULE", help="where a device's time is: json:$.at, property:at")
-    add("--sent-time", metavar="RULE", help="where its time of sending is")
-    add("--schema", metavar="FILE", help="a JSON Schema of the payloads")
+    add(
+        "--tombstone", metavar="TIME", help="with --compact: how long an empty payload is kept (1d)"
+    )
+    add("--segment-bytes", metavar="SIZE", help="size at which a new segment file begins (128MiB)")
+    add("--segment-age", metavar="TIME", help="age at which a new segment file begins (1d)")
+    add(
+        "--event-time",
+        metavar="RULE",
+        help="where the event time is in a message: json:$.at, property:at",
+    )
+    add("--sent-time", metavar="RULE", help="where the time of sending is in a message")
+    add("--schema", metavar="FILE", help="file with the JSON Schema of the payloads")
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
@@ -87,10 +108,15 @@ def _add_yes(parser: argparse.ArgumentParser) -> None:
 
 def _add_api(parser: argparse.ArgumentParser, data_dir: str) -> None:
     parser.add_argument(
-        "--api", metavar="URL", help="the broker's HTTP server (what its data directory says)"
+        "--api",
+        metavar="URL",
+        help="URL of the broker's HTTP server (default: as in its data directory)",
     )
     parser.add_argument(
-        "--data-dir", default=data_dir, metavar="DIR", help=f"of the broker ({data_dir})"
+        "--data-dir",
+        default=data_dir,
+        metavar="DIR",
+        help=f"data directory of the broker ({data_dir})",
     )
     add_token(parser)
 
@@ -101,22 +127,22 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: object = None) 
         try:
             url = address_file.read(Path(args.data_dir))
         except address_file.NoAddress as error:
-            raise Failure(f"{error}; say --api URL or --data-dir DIR") from None
+            raise Failure(f"{error}; give --api URL or --data-dir DIR") from None
     with HttpClient(url, args.token, patience_s=0) as connection:
         try:
             return connection.json(connection.ask(method, path, body, tries_again=False))
         except Rejected as error:
             if error.status == 404:
-                raise Failure(f"{url}: what answers there is no broker of ours") from None
+                raise Failure(f"{url} is not the HTTP server of a FleetMQ broker") from None
             raise Failure(error.why) from None
         except Invalid as error:
-            if error.what in ("url", "token"):  # said here, not over there
+            if error.what in ("url", "token"):  # an option of ours is wrong, not the request
                 raise
             raise Failure(str(error)) from None
 
 
 def _one(args: argparse.Namespace, rest: str = "") -> str:
-    StreamSettings(args.stream).checked()  # a name that is none is the command line's mistake
+    StreamSettings(args.stream).checked()  # a wrong name is a usage error
     return f"{_ROOT}/{quote(args.stream, safe='')}{rest}"
 
 
@@ -124,7 +150,7 @@ def _one(args: argparse.Namespace, rest: str = "") -> str:
 
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What was said, as the API wants it."""
+    """Return the settings that were given, as the API takes them."""
     found: dict[str, Any] = {}
     for key in ("filter", "partition_by", "event_time", "sent_time", "compact"):
         value = getattr(args, key)
@@ -151,9 +177,9 @@ def _schema(name: str) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"--schema: {name}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--schema: {name} is no JSON: {error}") from None
+        raise UsageError(f"--schema: {name} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"--schema: {name} is no JSON object")
+        raise UsageError(f"--schema: {name} is not a JSON object")
     return found
 
 
@@ -164,7 +190,7 @@ def _create(args: argparse.Namespace) -> int:
     StreamSettings(**body).checked()
     made = _ask(args, "POST", _ROOT, body)
     partitions = plural(len(made["ends"]), "partition")
-    print(f"made {args.stream}: {partitions}, epoch {made['epoch']}")
+    print(f"created {args.stream}: {partitions}, epoch {made['epoch']}")
     return DONE
 
 
@@ -172,10 +198,10 @@ def _change(args: argparse.Namespace) -> int:
     changes = _settings(args)
     if args.no_schema:
         if args.schema is not None:
-            raise UsageError("--schema and --no-schema: say one")
+            raise UsageError("--schema and --no-schema exclude each other")
         changes["schema"] = None
     if not changes:
-        raise UsageError("change: say what is to be changed")
+        raise UsageError("change: give at least one setting")
     StreamSettings(args.stream, **changes).checked()
     _ask(args, "PATCH", _one(args), changes)
     print(f"changed {args.stream}: {', '.join(sorted(changes))}")
@@ -207,7 +233,7 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _confirm(args: argparse.Namespace, what: str) -> None:
-    """A person is asked; a script knows what it does."""
+    """Ask a person at a terminal; a script is not asked."""
     if args.yes or not sys.stdin.isatty():
         return
     print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -251,7 +277,7 @@ def _groups(args: argparse.Namespace) -> int:
                 )
             )
         idle = sorted(member for member, held in group["members"].items() if not held)
-        rows += [(name, "-", "-", "-", f"{plain(member)} (waits)") for member in idle]
+        rows += [(name, "-", "-", "-", f"{plain(member)} (idle)") for member in idle]
     print(*table(rows, right=(2, 3)), sep="\n")
     return DONE
 
@@ -260,7 +286,7 @@ def _reset(args: argparse.Namespace) -> int:
     path = _one(args, f"/groups/{quote(args.group, safe='')}/reset")
     found = _ask(args, "POST", path, {"to": args.to.strip()})
     offsets = ", ".join(f"{key} {count_text(n)}" for key, n in found["committed"].items())
-    print(f"group {plain(args.group)} goes on at {offsets}")
+    print(f"group {plain(args.group)} continues at {offsets}")
     return DONE
 
 

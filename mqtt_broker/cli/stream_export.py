@@ -1,6 +1,6 @@
-"""`fleetmq stream export`: messages as JSON lines or as a Parquet file.
+"""`fleetmq stream export`: write messages as JSON lines or as a Parquet file.
 
-A file is whole or not there: what is half written keeps another name, and goes when it fails.
+A file is written whole or not at all, by way of a `.part` file that is removed on failure.
 """
 
 from __future__ import annotations
@@ -33,20 +33,28 @@ def add_actions(actions: Any, data_dir: str) -> None:
     add_log(found, data_dir)
     found.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")
     found.add_argument(
-        "-o", "--output", default=_STDOUT, metavar="FILE", help="(jsonl: standard output)"
+        "-o",
+        "--output",
+        default=_STDOUT,
+        metavar="FILE",
+        help="file to write (jsonl: standard output)",
     )
-    found.add_argument("--from", dest="start", default=EARLIEST, metavar="WHERE", help=FROM_HELP)
-    found.add_argument("--to", dest="end", default=LATEST, metavar="WHERE", help="the same")
-    found.add_argument("--partition", type=whole, metavar="K", help="of this one alone")
-    found.add_argument("--force", action="store_true", help="write over FILE")
-    found.add_argument("--quiet", action="store_true", help="no progress, no counts")
+    found.add_argument(
+        "--from", dest="start", default=EARLIEST, metavar="WHERE", help=f"{FROM_HELP} (earliest)"
+    )
+    found.add_argument(
+        "--to", dest="end", default=LATEST, metavar="WHERE", help=f"{FROM_HELP} (latest)"
+    )
+    found.add_argument("--partition", type=whole, metavar="K", help="only this partition")
+    found.add_argument("--force", action="store_true", help="overwrite FILE")
+    found.add_argument("--quiet", action="store_true", help="print no progress and no counts")
     add_skip(found)
 
 
 def _export(args: argparse.Namespace) -> int:
     if args.format == "parquet":
         if args.output == _STDOUT:
-            raise UsageError("-o: a Parquet file needs a name")
+            raise UsageError("-o: give a file for --format parquet")
         _parquet()
     with opened(args, args.stream) as source:
         start, end = resolved(source, "--from", args.start), resolved(source, "--to", args.end)
@@ -98,9 +106,9 @@ def _output(args: argparse.Namespace) -> Iterator[IO[bytes]]:
         return
     path = Path(args.output)
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError(f"-o: {path} is no file that can be written")
+        raise UsageError(f"-o: {path} is not a file that can be written")
     if path.exists() and not args.force:
-        raise UsageError(f"-o: {path} exists: --force writes over it")
+        raise UsageError(f"-o: {path} exists: use --force to overwrite it")
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as file:
@@ -108,7 +116,7 @@ def _output(args: argparse.Namespace) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-        with contextlib.suppress(PermissionError):  # a directory that may only be written to
+        with contextlib.suppress(PermissionError):  # a directory that can be written and not read
             Disk().sync_directory(path.parent)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""`fleetmq stream list|describe|tail|verify`: looking into streams, with or without a broker.
+"""`fleetmq stream list|describe|tail|verify`: show streams, with or without a broker.
 
-They read the files of a directory, which may be written to meanwhile, or ask a broker by the
-URL of its HTTP server.
+They read the files of a directory, also while a broker writes to it, or ask a broker by the URL
+of its HTTP server.
 """
 
 from __future__ import annotations
@@ -55,35 +55,39 @@ from mqtt_broker.streams.remote.remote_source import (
 
 FROM_HELP: Final = "earliest, latest, an ISO 8601 time, or offsets as JSON"
 _LINES: Final = 10
-_BATCH_BYTES: Final = 64 << 10  # at a time and partition: what is shown soon is read soon
+_BATCH_BYTES: Final = 64 << 10  # of one read; small, so that the first lines appear soon
 _LOOK_S: Final = 0.2
 Actions = Any  # argparse has no public name for it
 
 
 def add_actions(actions: Actions, data_dir: str) -> None:
-    found = actions.add_parser("list", help="the streams there are")
+    found = actions.add_parser("list", help="list the streams")
     add_log(found, data_dir)
-    found.add_argument("--json", action="store_true", help="for programs")
+    found.add_argument("--json", action="store_true", help="print JSON")
 
-    found = actions.add_parser("describe", help="all about one stream")
+    found = actions.add_parser("describe", help="show settings, partitions and sizes of a stream")
     found.add_argument("stream", metavar="STREAM")
     add_log(found, data_dir)
-    found.add_argument("--json", action="store_true", help="for programs")
+    found.add_argument("--json", action="store_true", help="print JSON")
 
-    found = actions.add_parser("tail", help="show messages, the last ones unless told otherwise")
+    found = actions.add_parser("tail", help="show messages (default: the last ones)")
     found.add_argument("stream", metavar="STREAM")
     add_log(found, data_dir)
-    found.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    found.add_argument("-f", "--follow", action="store_true", help="continue with new messages")
     found.add_argument("--from", dest="start", metavar="WHERE", help=FROM_HELP)
     found.add_argument(
-        "-n", dest="lines", type=whole, metavar="N", help=f"so many ({_LINES}; with --from: all)"
+        "-n",
+        dest="lines",
+        type=whole,
+        metavar="N",
+        help=f"number of messages ({_LINES}; with --from: all)",
     )
-    found.add_argument("--partition", type=whole, metavar="K", help="of this one alone")
+    found.add_argument("--partition", type=whole, metavar="K", help="only this partition")
     found.add_argument("--format", choices=("text", "json"), default="text")
     add_skip(found)
 
-    found = actions.add_parser("verify", help="read everything and say what is damaged")
-    found.add_argument("streams", metavar="STREAM", nargs="*", help="(all)")
+    found = actions.add_parser("verify", help="read everything and report damage")
+    found.add_argument("streams", metavar="STREAM", nargs="*", help="streams to verify (all)")
     add_log(found, data_dir)
 
 
@@ -98,12 +102,12 @@ def add_log(parser: argparse.ArgumentParser, data_dir: str) -> None:
 
 
 def add_token(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--token", help="of the HTTP server (FLEETMQ_HTTP_TOKEN)")
+    parser.add_argument("--token", help="token of the HTTP server (FLEETMQ_HTTP_TOKEN)")
 
 
 def add_skip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--skip-damage", action="store_true", help="say what is damaged and go on behind it"
+        "--skip-damage", action="store_true", help="report damage and continue after it"
     )
 
 
@@ -146,7 +150,7 @@ def _list(args: argparse.Namespace) -> int:
     for name in list_streams(args.log, args.token):
         try:
             found.append(_described(args, name))
-        except StreamError as error:  # the others are all right
+        except StreamError as error:  # the other streams can still be shown
             print(f"fleetmq stream: {error}", file=sys.stderr)
             code = FAILED
     if args.json:
@@ -210,7 +214,7 @@ def _describe(args: argparse.Namespace) -> int:
         return DONE
     settings = found["settings"]
     about = [
-        ("filter", plain(settings["filter"]) or "none: a broker puts nothing here"),
+        ("filter", plain(settings["filter"]) or "none: no broker writes to it"),
         ("partitions", f"{settings['partitions']}, by {settings['partition_by']}"),
         ("keeps", _keeps(settings)),
         ("segments", f"of {size_text(settings['segment_bytes'])}"),
@@ -272,10 +276,10 @@ class _Tail:
             record_line if args.format == "text" else record_json
         )
         self._on_damage = tell_damage if args.skip_damage else None
-        self._at = list(source.ends().ends)  # where each partition goes on
+        self._at = list(source.ends().ends)  # the next offset of each partition
 
     def show(self, start: Offsets, end: Offsets, most: int | None) -> bool:
-        """What is between, by time of receipt; False: there were more than `most`."""
+        """Print the messages of a range by time of receipt; False if there are more than `most`."""
         found = heapq.merge(
             *[self._read(n, start.ends[n], end.ends[n]) for n in self._wanted],
             key=lambda item: item[0].received_us,
@@ -289,7 +293,7 @@ class _Tail:
         return True
 
     def show_last(self, most: int) -> bool:
-        """The last ones. Where compaction has left gaps, it looks further back."""
+        """Print the last messages; look further back where compaction has left gaps."""
         ends = self._source.ends()
         self._at = list(ends.ends)
         starts = self._source.starts().ends if most else ends.ends
@@ -311,7 +315,7 @@ class _Tail:
         return True
 
     def follow(self) -> None:
-        """What comes, until it is interrupted."""
+        """Print new messages until it is interrupted."""
         source = self._source
         while True:
             ends = source.ends()
@@ -321,7 +325,7 @@ class _Tail:
                 time.sleep(_LOOK_S)
 
     def _read(self, number: int, start: int, end: int) -> Iterator[tuple[Record, int]]:
-        """The records of one partition; what retention takes before us is told."""
+        """Yield the records of one partition, and report what retention removes meanwhile."""
         while start < end:
             try:
                 with open_reader(self._source, number, start, end, self._on_damage) as reader:
@@ -345,7 +349,7 @@ def _records(reader: Reader | RemoteReader) -> Iterator[Record]:
 
 def _verify(args: argparse.Namespace) -> int:
     if is_url(args.log):
-        raise UsageError("--log: verify reads files, so it takes their directory, not a URL")
+        raise UsageError(f"--log: verify reads files: give their directory, not the URL {args.log}")
     check_log(args)
     root = stream_root(Path(args.log))
     is_whole = True

@@ -1,4 +1,4 @@
-"""What `fleetmq stream` prints: numbers, times and tables for people, records as one line."""
+"""Text output of `fleetmq stream`: numbers, times, tables, and records as lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def size_text(size: int) -> str:
-    """To three digits: 512 B, 1.50 kB, 10 GB."""
+    """Format a size to three digits: 512 B, 1.50 kB, 10 GB."""
     found = float(size)
     for unit in _UNITS:
         if found < 999.5 or unit == _UNITS[-1]:
@@ -53,12 +53,12 @@ def keeps_text(retain_s: int, max_bytes: int, *, compact: bool) -> str:
 
 
 def moment_text(text: str | None) -> str:
-    """A time to the second, for tables."""
+    """Format a time to the second, for tables."""
     return f"{text[:19]}Z".replace("T", " ") if text else "-"
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Columns two blanks apart; those of `right` end below each other."""
+    """Format rows as columns two blanks apart; the columns in `right` are right-aligned."""
     if not rows:
         return []
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
@@ -73,7 +73,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]
 
 
 def plain(text: str) -> str:
-    """Without what a terminal would obey, and on one line."""
+    """Escape control characters, so that a text is one line and harmless to a terminal."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
@@ -102,7 +102,7 @@ def print_json(found: Any) -> None:
 
 
 class Progress:
-    """How far a long action is, on one line of a terminal; nothing anywhere else."""
+    """Progress of a long action, on one line of a terminal; silent without a terminal."""
 
     def __init__(self, total: int, what: str, file: TextIO = sys.stderr) -> None:
         self._total = total
@@ -139,7 +139,7 @@ class Progress:
         self._width = len(line)
 
     def clear(self) -> None:
-        """Make room for other lines."""
+        """Remove the line, so that other output can follow."""
         if self._width:
             print(f"\r{'':{self._width}}\r", end="", file=self._file, flush=True)
             self._width = 0

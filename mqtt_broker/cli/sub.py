@@ -1,7 +1,7 @@
-"""`fleetmq sub`: subscribe and print what arrives.
+"""`fleetmq sub`: subscribe and print messages.
 
-A message is acknowledged after it is printed. Those beyond -C are not acknowledged at all,
-so with -c the next run gets them.
+A message is acknowledged after it is printed. Messages beyond -C are not acknowledged, so with -c
+the next run gets them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_connection_arguments(parser)
     what = parser.add_argument_group("subscription")
     what.add_argument(
-        "-t", "--topic", action="append", default=[], metavar="FILTER", help="may be repeated"
+        "-t",
+        "--topic",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="Topic Filter; may be repeated",
     )
     what.add_argument(
         "-q",
@@ -49,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(0, 1, 2),
         default=0,
         metavar="QOS",
-        help="at most 0, 1 or 2 (0)",
+        help="maximum QoS: 0, 1 or 2 (0)",
     )
     what.add_argument(
         "-U", "--unsubscribe", action="append", default=[], metavar="FILTER",
@@ -58,29 +63,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--retain-as-published",
         action="store_true",
-        help="see the retain flag as the publisher set it (MQTT 5)",
+        help="print the retain flag as the publisher set it (MQTT 5)",
     )
     what.add_argument("-E", dest="exit_when_subscribed", action="store_true",
-                      help="end as soon as the broker has answered")  # fmt: skip
-    what.add_argument("-C", dest="count", type=int, metavar="N", help="end after N messages")
-    which = parser.add_argument_group("which messages")
+                      help="exit when the broker has acknowledged the subscription")  # fmt: skip
+    what.add_argument("-C", dest="count", type=int, metavar="N", help="exit after N messages")
+    which = parser.add_argument_group("selection")
     which.add_argument(
         "-T", "--filter-out", action="append", default=[], metavar="FILTER",
-        help="leave out topics that match; may be repeated",
+        help="do not print topics that match; may be repeated",
     )  # fmt: skip
-    which.add_argument("-R", dest="no_retained", action="store_true", help="no retained messages")
     which.add_argument(
-        "--retained-only", action="store_true", help="end at the first that is not retained"
+        "-R", dest="no_retained", action="store_true", help="do not print retained messages"
     )
     which.add_argument(
-        "--remove-retained", action="store_true", help="clear the retained messages that arrive"
+        "--retained-only",
+        action="store_true",
+        help="exit at the first message that is not retained",
+    )
+    which.add_argument(
+        "--remove-retained", action="store_true", help="clear retained messages when they arrive"
     )
     how = parser.add_argument_group("output").add_mutually_exclusive_group()
-    how.add_argument("-v", "--verbose", action="store_true", help="topic and payload")
+    how.add_argument("-v", "--verbose", action="store_true", help="print topic and payload")
     how.add_argument(
-        "-F", dest="format", metavar="FORMAT", help="as mosquitto_sub: %%t %%p %%q %%r %%j ..."
+        "-F",
+        dest="format",
+        metavar="FORMAT",
+        help="output format, as of mosquitto_sub: %%t %%p %%q %%r %%j ...",
     )
-    how.add_argument("--json", action="store_true", help="a JSON object a message")
+    how.add_argument("--json", action="store_true", help="print a JSON object for each message")
     parser.add_argument(
         "-N", dest="no_newline", action="store_true", help="no newline after a message"
     )
@@ -88,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class Plan:
-    """What the command line asks for, once it is checked."""
+    """The command line, checked."""
 
     requests: list[SubscriptionRequest]
     unsubscribe: list[str]
@@ -123,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
                 events, _ = client.step(deadline.left_s)
                 subscription.on_events(events)
         except BrokenPipeError:
-            # Whoever read our output has enough. Python must not try again at its exit.
+            # The reader has closed the pipe: Python must not write to it again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED if subscription.refused else DONE
 
@@ -140,19 +152,19 @@ def plan(args: argparse.Namespace, version: int, properties: dict[int, Propertie
                 raise UsageError(f"{option} {text!r}: {problem}")
             options.check_text(text, option)
     if args.count is not None and args.count < 1:
-        raise UsageError("-C is at least 1")
+        raise UsageError("-C is 1 or more")
     if args.retained_only and args.no_retained:
         raise UsageError("-R and --retained-only exclude each other")
     if args.retain_as_published and version < V5:
         raise UsageError("--retain-as-published needs MQTT 5")
-    # Where the protocol lets us, the broker need not send what is not printed.
+    # Where the protocol allows it, the broker does not send what is not printed.
     unwanted = args.no_retained and not args.remove_retained and version == V5
     return Plan(
         [
             SubscriptionRequest(
                 text,
                 args.qos,
-                # Our removals are not news to us. [MQTT-3.8.3-4] forbids it for shared ones.
+                # We do not need our own removals. [MQTT-3.8.3-4] forbids it for shared ones.
                 no_local=args.remove_retained and version == V5 and not split_share(text),
                 retain_as_published=args.retain_as_published,
                 retain_handling=RETAIN_HANDLING_NEVER if unwanted else 0,
@@ -182,7 +194,7 @@ def _render(args: argparse.Namespace) -> sub_format.Render:
 
 
 class _Subscription:
-    """One run: what was asked of the broker and what has come."""
+    """The subscription of one run, and its output."""
 
     def __init__(self, client: Client, work: Plan, output: BinaryIO) -> None:
         self.refused = 0
@@ -195,7 +207,7 @@ class _Subscription:
 
     @property
     def done(self) -> bool:
-        """Enough was printed, and the broker has what we sent it."""
+        """Tell whether all is printed and the broker has everything we sent."""
         return self._enough and not self._client.protocol.unfinished
 
     def on_events(self, events: list[Event]) -> None:
@@ -237,7 +249,7 @@ class _Subscription:
         self.refused += refused
         self._unanswered -= 1
         if refused == len(filters):
-            self._enough = True  # nothing will ever come
+            self._enough = True  # no message will come
         if not self._unanswered and self._plan.exit_when_subscribed:
             self._enough = True
 

@@ -1,4 +1,4 @@
-"""What `fleetmq sub` prints for a message: the payload, -v, --json, or a -F format.
+"""Output of `fleetmq sub` for a message: the payload, -v, --json, or a -F format.
 
 A format is the one of mosquitto_sub: `%` parameters with flags and widths, `@` for strftime,
 `\\` escapes. It is compiled once; a message then costs a walk over its parts. Pure: the
@@ -53,7 +53,7 @@ def verbose(message: Message, at_ns: int) -> bytes:
 
 
 def as_json(message: Message, at_ns: int) -> bytes:
-    """One object a line; a payload that is not UTF-8 is base64, and `encoding` says so."""
+    """Format a message as a JSON object; a payload that is not UTF-8 as base64."""
     found = _json_head(message, at_ns)
     found["retain"] = message.retain
     try:

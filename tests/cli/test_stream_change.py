@@ -38,7 +38,7 @@ def test_create_with_all_there_is(broker: LogBroker, shell: Shell, tmp_path: Pat
     )  # fmt: skip
     made = settings(broker, "made")
     assert (found.code, found.err) == (0, "")
-    assert found.out == f"made made: 4 partitions, epoch {made.epoch}\n"
+    assert found.out == f"created made: 4 partitions, epoch {made.epoch}\n"
     assert made == StreamSettings(
         "made", filter="fleet/+/x", partitions=4, partition_by="level:2", retain_s=7 * 86_400,
         max_bytes=10**10, compact=True, tombstone_s=7_200, segment_bytes=64 << 20,
@@ -49,7 +49,7 @@ def test_create_with_all_there_is(broker: LogBroker, shell: Shell, tmp_path: Pat
     assert (found.code, found.out) == (0, "changed made: compact, filter, retain_s, schema\n")
     made = settings(broker, "made")
     assert (made.retain_s, made.compact, made.schema, made.filter) == (86_400, False, None, "")
-    assert shell("create", "plain").out.startswith("made plain: 1 partition, epoch ")
+    assert shell("create", "plain").out.startswith("created plain: 1 partition, epoch ")
     assert settings(broker, "plain") == StreamSettings(
         "plain", epoch=settings(broker, "plain").epoch
     )
@@ -69,8 +69,8 @@ def test_create_with_all_there_is(broker: LogBroker, shell: Shell, tmp_path: Pat
         (("create", "x", "--partition-by", "luck"), 2, "partition_by: 'luck' is none of"),
         (("create", "x", "--event-time", "at"), 2, "event_time: 'at' is neither"),
         (("create", "x", "--schema", "/none"), 2, "--schema: /none: No such file"),
-        (("create", "x", "--schema", __file__), 2, "is no JSON"),
-        (("change", NAME), 2, "say what is to be changed"),
+        (("create", "x", "--schema", __file__), 2, "is not JSON"),
+        (("change", NAME), 2, "give at least one setting"),
         (("change", NAME, "--schema", "x", "--no-schema"), 2, "--schema: x: No such file"),
         (("change", "x", "--retain", "1d"), 1, "there is no stream 'x'"),
         (("change", NAME, "--partitions", "5"), 2, "--partitions"),
@@ -130,14 +130,14 @@ def test_groups(broker: LogBroker, shell: Shell) -> None:
         ["GROUP", "PARTITION", "COMMITTED", "LAG", "MEMBER"],
         ["night/shift", "p0", "1", "4", r"worker\x1b"],
         ["night/shift", "p1", "5", "0", "-"],
-        ["night/shift", "-", "-", "-", "idle", "(waits)"],
+        ["night/shift", "-", "-", "-", "idle", "(idle)"],
     ]
     (asked,) = json.loads(shell("groups", NAME, "--json").out)
     assert asked["lag"] == {"p0": 4, "p1": 0}
     shell.fails(1, "has members", "reset", NAME, "night/shift", "--to", "earliest")
     broker.members.clear()
     found = shell("reset", NAME, "night/shift", "--to", "earliest")
-    assert (found.code, found.out) == (0, "group night/shift goes on at p0 0, p1 0\n")
+    assert (found.code, found.out) == (0, "group night/shift continues at p0 0, p1 0\n")
     assert shell("groups", NAME, "--delete", "night/shift").out == "deleted group night/shift\n"
     assert broker.committed == {}
 
@@ -148,11 +148,11 @@ def test_where_the_broker_is(
     asked = ("groups", NAME)
     monkeypatch.delenv("FLEETMQ_DATA_DIR")
     monkeypatch.chdir(tmp_path)
-    shell.fails(1, "no broker with an HTTP server runs on fleetmq-data: no fleetmq-data/http.json;"
-                " say --api URL or --data-dir DIR", *asked)  # fmt: skip
+    shell.fails(1, "no broker with an HTTP server runs on fleetmq-data: fleetmq-data/http.json does"
+                " not exist; give --api URL or --data-dir DIR", *asked)  # fmt: skip
     assert shell(*asked, "--data-dir", str(data_dir)).code == 0
     assert shell(*asked, "--api", http.url).code == 0
-    found = shell.fails(1, "the token is missing or wrong: say --token", *asked, "--api", http.url,
+    found = shell.fails(1, "the token is missing or wrong: give --token", *asked, "--api", http.url,
                         "--token", "no")  # fmt: skip
     assert TOKEN not in found.err
     shell.fails(2, "url: 'nonsense' is none like http://host:port", *asked, "--api", "nonsense")

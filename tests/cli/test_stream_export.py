@@ -100,11 +100,11 @@ def test_mistakes(broker: LogBroker, http: Serving, shell: Shell, tmp_path: Path
     argv = ("export", NAME, "--log", str(data_dir))
     there = tmp_path / "there"
     there.write_text("kept")
-    shell.fails(2, f"-o: {there} exists: --force writes over it", *argv, "-o", str(there))
+    shell.fails(2, f"-o: {there} exists: use --force to overwrite it", *argv, "-o", str(there))
     assert there.read_text() == "kept"
-    shell.fails(2, "is no file that can be written", *argv, "-o", str(tmp_path / "no" / "x"))
-    shell.fails(2, "is no file that can be written", *argv, "-o", str(tmp_path), "--force")
-    shell.fails(2, "-o: a Parquet file needs a name", *argv, "--format", "parquet")
+    shell.fails(2, "is not a file that can be written", *argv, "-o", str(tmp_path / "no" / "x"))
+    shell.fails(2, "is not a file that can be written", *argv, "-o", str(tmp_path), "--force")
+    shell.fails(2, "-o: give a file for --format parquet", *argv, "--format", "parquet")
     shell.fails(2, "--to: 'then' is none of", *argv, "--to", "then")
     shell.fails(2, "has no partition p7", *argv, "--partition", "7")
 

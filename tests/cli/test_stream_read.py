@@ -190,7 +190,7 @@ def test_the_data_directory_of_the_environment(
 
 def test_the_token(http: Serving, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = ("list", "--log", http.url, "--token", "wrong")
-    found = shell.fails(1, "the token is missing or wrong: say --token, or FLEETMQ_HTTP", *wrong)
+    found = shell.fails(1, "the token is missing or wrong: give --token or FLEETMQ_HTTP", *wrong)
     assert TOKEN not in found.err
     monkeypatch.delenv("FLEETMQ_HTTP_TOKEN")
     assert shell("list", "--log", http.url).code == 1

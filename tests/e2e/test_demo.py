@@ -76,7 +76,7 @@ def test_a_file_or_no_permission_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    for place, why in ((tmp_path / "file", "no directory"), (tmp_path / "file/x", "ot a dir")):
+    for place, why in ((tmp_path / "file", "not a directory"), (tmp_path / "file/x", "ot a dir")):
         code, said = refused(capsys, "--dir", str(place))
         assert code == 2 and "--dir: " in said and why in said and "Traceback" not in said
 
@@ -106,7 +106,7 @@ def test_numbers_that_cannot_be(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = refused(capsys, option, "0", "--dir", str(tmp_path / "demo"))
-    assert code == 2 and f"{option}: 0 is below" in said
+    assert code == 2 and f"{option} is " in said
     assert not (tmp_path / "demo").exists()
 
 

@@ -145,7 +145,7 @@ def test_wrong_usage_is_2_and_one_line(
 def test_check_sends_nothing(scenario: str) -> None:
     done = sim("run", scenario, "--check", "--broker", "mqtt://127.0.0.1:1")
     assert done.returncode == 0
-    assert "the scenario is right" in done.stdout
+    assert "the scenario is valid" in done.stdout
 
 
 def test_the_list_names_everything() -> None:

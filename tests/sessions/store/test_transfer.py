@@ -274,8 +274,8 @@ def test_while_a_broker_runs(files: Place, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (["export"], "which store?", 2),
-        (["export", "--data-dir", "a", "--database-url", "sqlite:///b"], "say one", 2),
+        (["export"], "no store given", 2),
+        (["export", "--data-dir", "a", "--database-url", "sqlite:///b"], "give one", 2),
         (["import", "--data-dir", "{}", "{}/none"], "No such file", 2),
         (["export", "--data-dir", "{}/none"], "there is no store", 1),
         (["export", "--database-url", "nonsense"], "not a database URL", 1),
