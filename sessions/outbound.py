@@ -4,7 +4,7 @@
     pump      the window has room, or the peer has caught up: send what waits
     resume    a new connection: send the window again, then pump
 
-A delivery (`Item`) stands in the queue and then in the window. A session that outlives its
+A delivery (`Delivery`) stands in the queue and then in the window. A session that outlives its
 connections has a number in the store, and records what becomes of its deliveries in the journal.
 
 Before anything from the queue, the resend list is written: packet ids that were given out and
@@ -24,8 +24,8 @@ from typing import Final
 from mqtt_broker.codec.constants import PUBREL
 from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from qos import PACKET_ID_MAX, Sender
-from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal
-from sessions.journal.transaction import PendingCommit, PublishTransaction
+from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Journal
+from sessions.journal.transaction import Delivery, PendingCommit, PublishTransaction
 from sessions.messages.backlog import Backlog, QueueFull, QueueLimits
 from sessions.messages.message import DeliveryOptions, Message
 from sessions.messages.outbox import CONGESTED, NOBODY, Outbox
@@ -44,7 +44,7 @@ class PendingPublish(PendingCommit):
 
     __slots__ = ("box", "outbound", "sent")
 
-    def __init__(self, outbound: Outbound, sent: list[tuple[int, Item]]) -> None:
+    def __init__(self, outbound: Outbound, sent: list[tuple[int, Delivery]]) -> None:
         super().__init__()
         self.outbound = outbound
         self.box = outbound.outbox
@@ -115,7 +115,7 @@ class Outbound:
         self.session_number = 0  # in the store; 0: it is not there
         self.last_place = 0  # of its newest stored delivery
         self.has_group_deliveries = False  # without a number, it was given what a group stores
-        self.window: Sender[Item] = Sender()
+        self.window: Sender[Delivery] = Sender()
         self.queue: MessageQueue | None = None  # made when something waits
         # Of the connection, or of the last one.
         self.outbox = NOBODY
@@ -206,7 +206,7 @@ class Outbound:
         now: float,
     ) -> None:
         """Number and record them; QoS 2 waits until that is on disk, QoS 1 leaves at once."""
-        items: list[Item] = []
+        items: list[Delivery] = []
         for place, message in enumerate(messages, first):
             items.append((message, options, place, txn))
         ids = self.window.admit(items, options.qos)
@@ -239,7 +239,7 @@ class Outbound:
         if not room:
             return
         messages = messages[:room]
-        items: list[Item] = []
+        items: list[Delivery] = []
         for index, message in enumerate(messages):
             items.append((message, options, first + index if first else 0, txn))
         ids = self.window.admit(items, options.qos)
@@ -251,7 +251,7 @@ class Outbound:
                 return
         self._send_later(ids)
 
-    def deliver_lent(self, item: Item, now: float) -> None:
+    def deliver_lent(self, item: Delivery, now: float) -> None:
         """Send a message that its group has stored if it can leave at once; queue it otherwise."""
         self.has_group_deliveries = True
         if self.can_send_now:
@@ -366,10 +366,10 @@ class Outbound:
 
     def _pump_queue(self, queue: MessageQueue, now: float) -> None:
         window = self.window
-        sent: list[tuple[int, Item]] = []
-        held: list[tuple[int, Item]] = []
-        expired: list[Item] = []
-        begun: list[Item] = []
+        sent: list[tuple[int, Delivery]] = []
+        held: list[tuple[int, Delivery]] = []
+        expired: list[Delivery] = []
+        begun: list[Delivery] = []
         may_hold = self.journal is not None and self.journal.awaits_commit
         while queue.head and window.room > 0 and self.outbox.state < CONGESTED:  # [MQTT-4.9.0-2]
             item = queue.popleft()
@@ -470,7 +470,7 @@ class Outbound:
             bytes_max -= message.envelope.size
         return True
 
-    def send_committed(self, sent: list[tuple[int, Item]], now: float) -> None:
+    def send_committed(self, sent: list[tuple[int, Delivery]], now: float) -> None:
         """Send QoS 2 messages whose packet ids are on disk, behind what is kept back before."""
         unacked = self.window.unacked
         ids: list[int] = []
@@ -499,7 +499,7 @@ class Outbound:
         if self.has_waiting:
             self.pump(now)
 
-    def forget_refused(self, sent: list[tuple[int, Item]], now: float) -> None:
+    def forget_refused(self, sent: list[tuple[int, Delivery]], now: float) -> None:
         """Take messages out of the window that could not be stored."""
         for packet_id, item in sent:
             entry = self.window.unacked.get(packet_id)
@@ -528,18 +528,18 @@ class Outbound:
         """Keep messages for later, and record that they wait."""
         if txn is not None:
             txn.deliver(self.session_number, first, messages, options, [])
-        items: list[Item] = []
+        items: list[Delivery] = []
         for index, message in enumerate(messages):
             items.append((message, options, first + index if first else 0, txn))
         self._enqueue_items(items, now)
 
-    def _enqueue_items(self, items: list[Item], now: float) -> None:
+    def _enqueue_items(self, items: list[Delivery], now: float) -> None:
         """Queue messages of one size, within the limits of this client and of the broker."""
         queue = self.queue
         if queue is None:
             queue = self.queue = MessageQueue(self.backlog)
         size = items[0][0].envelope.size
-        dropped: list[Item] = []
+        dropped: list[Delivery] = []
         for item in items:
             is_stored = item[2] > 0 and self.session_number > 0
             if self._make_room(queue, size, dropped, is_stored=is_stored):
@@ -551,10 +551,10 @@ class Outbound:
         if not len(queue):
             self.queue = None
         elif self.journal is not None and queue.in_memory > QUEUE_HEAD_MESSAGES:
-            self.journal.grown[self] = None
+            self.journal.unload_later(self)
 
     def _make_room(
-        self, queue: MessageQueue, size: int, dropped: list[Item], *, is_stored: bool
+        self, queue: MessageQueue, size: int, dropped: list[Delivery], *, is_stored: bool
     ) -> bool:
         """Drop older messages if need be; True when one more of `size` bytes may wait."""
         backlog = self.backlog
@@ -579,9 +579,9 @@ class Outbound:
     def _want_page(self, queue: MessageQueue) -> None:
         assert self.journal is not None
         queue.is_loading = True
-        self.journal.wanted.append(self)
+        self.journal.want_page(self)
 
-    def on_page(self, items: list[Item], now: float) -> None:
+    def on_page(self, items: list[Delivery], now: float) -> None:
         """Take the store's answer: what comes behind the head."""
         queue = self.queue
         if queue is None or not queue.is_loading:
@@ -608,13 +608,13 @@ class Outbound:
         """Hold the queue to these limits from now on."""
         self.queue_limits = limits
 
-    def take_back(self, groups: list[object]) -> list[Item]:
+    def take_back(self, groups: list[object]) -> list[Delivery]:
         """Take out what came from these shared subscriptions and may go to another member.
 
         Everything that waits, and QoS 1 messages under way; a QoS 2 exchange that began is
         finished with this client or not at all. [MQTT-4.8.2-4], [MQTT-4.8.2-5]
         """
-        taken: list[Item] = []
+        taken: list[Delivery] = []
         window = self.window
         for packet_id, entry in list(window.unacked.items()):
             if packet_id not in window.qos2 and self._is_of(entry, groups):
@@ -627,12 +627,12 @@ class Outbound:
                 self.queue = None
         return taken
 
-    def _is_of(self, item: Item, groups: list[object]) -> bool:
+    def _is_of(self, item: Delivery, groups: list[object]) -> bool:
         """Tell whether one of the groups, or one that it left and that still stores it, gave it."""
         group = item[1].group
         return group in groups or (group is not None and item[2] > 0 and not self.session_number)
 
-    def _end(self, items: list[Item], now: float) -> None:
+    def _end(self, items: list[Delivery], now: float) -> None:
         """Record that these deliveries are over without the client."""
         if items and self.journal is not None:
             if self.has_group_deliveries:
@@ -785,7 +785,7 @@ class Outbound:
             items += self.queue.clear()
         if self.session_number and self.journal is not None:
             self.journal.on_end(self.session_number, items, now)
-            self.journal.grown.pop(self, None)
+            self.journal.forget_queue(self)
         self.session_number = 0
         self.queue = None
         self.window = Sender()
@@ -809,7 +809,7 @@ class Outbound:
         self.queue.restore(messages, size, last_place)
         self.restore_place(last_place)
 
-    def renumber(self, item: Item, qos: int) -> None:
+    def renumber(self, item: Delivery, qos: int) -> None:
         """Put a message into the window under a new packet id, and record that."""
         packet_id = self.window.admit_one(item, qos)
         if self.journal is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from sessions.journal.transaction import Item
+from sessions.journal.transaction import Delivery
 from sessions.messages.backlog import Backlog, QueueLimits
 
 
@@ -37,8 +37,8 @@ class MessageQueue:
     def __init__(self, backlog: Backlog, *, is_shared: bool = False) -> None:
         self._backlog = backlog
         self._is_shared = is_shared  # a shared subscription's own
-        self.head: deque[Item] = deque()
-        self._tail: deque[Item] | None = None  # there is one while something is stored
+        self.head: deque[Delivery] = deque()
+        self._tail: deque[Delivery] | None = None  # there is one while something is stored
         self.stored_messages = 0
         self.stored_bytes = 0
         self.stored_after = 0  # the stored ones have a place above this
@@ -67,7 +67,7 @@ class MessageQueue:
         """Tell whether one more message of `size` bytes is within these limits and the broker's."""
         return self._backlog.allows(limits, len(self), self.bytes, size)
 
-    def append(self, item: Item) -> None:
+    def append(self, item: Delivery) -> None:
         size = item[0].envelope.size
         (self.head if self._tail is None else self._tail).append(item)
         self.memory_bytes += size
@@ -76,7 +76,7 @@ class MessageQueue:
         backlog.queued_messages += 1
         backlog.queued_bytes += size
 
-    def popleft(self) -> Item:
+    def popleft(self) -> Delivery:
         """Take out the oldest one; the head may not be empty."""
         item = self.head.popleft()
         size = item[0].envelope.size
@@ -87,11 +87,11 @@ class MessageQueue:
         backlog.queued_bytes -= size
         return item
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[Delivery]:
         """List what is in memory, in order."""
         return [*self.head, *(self._tail or ())]
 
-    def take(self, is_wanted: Callable[[Item], bool]) -> list[Item]:
+    def take(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
         """Take items out of what is in memory."""
         taken = [item for item in self.items() if is_wanted(item)]
         if taken:
@@ -104,7 +104,7 @@ class MessageQueue:
             self._backlog.queued_bytes -= size
         return taken
 
-    def clear(self) -> list[Item]:
+    def clear(self) -> list[Delivery]:
         """Empty the queue, in the store too; returns what was in memory."""
         items = self.items()
         self._backlog.queued_messages -= len(self)
@@ -148,14 +148,14 @@ class MessageQueue:
         self.stored_bytes += freed
         self._count_in_memory(-freed)
 
-    def _may_go(self, item: Item, folded: int) -> bool:
+    def _may_go(self, item: Delivery, folded: int) -> bool:
         """Tell whether the tables hold this delivery, so that it can be read again from there."""
         _, options, place, txn = item
         if not place or (options.group is not None and not self._is_shared):
             return False
         return txn is None or txn.number <= folded
 
-    def load(self, items: list[Item]) -> None:
+    def load(self, items: list[Delivery]) -> None:
         """Append a page of the store to the head.
 
         What was counted as stored and turns out not to be there is no longer counted.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from sessions.journal.transaction import Item
+from sessions.journal.transaction import Delivery
 from sessions.messages.message import Envelope, Message
 
 
@@ -58,7 +58,7 @@ class _NoSource:
 NO_SOURCE: Final[MessageSource] = _NoSource()
 
 
-def end_sourced(done: list[Item], reason: int, now: float) -> None:
+def end_sourced(done: list[Delivery], reason: int, now: float) -> None:
     """Tell sources which of their messages were acknowledged."""
     run: list[SourcedMessage] = []
     for item in done:

@@ -104,9 +104,9 @@ def session_end_unrecorded() -> None:
     """A session that ends stays in the store."""
     from sessions.journal.journal import Journal
 
-    def forget(self: Journal, sid: int, items: list[Any], now: float) -> None:
-        for _, _, n, txn in items:
-            if n and txn is not None:
+    def forget(self: Journal, session_number: int, items: list[Any], now: float) -> None:
+        for _, _, place, txn in items:
+            if place and txn is not None:
                 txn.on_delivered(now)
 
     _set(Journal, "on_end", forget)

@@ -98,8 +98,7 @@ class Broker:
         )
         self.sessions = SessionRegistry(self.budget, settings.receive_maximum, journal)
         if journal is not None:
-            journal.report = log
-            journal.on_bug = lambda error: on_bug(None, b"", error)
+            journal.report_to(log, lambda error: on_bug(None, b"", error))
         self.connections: dict[str, Connection] = {}  # by client id, those past CONNACK
         self.arriving: dict[str, Connection] = {}  # by client id, those that wait for the store
         self.users: dict[str, int] = {}  # user name: how many of its clients are connected
@@ -373,7 +372,7 @@ class Broker:
         journal = self.journal
         if journal is None:
             return
-        before_mid = 0 if before is None else before.mid
+        before_mid = 0 if before is None else before.message_number
         if txn is not None and (message is not None or before_mid):
             txn.retain(message, before_mid)
         elif before_mid:

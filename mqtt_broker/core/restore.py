@@ -27,9 +27,9 @@ from mqtt_broker.core.inbound import connect, subscribe
 from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.names import filter_problem, split_share
 from qos import PACKET_ID_MAX
-from sessions.journal.journal import Item
 from sessions.journal.rows import DeliveryRow, MessageRow, SessionRow, SubscriptionRow, WillRow
 from sessions.journal.snapshot import Snapshot
+from sessions.journal.transaction import Delivery
 from sessions.journal.value_ranges import count, sound
 from sessions.messages.message import DeliveryOptions, Envelope, Message
 from sessions.session import Session, Subscription
@@ -135,7 +135,7 @@ def _restore_retained(broker: Broker, row: MessageRow) -> None:
         broker.retained_bytes -= older.envelope.size
         broker.count_retained(older.envelope.publisher, -1)
         if journal is not None:
-            journal.on_retained_gone(older.mid)
+            journal.on_retained_gone(older.message_number)
     if journal is not None:
         journal.skip_numbers(message=row.mid)
     broker.retained.put(row.topic, message)
@@ -187,7 +187,7 @@ def _message(broker: Broker, row: MessageRow) -> Message:
         row.received_at,
     )
     message = Message(envelope, row.payload)
-    message.mid = row.mid
+    message.message_number = row.mid
     return message
 
 
@@ -199,7 +199,7 @@ def _restore_messages(
     now: float,
 ) -> None:
     healed = broker.healed
-    again: list[tuple[Session, Item, int]] = []  # whose packet id cannot be
+    again: list[tuple[Session, Delivery, int]] = []  # whose packet id cannot be
     for delivery, message_row in _pairs(broker, snapshot.windows):
         owner = sessions.get(delivery.sid)
         if owner is None:
@@ -305,9 +305,9 @@ def _pairs(
 
 def _waiting_shared(
     broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
-) -> list[tuple[Session, Item]]:
+) -> list[tuple[Session, Delivery]]:
     """Messages of shared subscriptions that waited for one member."""
-    waiting: list[tuple[Session, Item]] = []
+    waiting: list[tuple[Session, Delivery]] = []
     for delivery, message_row in _pairs(broker, snapshot.shared):
         owner = sessions.get(delivery.sid)
         if owner is None:
@@ -319,7 +319,7 @@ def _waiting_shared(
     return waiting
 
 
-def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None:
+def _hand_back(broker: Broker, session: Session, item: Delivery, now: float) -> None:
     """Give what waited for a member to its group; to the member, if it has left that since."""
     message, grant, _, _ = item
     if isinstance(grant.group, SharedGroup):
@@ -339,13 +339,13 @@ def _hand_back(broker: Broker, session: Session, item: Item, now: float) -> None
         journal.add(txn)
 
 
-def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Item:
+def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Delivery:
     group = broker.groups.get(delivery.share) if delivery.share else None
     grant = DeliveryOptions(delivery.qos or 1, delivery.retain, delivery.subscription_ids, group)
     return _message(broker, row), grant, delivery.n, None
 
 
-def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> list[Item]:
+def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> list[Delivery]:
     """Read a page. What cannot be read is left out: the queue finds that it has fewer."""
     before = sum(broker.healed.values())
     items = [_item(broker, delivery, row) for delivery, row in _pairs(broker, page)]

@@ -1,20 +1,18 @@
-"""What changed, on its way to disk, and who waits for it to be there.
-
-    Journal   the records of the group that is being gathered, and the groups under way
+"""The journal: changes of durable state on their way to disk, and what waits for them.
 
 Transactions and pending commits, gathered among the records, are in
 `sessions.journal.transaction`.
 
 Records are gathered until `flush` packs them into one group with the next number. The store
-commits groups in their order and tells the highest number that is safe (`on_committed`). So
+commits groups in their order and reports the highest number that is safe (`on_committed`), so
 what is on disk is always a prefix of what happened here.
 
 Packing changes nothing until it has succeeded, so no failure loses what was gathered. A
 transaction that cannot be packed is left out alone, and what waits for it is refused. A group
 that is larger than a row may be takes several numbers, which the store commits at once.
 
-A message that was taken by every stored session it was for, before its group was packed, is
-never written: with subscribers that keep up, the store sees almost nothing.
+A message is never written if every stored session it was for has acknowledged it before its
+group is packed: with subscribers that keep up, the store sees almost nothing.
 """
 
 from __future__ import annotations
@@ -26,20 +24,19 @@ from typing import Final, Protocol
 from sessions.journal import packing, records
 from sessions.journal.participant import CommitParticipant
 from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
-from sessions.journal.transaction import Item as Item
-from sessions.journal.transaction import JournalNumbers, PendingCommit, PublishTransaction
+from sessions.journal.transaction import Delivery, JournalNumbers, PendingCommit, PublishTransaction
 from sessions.messages.message import Message
 
 MEMORY: Final = 0
 RELAXED: Final = 1
 COMMIT: Final = 2
-STUCK_S: Final = 5.0  # what cannot be packed alone, for want of memory, is tried so long
-QUEUE_HEAD_MESSAGES: Final = 1_000  # of one long queue in memory, when the store has the rest
+STUCK_S: Final = 5.0  # that an entry is tried which alone does not fit into memory
+QUEUE_HEAD_MESSAGES: Final = 1_000  # of a long queue that stay in memory beside those on disk
 MODES: Final = {"memory": MEMORY, "relaxed": RELAXED, "commit": COMMIT}
 
 
 class StoredQueue(Protocol):
-    """A session, or a shared subscription with messages of its own."""
+    """The queue of a session, or of a shared subscription, that the store may have parts of."""
 
     session_number: int
 
@@ -47,7 +44,7 @@ class StoredQueue(Protocol):
     def page_after(self) -> int:
         """The place behind which the stored deliveries begin that are wanted next."""
 
-    def on_page(self, items: list[Item], now: float) -> None:
+    def on_page(self, items: list[Delivery], now: float) -> None:
         """Take the page."""
 
     def unload(self, folded: int, keep: int) -> bool:
@@ -59,12 +56,17 @@ def _raise(error: Exception) -> None:
 
 
 class Journal:
+    """The records of the group that is being gathered, and the groups under way."""
+
     __slots__ = (
         "_entries",
         "_failed",
         "_gathered_bytes",
         "_is_assigned",
         "_is_continued",
+        "_log",
+        "_long_queues",
+        "_on_bug",
         "_packed_bytes",
         "_stuck_since",
         "_submit",
@@ -73,20 +75,17 @@ class Journal:
         "_waiting",
         "awaits_commit",
         "cancelled",
-        "certain",
         "committed",
         "folded",
-        "grown",
         "mode",
         "numbers",
-        "on_bug",
+        "pages_wanted",
         "part_bytes_max",
         "participant",
+        "pinned",
         "records",
         "refused",
-        "report",
         "unfolded_bytes",
-        "wanted",
     )
 
     def __init__(
@@ -96,28 +95,28 @@ class Journal:
         mode: int = COMMIT,
         awaits_commit: bool = True,
         number: int = 0,
-        last_mid: int = 0,
-        last_sid: int = 0,
+        last_message: int = 0,
+        last_session: int = 0,
     ) -> None:
         self._submit = submit
-        self.mode = mode  # what topics have that no rule speaks of
-        self.awaits_commit = awaits_commit  # something may have to wait for one
-        self.numbers = JournalNumbers(number, last_mid, last_sid)
+        self.mode = mode  # of topics that no rule names
+        self.awaits_commit = awaits_commit  # some topic has the mode COMMIT
+        self.numbers = JournalNumbers(number, last_message, last_session)
         self.committed = number
         self.folded = number
         self.participant: CommitParticipant | None = None  # None: no stream
-        self.grown: dict[StoredQueue, None] = {}  # those with more in memory than they need
-        self.wanted: list[StoredQueue] = []  # those that wait for a page of what is stored
-        self.certain = 0  # entries that wait for the disk whatever happens
+        self.pages_wanted: list[StoredQueue] = []  # whose next page the store is asked for
+        self.pinned = 0  # entries that will be written whatever is acknowledged meanwhile
         self.unfolded_bytes = 0  # packed and not in the tables
-        self.records = 0  # records and bursts that were written
-        self.cancelled = 0  # messages that were never written, because they were taken before
+        self.records = 0  # records and transactions that were written
+        self.cancelled = 0  # messages that were acknowledged before they were written
         self.refused = 0  # messages that could not be packed
         self.part_bytes_max = packing.PART_BYTES_MAX
-        self.report: Callable[[str], None] = lambda line: None
-        self.on_bug: Callable[[Exception], None] = _raise
+        self._log: Callable[[str], None] = lambda line: None
+        self._on_bug: Callable[[Exception], None] = _raise
+        self._long_queues: dict[StoredQueue, None] = {}  # with more in memory than they need
         self._entries: list[packing.Entry] = []
-        self._unsent: deque[tuple[int, bytes]] = deque()  # packed, and not with the store
+        self._unsent: deque[tuple[int, bytes]] = deque()  # packed, and not handed to the store
         # Left out, and not yet refused.
         self._failed: deque[tuple[PublishTransaction, Exception]] = deque()
         self._is_continued = False  # what is packed next belongs to the group packed last
@@ -129,7 +128,7 @@ class Journal:
         self._unfolded: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
-        """Entries that wait to be packed, and groups that wait to be handed over."""
+        """Count entries that wait to be packed, and groups that wait to be handed over."""
         return len(self._entries) + len(self._unsent)
 
     @property
@@ -139,7 +138,7 @@ class Journal:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the store waits for the rest of something: it goes on whatever is under way."""
+        """Whether the store waits for the rest of a group, or somebody for a refusal."""
         return self._is_continued or len(self._unsent) > 0 or len(self._failed) > 0
 
     def _record(self, data: bytes) -> None:
@@ -148,13 +147,13 @@ class Journal:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """What was recorded and is not on disk, packed or not."""
+        """Bytes that were recorded and are not on disk, packed or not."""
         return self._gathered_bytes + self._packed_bytes
 
     @property
     def is_waiting(self) -> bool:
         """Whether there is anything to hand to the store, or to ask it for."""
-        return len(self) > 0 or len(self.wanted) > 0 or self.participant_has_new
+        return len(self) > 0 or len(self.pages_wanted) > 0 or self.participant_has_new
 
     @property
     def participant_has_new(self) -> bool:
@@ -165,6 +164,11 @@ class Journal:
     def is_settled(self) -> bool:
         """Whether everything that was recorded is on disk."""
         return not self._entries and self.committed == self.numbers.group
+
+    def report_to(self, log: Callable[[str], None], on_bug: Callable[[Exception], None]) -> None:
+        """Report messages that cannot be stored to `log`, and our own errors to `on_bug`."""
+        self._log = log
+        self._on_bug = on_bug
 
     def enlist(self, participant: CommitParticipant) -> None:
         """Let the participant's part be written with the groups from now on."""
@@ -191,34 +195,34 @@ class Journal:
             else:
                 entries.remove(txn)
             return
-        self.certain += txn.is_pinned
+        self.pinned += txn.is_pinned
         if txn.messages:
             txn.size = len(txn.messages) * txn.messages[0].envelope.size
         self._gathered_bytes += txn.size
 
-    def on_done(self, sid: int, items: list[Item], now: float) -> None:
-        """These deliveries are over: acknowledged, expired or dropped."""
+    def on_done(self, session_number: int, items: list[Delivery], now: float) -> None:
+        """Record that these deliveries are over: acknowledged, expired or dropped."""
         pairs: list[tuple[int, int]] = []
-        for message, _, n, txn in items:
-            if n:
+        for message, _, place, txn in items:
+            if place:
                 if txn is not None:
                     if txn.is_gathered:
-                        txn.on_done(sid, n, message.mid)
+                        txn.note_done(session_number, place, message.message_number)
                         txn.on_delivered(now)
                         continue
                     txn.on_delivered(now)
-                pairs.append((n, message.mid))
+                pairs.append((place, message.message_number))
         if pairs:
-            self._record(records.encode_done(sid, records.runs_of(pairs)))
+            self._record(records.encode_done(session_number, records.runs_of(pairs)))
 
-    def on_group_done(self, items: list[Item], now: float) -> None:
+    def on_group_done(self, items: list[Delivery], now: float) -> None:
         """Record the end of deliveries that groups store, each with its own group.
 
         A session that ends with its connection has no number. What a group that outlives it gives
         to it is stored under the group until somebody acknowledges it; deliveries without a place
         are stored nowhere.
         """
-        by_group: dict[int, list[Item]] = {}
+        by_group: dict[int, list[Delivery]] = {}
         for item in items:
             group = item[1].group
             if not item[2] or group is None:
@@ -230,24 +234,29 @@ class Journal:
         for number, found in by_group.items():
             self.on_done(number, found, now)
 
-    def on_sent(self, sid: int, sent: list[tuple[int, Item]]) -> None:
-        """What waited goes out under these packet ids."""
+    def on_sent(self, session_number: int, sent: list[tuple[int, Delivery]]) -> None:
+        """Record the packet ids under which queued deliveries are sent."""
         pairs: list[tuple[int, int]] = []
-        for packet_id, (_, _, n, txn) in sent:
-            if n:
+        for packet_id, (_, _, place, txn) in sent:
+            if place:
                 if txn is not None and txn.is_gathered:
-                    txn.on_sent(sid, n, packet_id)
+                    txn.note_sent(session_number, place, packet_id)
                 else:
-                    pairs.append((n, packet_id))
+                    pairs.append((place, packet_id))
         if pairs:
-            self._record(records.encode_sent(sid, pairs))
+            self._record(records.encode_sent(session_number, pairs))
 
-    def on_released(self, sid: int, released: list[tuple[int, Item]], now: float) -> bool:
-        """PUBREC came for these; True when any of them is stored."""
-        rows = [(item[2], item[0].mid, packet_id) for packet_id, item in released if item[2]]
+    def on_released(
+        self, session_number: int, released: list[tuple[int, Delivery]], now: float
+    ) -> bool:
+        """Record that PUBREC came for these deliveries; True when any of them is stored."""
+        rows: list[tuple[int, int, int]] = []
+        for packet_id, (message, _, place, _) in released:
+            if place:
+                rows.append((place, message.message_number, packet_id))
         if not rows:
             return False
-        self._record(records.encode_released(sid, rows))
+        self._record(records.encode_released(session_number, rows))
         for _, item in released:
             txn = item[3]
             if txn is not None and item[2]:
@@ -259,6 +268,7 @@ class Journal:
     # Everything else is recorded as it happens.
 
     def new_session_number(self) -> int:
+        """Give out the next number of a session or a shared subscription."""
         self.numbers.session += 1
         return self.numbers.session
 
@@ -270,61 +280,75 @@ class Journal:
     def on_session(self, row: SessionRow) -> None:
         self._record(records.encode_session(row))
 
-    def on_end(self, sid: int, items: list[Item], now: float) -> None:
-        """The session is over, and with it these deliveries."""
-        for _, _, n, txn in items:
-            if n and txn is not None:
+    def on_end(self, session_number: int, items: list[Delivery], now: float) -> None:
+        """Record that the session is over, and with it these deliveries."""
+        for _, _, place, txn in items:
+            if place and txn is not None:
                 txn.on_delivered(now)
-        self._record(records.encode_end(sid))
+        self._record(records.encode_end(session_number))
 
     def on_subscribed(self, row: SubscriptionRow) -> None:
         self._record(records.encode_subscribed(row))
 
-    def on_unsubscribed(self, sid: int, text: str) -> None:
-        self._record(records.encode_unsubscribed(sid, text))
+    def on_unsubscribed(self, session_number: int, text: str) -> None:
+        self._record(records.encode_unsubscribed(session_number, text))
 
-    def on_completed(self, sid: int, packet_ids: list[int]) -> None:
-        self._record(records.encode_ids(records.COMPLETED, sid, packet_ids))
+    def on_completed(self, session_number: int, packet_ids: list[int]) -> None:
+        self._record(records.encode_ids(records.COMPLETED, session_number, packet_ids))
 
-    def on_freed(self, sid: int, packet_ids: list[int]) -> None:
-        self._record(records.encode_ids(records.FREED, sid, packet_ids))
+    def on_freed(self, session_number: int, packet_ids: list[int]) -> None:
+        self._record(records.encode_ids(records.FREED, session_number, packet_ids))
 
-    def on_retained_gone(self, mid: int) -> None:
-        self._record(records.encode_retained(0, mid))
+    def on_retained_gone(self, message_number: int) -> None:
+        self._record(records.encode_retained(0, message_number))
 
     def on_shared(self, row: ShareRow) -> None:
         self._record(records.encode_shared(row))
 
     def on_stream(self, row: StreamRow) -> None:
-        """There is a stream of that name, and this is what it is."""
+        """Record a stream that is new, or that has changed."""
         self._record(records.encode_stream(row))
 
     def on_stream_gone(self, name: str) -> None:
-        """Nor where anybody was in it."""
+        """Record that the stream is gone, with every cursor in it."""
         self._record(records.encode_stream_gone(name))
 
     def on_cursor(
         self, owner: str, stream: str, epoch: str, offsets: list[tuple[int, int]]
     ) -> None:
-        """`owner` has taken these partitions up to these offsets: (partition, the next)."""
+        """Record how far `owner` is in the partitions of a stream: (partition, next offset)."""
         self._record(records.encode_cursor(owner, stream, epoch, offsets))
 
     def on_cursors_gone(self, owner: str, stream: str) -> None:
-        """It reads there no longer; an empty `stream`: nowhere."""
+        """Record that `owner` no longer reads this stream; an empty name: any stream."""
         self._record(records.encode_cursors_gone(owner, stream))
 
-    def wait(self, hold: PendingCommit) -> None:
+    def wait(self, pending: PendingCommit) -> None:
         """Release it when everything recorded so far is on disk."""
-        self._entries.append(hold)
-        self.certain += 1
+        self._entries.append(pending)
+        self.pinned += 1
+
+    # Queues whose middle only the store has.
+
+    def want_page(self, queue: StoredQueue) -> None:
+        """Ask the store for the next page of this queue, at the end of the turn."""
+        self.pages_wanted.append(queue)
+
+    def unload_later(self, queue: StoredQueue) -> None:
+        """Unload this queue, which has become long, as soon as the tables have it."""
+        self._long_queues[queue] = None
+
+    def forget_queue(self, queue: StoredQueue) -> None:
+        """Do not unload this queue any more: it is gone."""
+        self._long_queues.pop(queue, None)
 
     # Groups.
 
-    def may_wait(self, since: float) -> bool:
-        """Forget what was taken; True when of the rest nothing is from before `since`.
+    def drop_settled(self, since: float) -> bool:
+        """Drop transactions whose deliveries are over; True if the rest may wait for more.
 
-        With subscribers that keep up there is always something young, and hardly ever anything
-        that has to be written.
+        That is when nothing of the rest is from before `since`: with subscribers that keep up
+        there is always something young, and hardly ever anything that has to be written.
         """
         if self.is_unfinished:
             return False
@@ -344,7 +368,7 @@ class Journal:
     def flush(self, now: float) -> None:
         """Pack what was gathered, and hand it to the store.
 
-        Whatever this raises, nothing is lost: it goes on where it was at the next call.
+        Whatever this raises, nothing is lost: the next call carries on from there.
         """
         try:
             self._hand_over()
@@ -356,7 +380,10 @@ class Journal:
         self.on_committed(self.committed, now)
 
     def _pack(self, now: float) -> packing.Packed:
-        """As much of what was gathered as memory allows. Changes nothing but what it gives up."""
+        """Pack as much of what was gathered as memory allows.
+
+        Changes nothing but a transaction that it gives up.
+        """
         try:
             packed = packing.pack(self._entries, self.part_bytes_max)
         except MemoryError as error:
@@ -371,7 +398,7 @@ class Journal:
         return packed
 
     def _take_in(self, packed: packing.Packed) -> None:
-        """Move what was packed out of what is gathered."""
+        """Move what was packed from the entries to what is handed over."""
         is_whole = packed.count == len(self._entries)
         blobs = packed.blobs
         number = self.numbers.group + max(1, len(blobs))
@@ -382,18 +409,18 @@ class Journal:
         sizes = [(self.numbers.group + place, len(blob)) for place, blob in enumerate(blobs, 1)]
         unsent = [(self.numbers.group + place, blob) for place, blob in enumerate(blobs, 1)]
         number = self.numbers.group + len(blobs)
-        holds: list[PendingCommit] = []
+        pending: list[PendingCommit] = []
         for entry in packed.waits:
             if isinstance(entry, PendingCommit):
-                holds.append(entry)
+                pending.append(entry)
             else:
-                holds += entry.pending()
+                pending += entry.pending()
         waiting: list[tuple[int, int, PendingCommit | None]] = [
             (at, size, None) for at, size in sizes
         ]
-        waiting += [(number, 0, hold) for hold in holds]
+        waiting += [(number, 0, one) for one in pending]
         rest = self._entries[packed.count :]
-        # All of it is made: from here on nothing is left that could fail half-way.
+        # Everything is allocated: nothing below can fail half-way.
         self._entries = rest
         self._unsent += unsent
         self._waiting += waiting
@@ -412,7 +439,7 @@ class Journal:
             self._is_continued = not is_whole
         if is_whole:
             self._is_assigned = False
-            self.certain = self._gathered_bytes = 0
+            self.pinned = self._gathered_bytes = 0
 
     def _hand_over(self) -> None:
         unsent = self._unsent
@@ -421,44 +448,44 @@ class Journal:
             unsent.popleft()
 
     def _refuse_failed(self, now: float) -> None:
-        """Nobody is told that it is safe; what it would have replaced is retained no longer."""
+        """Refuse transactions that could not be packed, and what they would have replaced."""
         while self._failed:
             txn, error = self._failed.popleft()
             count = len(txn.messages)
             self.refused += count
-            self.report(f"{count} messages cannot be stored, and are refused: {error!r}")
+            self._log(f"{count} messages cannot be stored, and are refused: {error!r}")
             if txn.retained is not None and txn.retained[1]:
                 self.on_retained_gone(txn.retained[1])
-            for hold in txn.discard():
-                if not hold.is_safe:
-                    hold.is_safe = True
+            for pending in txn.discard():
+                if not pending.is_safe:
+                    pending.is_safe = True
                     try:
-                        hold.refuse(now)
+                        pending.refuse(now)
                     except Exception as bug:
-                        self.on_bug(bug)
+                        self._on_bug(bug)
 
     def on_committed(self, number: int, now: float) -> None:
-        """All groups up to this number are on disk."""
+        """Release what waited: all groups up to this number are on disk."""
         self.committed = max(self.committed, number)
         waiting = self._waiting
         bugs: list[Exception] = []
         while waiting and waiting[0][0] <= number:
-            _, size, hold = waiting.popleft()
+            _, size, pending = waiting.popleft()
             self._packed_bytes -= size
-            if hold is not None and not hold.is_safe:
-                hold.is_safe = True
+            if pending is not None and not pending.is_safe:
+                pending.is_safe = True
                 try:
-                    hold.release(now)
+                    pending.release(now)
                 except Exception as bug:  # ours; the others are released all the same
                     bugs.append(bug)
         for found in bugs:
-            self.on_bug(found)
+            self._on_bug(found)
 
     def on_folded(self, number: int) -> None:
-        """The tables hold all groups up to this number: long queues need not stay in memory."""
+        """Unload long queues: the tables hold all groups up to this number."""
         self.folded = max(self.folded, number)
         while self._unfolded and self._unfolded[0][0] <= number:
             self.unfolded_bytes -= self._unfolded.popleft()[1]
-        for owner in list(self.grown):
-            if owner.unload(number, QUEUE_HEAD_MESSAGES // 2):
-                del self.grown[owner]
+        for queue in list(self._long_queues):
+            if queue.unload(number, QUEUE_HEAD_MESSAGES // 2):
+                del self._long_queues[queue]

@@ -60,7 +60,7 @@ class Run:
         return ids[n - self.form.n] if ids else 0
 
 
-class Lane:
+class SessionDeliveries:
     """What a batch did to the deliveries of one session.
 
     runs      new ones, in the order of n
@@ -133,7 +133,7 @@ class Lane:
         return [(n, packet_id) for n, packet_id in self.sent.items() if n not in new]
 
 
-class OpenIds:
+class PacketIdChanges:
     """Packet ids of one session that were opened and closed, one space of them.
 
     An id that is opened again while the tables may still have it is both in `closed` and in
@@ -151,7 +151,7 @@ class OpenIds:
             self.closed.add(packet_id)
 
 
-class Places:
+class CursorChanges:
     """Where owners are in streams.
 
     taken    stream: owner: partition: (epoch, the next offset)
@@ -189,14 +189,14 @@ class Changes:
         self.ended: set[int] = set()
         self.stored: list[Stored] = []  # by mid
         self._mids: list[int] = []
-        self.lanes: dict[int, Lane] = {}
-        self.releases: dict[int, OpenIds] = {}
-        self.received: dict[int, OpenIds] = {}
+        self.lanes: dict[int, SessionDeliveries] = {}
+        self.releases: dict[int, PacketIdChanges] = {}
+        self.received: dict[int, PacketIdChanges] = {}
         self.retained: set[int] = set()
         self.unretained: set[int] = set()
         self.streams: dict[str, StreamRow] = {}
         self.streams_gone: set[str] = set()  # before those above: one may be there again
-        self.places = Places()
+        self.places = CursorChanges()
         self.records = 0
         self.messages = 0  # stored in all
         self.last_mid = 0
@@ -245,10 +245,10 @@ class Changes:
         else:
             self._drop_stream(record)
 
-    def _lane(self, sid: int) -> Lane:
+    def _lane(self, sid: int) -> SessionDeliveries:
         lane = self.lanes.get(sid)
         if lane is None:
-            lane = self.lanes[sid] = Lane()
+            lane = self.lanes[sid] = SessionDeliveries()
         return lane
 
     def _store(self, record: Stored) -> None:
@@ -270,11 +270,11 @@ class Changes:
         self._open(self.releases, record.sid, [found[2] for found in record.released])
 
     def _open(
-        self, spaces: dict[int, OpenIds], sid: int, packet_ids: tuple[int, ...] | list[int]
+        self, spaces: dict[int, PacketIdChanges], sid: int, packet_ids: tuple[int, ...] | list[int]
     ) -> None:
         space = spaces.get(sid)
         if space is None:
-            space = spaces[sid] = OpenIds()
+            space = spaces[sid] = PacketIdChanges()
         for packet_id in packet_ids:
             space.opened[packet_id] = self.place
             self.place += 1
@@ -374,9 +374,9 @@ class Changes:
         return new, old
 
 
-def _close(spaces: dict[int, OpenIds], sid: int, packet_ids: tuple[int, ...]) -> None:
+def _close(spaces: dict[int, PacketIdChanges], sid: int, packet_ids: tuple[int, ...]) -> None:
     space = spaces.get(sid)
     if space is None:
-        space = spaces[sid] = OpenIds()
+        space = spaces[sid] = PacketIdChanges()
     for packet_id in packet_ids:
         space.close(packet_id)

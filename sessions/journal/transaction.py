@@ -78,7 +78,7 @@ class PublishTransaction:
         "acknowledgement",
         "awaits_commit",
         "inbound_ids",
-        "inbound_sid",
+        "inbound_session",
         "is_pinned",
         "messages",
         "number",
@@ -96,7 +96,7 @@ class PublishTransaction:
         self.remaining = 0  # deliveries that are not over
         self.is_pinned = False  # written even if no delivery remains
         self.acknowledgement: PendingCommit | None = None
-        self.inbound_sid = 0
+        self.inbound_session = 0
         self.inbound_ids: list[int] = []
         self.retained: tuple[int, int] | None = None
         self.size = 0  # about what it takes in memory, and then in the journal
@@ -112,38 +112,38 @@ class PublishTransaction:
         """Give the messages the numbers they have in the store."""
         if not self._is_numbered:
             self._is_numbered = True
-            mid = self._numbers.message
+            number = self._numbers.message
             for message in self.messages:
-                mid += 1
-                message.mid = mid
-            self._numbers.message = mid
+                number += 1
+                message.message_number = number
+            self._numbers.message = number
 
     def is_recorded(self, message: Message) -> bool:
         """Whether deliveries of this message can be recorded: it is stored, or will be now."""
         self.number_messages()
-        return message.mid > 0
+        return message.message_number > 0
 
     def deliver(
         self,
-        sid: int,
-        n: int,
+        session_number: int,
+        place: int,
         messages: list[Message],
-        grant: DeliveryOptions,
+        options: DeliveryOptions,
         packet_ids: list[int],
     ) -> None:
-        """Note deliveries to session `sid`, from its n-th on; without packet ids they wait."""
-        group = grant.group
+        """Note deliveries to a session, from this place on; without packet ids they wait."""
+        group = options.group
         self.remaining += len(messages)
         self._parts.append(
             (
-                sid,
-                n,
-                messages[0].mid,
+                session_number,
+                place,
+                messages[0].message_number,
                 len(messages),
                 messages[0].envelope.size,
-                grant.qos,
-                grant.retain,
-                grant.subscription_ids,
+                options.qos,
+                options.retain,
+                options.subscription_ids,
                 "" if group is None else group.name,
                 packet_ids,
             )
@@ -153,12 +153,12 @@ class PublishTransaction:
         """Note that `message` is retained (None: no message is) instead of number `before`."""
         if message is not None:
             self.number_messages()
-        self.retained = (0 if message is None else message.mid, before)
+        self.retained = (0 if message is None else message.message_number, before)
         self.is_pinned = True
 
-    def receive(self, sid: int, packet_ids: list[int]) -> None:
+    def receive(self, session_number: int, packet_ids: list[int]) -> None:
         """Note the inbound QoS 2 packet ids, which are recorded with the messages."""
-        self.inbound_sid = sid
+        self.inbound_session = session_number
         self.inbound_ids = packet_ids
         self.is_pinned = True
 
@@ -195,15 +195,17 @@ class PublishTransaction:
         """Whether it is not packed yet."""
         return self.number > self._numbers.group
 
-    def on_sent(self, sid: int, n: int, packet_id: int) -> None:
+    def note_sent(self, session_number: int, place: int, packet_id: int) -> None:
+        """Note the packet id that a queued delivery is sent under."""
         if self._sent is None:
             self._sent = []
-        self._sent.append((sid, n, packet_id))
+        self._sent.append((session_number, place, packet_id))
 
-    def on_done(self, sid: int, n: int, mid: int) -> None:
+    def note_done(self, session_number: int, place: int, message_number: int) -> None:
+        """Note a delivery that is over before the transaction is written."""
         if self._gone is None:
             self._gone = []
-        self._gone.append((sid, n, mid))
+        self._gone.append((session_number, place, message_number))
 
     def on_delivered(self, now: float) -> None:
         """Count a delivery that is over; after the last one nothing waits for the disk."""
@@ -220,7 +222,7 @@ class PublishTransaction:
             envelope = self.messages[0].envelope
             out.append(
                 records.encode_stored(
-                    self.messages[0].mid,
+                    self.messages[0].message_number,
                     envelope.topic.encode(),
                     envelope.qos,
                     envelope.retain,
@@ -235,11 +237,11 @@ class PublishTransaction:
         if self.retained is not None:
             out.append(records.encode_retained(*self.retained))
         if self.inbound_ids:
-            out.append(records.encode_ids(records.RECEIVED, self.inbound_sid, self.inbound_ids))
-        for sid, sent in _by_session(self._sent):
-            out.append(records.encode_sent(sid, sent))
-        for sid, gone in _by_session(self._gone):
-            out.append(records.encode_done(sid, records.runs_of(gone)))
+            out.append(records.encode_ids(records.RECEIVED, self.inbound_session, self.inbound_ids))
+        for number, sent in _by_session(self._sent):
+            out.append(records.encode_sent(number, sent))
+        for number, gone in _by_session(self._gone):
+            out.append(records.encode_done(number, records.runs_of(gone)))
         return out
 
     def pending(self) -> list[PendingCommit]:
@@ -263,7 +265,7 @@ class PublishTransaction:
         """
         self.number = NEVER
         for message in self.messages:
-            message.mid = 0
+            message.message_number = 0
         found = self.pending()
         if self._refusable is not None:
             found.append(self._refusable)
@@ -276,12 +278,12 @@ def _by_session(
 ) -> list[tuple[int, list[tuple[int, int]]]]:
     """Group consecutive entries of the same session."""
     found: list[tuple[int, list[tuple[int, int]]]] = []
-    for sid, first, second in noted or ():
-        if not found or found[-1][0] != sid:
-            found.append((sid, []))
+    for number, first, second in noted or ():
+        if not found or found[-1][0] != number:
+            found.append((number, []))
         found[-1][1].append((first, second))
     return found
 
 
-# One delivery: its message and options, its place `n` (0: not stored), and its transaction.
-Item = tuple[Message, DeliveryOptions, int, PublishTransaction | None]
+# Its message and options, its place in the session (0: not stored), and its transaction.
+Delivery = tuple[Message, DeliveryOptions, int, PublishTransaction | None]

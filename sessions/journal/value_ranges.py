@@ -52,7 +52,7 @@ class Field(NamedTuple):
     is_optional: bool = False
 
 
-class Hopeless(ValueError):
+class Irreparable(ValueError):
     """A row without which there is nothing: it is left out."""
 
 
@@ -154,7 +154,7 @@ def mend(row: Any) -> list[str]:
             wrong += _mend_will(row)
             continue
         if field.otherwise is NOT_GIVEN:
-            raise Hopeless(name)
+            raise Irreparable(name)
         setattr(row, name, field.otherwise)
         wrong.append(name)
     return wrong
@@ -163,7 +163,7 @@ def mend(row: Any) -> list[str]:
 def _mend_will(row: SessionRow) -> list[str]:
     try:
         return [f"will's {name}" for name in mend(row.will)]
-    except (Hopeless, KeyError):
+    except (Irreparable, KeyError):
         row.will = None
         return ["will"]
 
@@ -175,7 +175,7 @@ def sound(rows: Iterable[Any], wrong: dict[str, int]) -> Iterator[Any]:
         try:
             for name in mend(row):
                 count(wrong, f"{kind} with an impossible {name}")
-        except Hopeless as error:
+        except Irreparable as error:
             count(wrong, f"{kind} left out, with an impossible {error}")
         else:
             yield row

@@ -59,10 +59,12 @@ class DeliveryOptions:
         self.group = group
 
 
-Grants = tuple[DeliveryOptions, DeliveryOptions, DeliveryOptions]  # by the QoS of the message
+OptionsByQos = tuple[DeliveryOptions, DeliveryOptions, DeliveryOptions]  # by the QoS of the message
 
 
-def grants(qos: int, retain: bool, subscription_ids: Ids, group: Share | None = None) -> Grants:
+def options_by_qos(
+    qos: int, retain: bool, subscription_ids: Ids, group: Share | None = None
+) -> OptionsByQos:
     """What a subscription at `qos` makes of messages at QoS 0, 1 and 2.
 
     The smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
@@ -213,12 +215,12 @@ class Envelope:
 class Message:
     """One application message at QoS 1 or 2, waiting or under way, or a retained one."""
 
-    __slots__ = ("envelope", "mid", "payload")
+    __slots__ = ("envelope", "message_number", "payload")
 
     def __init__(self, envelope: Envelope, payload: bytes) -> None:
         self.envelope = envelope
         self.payload = payload
-        self.mid = 0  # its number in the store; 0: it is not there
+        self.message_number = 0  # in the store; 0: it is not there
 
 
 def single(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Table
 
-from sessions.journal.net_changes import Changes, Lane, OpenIds, Run
+from sessions.journal.net_changes import Changes, PacketIdChanges, Run, SessionDeliveries
 from sessions.journal.records import Stored
 from sessions.journal.rows import SessionRow, SubscriptionRow
 from sessions.store import schema
@@ -172,7 +172,7 @@ class Fold:
 
     def _deliver(self) -> None:
         statement = _DELIVERY_RUN.format(count=self._count)
-        rest: list[tuple[int, Lane, Run]] = []
+        rest: list[tuple[int, SessionDeliveries, Run]] = []
         for sid, lane in self._changes.lanes.items():
             for run in lane.runs:
                 form = run.form
@@ -202,7 +202,7 @@ class Fold:
                 _flat(some),
             )
 
-    def _packet_ids(self, table: str, spaces: dict[int, OpenIds]) -> None:
+    def _packet_ids(self, table: str, spaces: dict[int, PacketIdChanges]) -> None:
         closed = ((sid, one) for sid, space in spaces.items() for one in space.closed)
         while some := list(islice(closed, TERMS_MAX)):
             where = repeated("(sid = ? AND packet_id = ?)", len(some), " OR ")
@@ -312,7 +312,7 @@ def _message_rows(new: list[tuple[Stored, int, int, int]]) -> Iterator[tuple[Any
             )  # fmt: skip
 
 
-def _delivery_rows(runs: list[tuple[int, Lane, Run]]) -> Iterator[tuple[Any, ...]]:
+def _delivery_rows(runs: list[tuple[int, SessionDeliveries, Run]]) -> Iterator[tuple[Any, ...]]:
     for sid, lane, run in runs:
         form = run.form
         ids = _joined(form.subscription_ids)

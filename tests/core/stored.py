@@ -46,8 +46,8 @@ class StoredWorld(World):
             mode=self.mode,
             awaits_commit=COMMIT in (self.mode, *(mode for _, mode in self.durabilities)),
             number=found.last_number,
-            last_mid=found.last_mid,
-            last_sid=found.last_sid,
+            last_message=found.last_mid,
+            last_session=found.last_sid,
         )
         self.broker = Broker(
             self.settings,
@@ -88,8 +88,8 @@ class StoredWorld(World):
 
     def page(self) -> None:
         """Answer what queues asked the store for, and what they ask for then."""
-        while self.journal.wanted:
-            self._ask(self.journal.wanted.pop())
+        while self.journal.pages_wanted:
+            self._ask(self.journal.pages_wanted.pop())
             self.store.answer()
             self.settle()
 

@@ -89,7 +89,7 @@ class TestQos1:
         before = world.journal.number
         publisher = world.client("p")
         publisher.send(publish("a", b"x", qos=1))
-        world.journal.may_wait(world.now)
+        world.journal.drop_settled(world.now)
         member.send(encode_ack(PUBACK, member.publishes()[0].packet_id))
         assert kinds(publisher) == [(PUBACK, [1])]
         world.commit()

@@ -14,8 +14,9 @@ from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.shared import Member
-from sessions.journal.journal import Item, Journal
+from sessions.journal.journal import Journal
 from sessions.journal.records import Delivered, unseal
+from sessions.journal.transaction import Delivery
 from sessions.messages.message import DeliveryOptions, single
 from tests.core.peers import V5, Peer, connect, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -40,7 +41,7 @@ def check(world: StoredWorld) -> int:
     tables = world.store.crash()._tables
     held: dict[int, dict[int, bytes]] = {}
 
-    def add(sid: int, item: Item) -> None:
+    def add(sid: int, item: Delivery) -> None:
         assert item[2], f"{item[0].payload[:20]!r} is recorded nowhere"
         held.setdefault(sid, {})[item[2]] = item[0].payload
 

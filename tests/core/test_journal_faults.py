@@ -86,7 +86,7 @@ class Life(StoredWorld):
     def _live(self) -> None:
         super()._live()
         self.broker.on_bug = lambda connection, data, error: self.bugs.append(error)
-        self.journal.on_bug = self.bugs.append
+        self.journal.report_to(self.broker.log, self.bugs.append)
         self.journal.part_bytes_max = 200
 
     def pack(self) -> None:
@@ -334,7 +334,7 @@ def test_one_that_fails_when_it_is_released_does_not_keep_the_others() -> None:
     kept(world, "away", "a", 1).drop()
     world.commit()
     bugs: list[Exception] = []
-    world.journal.on_bug = bugs.append
+    world.journal.report_to(world.broker.log, bugs.append)
 
     def fail(now: float) -> None:
         raise ZeroDivisionError

@@ -60,8 +60,8 @@ class Found:
             journal = Journal(
                 lambda number, blob: None,
                 number=self.snapshot.last_number,
-                last_mid=self.snapshot.last_mid,
-                last_sid=self.snapshot.last_sid,
+                last_message=self.snapshot.last_mid,
+                last_session=self.snapshot.last_sid,
             )
             now = time.time()
             self.broker = Broker(Settings(), now=now, rng=random.Random(1), journal=journal)

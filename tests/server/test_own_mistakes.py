@@ -52,7 +52,7 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Journal, "flush"),
     (Journal, "on_committed"),
     (Journal, "on_folded"),
-    (Journal, "may_wait"),
+    (Journal, "drop_settled"),
     (Outbound, "deliver"),
     (Outbound, "pump"),
     (Outbound, "on_page"),

@@ -90,8 +90,8 @@ class CrashWorld(World):
         self.journal = Journal(
             self._submit,
             number=found.last_number,
-            last_mid=found.last_mid,
-            last_sid=found.last_sid,
+            last_message=found.last_mid,
+            last_session=found.last_sid,
         )
         if self.has_parts:
             self.journal.part_bytes_max = 300
@@ -140,8 +140,8 @@ class CrashWorld(World):
         if len(self.journal) and not self._lingers:
             self._lingers = True
             self._later(0.002, self._linger)
-        while self.journal.wanted:
-            self._ask(self.journal.wanted.pop())
+        while self.journal.pages_wanted:
+            self._ask(self.journal.pages_wanted.pop())
         self.promises.on_committed(self.journal.committed, self.journal.is_settled)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:

@@ -102,8 +102,8 @@ class Replays(StoredWorld):
         self.journal = Journal(
             self._submit,
             number=found.last_number,
-            last_mid=found.last_mid,
-            last_sid=found.last_sid,
+            last_message=found.last_mid,
+            last_session=found.last_sid,
         )
         self.broker = Broker(
             self.core_settings,

@@ -14,7 +14,7 @@ from mqtt_broker.core.interfaces.payload_checks import PayloadCheck
 from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.trie import Trie
-from sessions.messages.message import Grants, grants
+from sessions.messages.message import OptionsByQos, options_by_qos
 from sessions.outbound import Outbound
 from sessions.session import Subscription
 
@@ -31,9 +31,9 @@ class Target:
         qos = max(s.qos for s in subscriptions)
         identifiers = tuple(i for s in subscriptions for i in s.identifiers)
         as_published = any(s.retain_as_published for s in subscriptions)
-        self.live: Grants = grants(qos, False, identifiers)
+        self.live: OptionsByQos = options_by_qos(qos, False, identifiers)
         # What is published with RETAIN keeps it only for those who asked. [MQTT-3.3.1-12]
-        self.retained: Grants = grants(qos, as_published, identifiers)
+        self.retained: OptionsByQos = options_by_qos(qos, as_published, identifiers)
         self.own: Target | None = self
         if any(s.no_local for s in subscriptions):  # [MQTT-3.8.3-3]
             others = [s for s in subscriptions if not s.no_local]

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
-from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Item, Journal
+from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Journal
 from sessions.journal.rows import ShareRow
-from sessions.journal.transaction import PublishTransaction
+from sessions.journal.transaction import Delivery, PublishTransaction
 from sessions.messages.backlog import Backlog, QueueFull
-from sessions.messages.message import DeliveryOptions, Grants, Message, grants
+from sessions.messages.message import DeliveryOptions, Message, OptionsByQos, options_by_qos
 from sessions.outbound import Outbound
 from sessions.queue import MessageQueue
 from sessions.session import Session, Subscription
@@ -26,8 +26,8 @@ from sessions.session import Session, Subscription
 @dataclass(slots=True)
 class GroupMember:
     subscription: Subscription
-    live: Grants
-    retained: Grants  # for messages that were published with RETAIN
+    live: OptionsByQos
+    retained: OptionsByQos  # for messages that were published with RETAIN
 
     @property
     def client_id(self) -> str:
@@ -80,8 +80,8 @@ class SharedGroup:
         self.members[member.client_id] = member
         self.refresh(now)
 
-    def _grants(self, subscription: Subscription, retain: bool) -> Grants:
-        return grants(subscription.qos, retain, subscription.identifiers, self)
+    def _grants(self, subscription: Subscription, retain: bool) -> OptionsByQos:
+        return options_by_qos(subscription.qos, retain, subscription.identifiers, self)
 
     def leave(self, session: Session) -> None:
         self.members.pop(session.client_id, None)
@@ -96,16 +96,16 @@ class SharedGroup:
     def _hand_out(self, now: float) -> None:
         """Give what waits to the members that are here; the rest of it is asked for."""
         waiting = self._waiting
-        items: list[Item] = []
+        items: list[Delivery] = []
         while waiting.head:
             items.append(waiting.popleft())
         for item in items:
             self.hand_over(self.session_number, item, now)
         if waiting.wants_page and self._journal is not None:
             waiting.is_loading = True
-            self._journal.wanted.append(self)
+            self._journal.want_page(self)
 
-    def hand_over(self, sid: int, item: Item, now: float) -> bool:
+    def hand_over(self, sid: int, item: Delivery, now: float) -> bool:
         """A message that `sid` has goes to a member, unless it has expired; False: nobody took it.
 
         `sid` 0: a session that is not stored has it, and this group if anybody. To the store it
@@ -129,7 +129,7 @@ class SharedGroup:
         finally:
             journal.add(txn)
 
-    def _end(self, sid: int, item: Item, now: float) -> None:
+    def _end(self, sid: int, item: Delivery, now: float) -> None:
         """Record that this delivery is over, of `sid` or, if that is 0, of its own group."""
         if self._journal is None:
             return
@@ -144,7 +144,7 @@ class SharedGroup:
     def page_after(self) -> int:
         return self._waiting.stored_after
 
-    def on_page(self, items: list[Item], now: float) -> None:
+    def on_page(self, items: list[Delivery], now: float) -> None:
         self._waiting.load(items)
         self.refresh(now)
 
@@ -219,7 +219,7 @@ class SharedGroup:
         options = DeliveryOptions(message.envelope.qos, False, (), self)
         waiting.append((message, options, place, txn))
         if self._journal is not None and waiting.in_memory > QUEUE_HEAD_MESSAGES:
-            self._journal.grown[self] = None
+            self._journal.unload_later(self)
         return True
 
     def _record(
@@ -252,5 +252,5 @@ class SharedGroup:
         items = waiting.clear()
         if self.session_number and self._journal is not None:
             self._journal.on_end(self.session_number, items, now)
-            self._journal.grown.pop(self, None)
+            self._journal.forget_queue(self)
         self.session_number = 0

@@ -74,8 +74,8 @@ class StorageService:
             mode=MODES[config.durability],
             awaits_commit=MODES["commit"] in modes,
             number=snapshot.last_number,
-            last_mid=snapshot.last_mid,
-            last_sid=snapshot.last_sid,
+            last_message=snapshot.last_mid,
+            last_session=snapshot.last_sid,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._log_bytes_enough = config.settings.stream_bytes_max * 3 // 4
@@ -144,9 +144,9 @@ class StorageService:
             self._linger(LINGER_S)
         elif self._timer is None and journal.participant_has_new:
             self._linger(max(LINGER_S, self._participant_delay_s(self._turn.now())))
-        while journal.wanted:
-            self._request(journal.wanted[-1])
-            journal.wanted.pop()  # at last: what could not be asked for is asked again
+        while journal.pages_wanted:
+            self._request(journal.pages_wanted[-1])
+            journal.pages_wanted.pop()  # at last: what could not be asked for is asked again
 
     def _linger(self, seconds: float) -> None:
         """Come back after so long, or earlier if that was due anyway."""
@@ -168,7 +168,7 @@ class StorageService:
     def _end_linger(self) -> None:
         now = self._turn.now()
         is_log_due = self.journal.participant_has_new and not self._participant_delay_s(now)
-        if is_log_due or self._trouble or not self.journal.may_wait(now - LINGER_S):
+        if is_log_due or self._trouble or not self.journal.drop_settled(now - LINGER_S):
             self._flush()
         self._turn.end_now()  # which sets the timer again for the rest
 
@@ -186,12 +186,12 @@ class StorageService:
         journal = self.journal
         if journal.committed != journal.number:
             return False
-        if not journal.certain:
+        if not journal.pinned:
             participant = journal.participant
             return participant is not None and participant.waiting_bytes > self._log_bytes_enough
         if logged := self._logged_messages():
             return logged >= self._logged_enough
-        return journal.certain >= _CERTAIN_MAX
+        return journal.pinned >= _CERTAIN_MAX
 
     def _logged_messages(self) -> int:
         """Count the log's messages since the last hand-over."""

@@ -97,8 +97,8 @@ class World:
         self.journal = Journal(
             lambda number, blob: self.submitted.append((number, blob, self.now)),
             number=found.last_number,
-            last_mid=found.last_mid,
-            last_sid=found.last_sid,
+            last_message=found.last_mid,
+            last_session=found.last_sid,
         )
         self.broker = Broker(
             self.settings, now=self.now, rng=random.Random(1), journal=self.journal
@@ -427,9 +427,9 @@ class World:
 
     def page(self) -> None:
         for _ in range(ROUNDS_MAX):
-            if not self.journal.wanted or self.is_failing:
+            if not self.journal.pages_wanted or self.is_failing:
                 return
-            owner = self.journal.wanted.pop()
+            owner = self.journal.pages_wanted.pop()
             self.disk.page(owner, 3, lambda page, o=owner: self._on_page(o, page))
             self.rest()
 
@@ -539,7 +539,7 @@ class World:
             self.commit()
             self.fold()
             self.page()
-            if self.journal.is_settled and not self.journal.wanted:
+            if self.journal.is_settled and not self.journal.pages_wanted:
                 return
         raise Broken("liveness", "the journal never settles")
 

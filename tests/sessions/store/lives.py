@@ -37,8 +37,8 @@ class Life(World):
         self.journal = Journal(
             lambda number, blob: store.submit(number, blob, self.now),
             number=found.last_number,
-            last_mid=found.last_mid,
-            last_sid=found.last_sid,
+            last_message=found.last_mid,
+            last_session=found.last_sid,
         )
         self.broker = Broker(
             Settings(**{"sys_interval_s": 0, **settings}),
@@ -68,8 +68,8 @@ class Life(World):
         super().settle()
 
     def page(self) -> None:
-        while self.journal.wanted:
-            self._ask(self.journal.wanted.pop())
+        while self.journal.pages_wanted:
+            self._ask(self.journal.pages_wanted.pop())
             self.commit()
 
     def _ask(self, owner: StoredQueue) -> None:

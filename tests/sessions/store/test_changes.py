@@ -9,7 +9,7 @@ from dataclasses import astuple
 import pytest
 from sqlalchemy import Connection, create_engine
 
-from sessions.journal.net_changes import Changes, Lane, Run
+from sessions.journal.net_changes import Changes, Run, SessionDeliveries
 from sessions.journal.records import Delivered, Released, Retained, Stored, unseal
 from sessions.store import schema
 from sessions.store.table_updates import Fold
@@ -22,7 +22,7 @@ def run(n: int, count: int, mid: int = 100) -> Run:
     return Run(form, n, n + count)
 
 
-def spans(lane: Lane) -> list[tuple[int, int, int]]:
+def spans(lane: SessionDeliveries) -> list[tuple[int, int, int]]:
     return [(one.n, one.end, one.mid) for one in lane.runs]
 
 
@@ -44,7 +44,7 @@ def spans(lane: Lane) -> list[tuple[int, int, int]]:
 def test_finishing_cuts_runs(
     n: int, end: int, left: list[tuple[int, int, int]], missing: list[tuple[int, int]]
 ) -> None:
-    lane = Lane()
+    lane = SessionDeliveries()
     lane.add(run(10, 10))
     lane.add(run(30, 10, mid=300))
     lane.finish(n, end)
@@ -53,7 +53,7 @@ def test_finishing_cuts_runs(
 
 
 def test_neighbours_that_are_missing_are_one_range() -> None:
-    lane = Lane()
+    lane = SessionDeliveries()
     for n in range(5, 9):
         lane.finish(n, n + 1)
     lane.finish(20, 22)
@@ -61,7 +61,7 @@ def test_neighbours_that_are_missing_are_one_range() -> None:
 
 
 def test_runs_that_come_late_find_their_place() -> None:
-    lane = Lane()
+    lane = SessionDeliveries()
     for n in (20, 5, 10):
         lane.add(run(n, 2, mid=n))
     assert [one.n for one in lane.runs] == [5, 10, 20]
