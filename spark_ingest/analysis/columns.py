@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from mqtt_broker.topics.names import filter_problem
 from spark_ingest.contract.job import OptionError, Output, names, option
 from spark_ingest.payloads.columns import END
 
@@ -57,12 +58,9 @@ def place(*words: str) -> Callable[[str], str]:
 
 
 def topic_filter(text: str) -> str:
-    """A filter as MQTT has it."""
-    levels = text.split("/")
-    for at, level in enumerate(levels):
-        is_last = at == len(levels) - 1
-        if ("#" in level and not (level == "#" and is_last)) or ("+" in level and level != "+"):
-            raise ValueError(f"{text!r} is no topic filter")
+    """Parse a Topic Filter."""
+    if problem := filter_problem(text):
+        raise ValueError(f"{text!r}: {problem}")
     return text
 
 
@@ -92,16 +90,20 @@ class Telemetry:
 
 
 def matches(topic: Column, filter: str) -> Column | None:
-    """Return the condition that a topic matches; None where every topic does."""
+    """Return the condition that a topic matches; None for `#`, which here is every topic.
+
+    Other filters that begin with a wildcard match no topic that begins with `$` [MQTT-4.7.2-1].
+    """
     if filter == "#":
         return None
+    start = r"(?!\$)" if filter[0] == "+" else ""
     parts = []
     for level in filter.split("/"):
         parts.append("[^/]*" if level == "+" else ".*" if level == "#" else re.escape(level))
     pattern = "/".join(parts)
     if filter.endswith("/#"):  # it matches the level above too
         pattern = pattern.removesuffix("/.*") + "(?:/.*)?"
-    return topic.rlike(f"(?s)^{pattern}$")
+    return topic.rlike(f"(?s)^{start}{pattern}$")
 
 
 def of_topics(rows: DataFrame, filter: str) -> DataFrame:

@@ -114,7 +114,7 @@ RULE: Final[dict[str, str]] = {
     "iot_sim": f"{_SIM} iot_sim.locust_users codec",
     "spark_ingest.contract": "",
     "spark_ingest.sinks": "spark_ingest.contract client client.url topics codec",
-    "spark_ingest.analysis": "spark_ingest.contract spark_ingest.payloads",
+    "spark_ingest.analysis": "spark_ingest.contract spark_ingest.payloads topics",
     "spark_ingest.payloads": "streams.format streams.read codec",
     "spark_ingest.source": "spark_ingest.payloads streams.format streams.read streams.remote codec",
     "spark_ingest.jobs": "spark_ingest spark_ingest.contract spark_ingest.analysis",

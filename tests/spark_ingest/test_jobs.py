@@ -240,7 +240,7 @@ def test_anomalies_are_alerts_and_silence_needs_no_row(spark: SparkSession, tmp_
         ("windows", {"gap_us": "1m", "slide_us": "1m"}, "--slide: sessions"),
         ("windows", {"percentiles": "some"}, "--percentiles: 'some' is none of"),
         ("windows", {"device": "topic:0"}, "--device: 'topic:0' is none of"),
-        ("windows", {"topics": "a/#/b"}, "--topics: 'a/#/b' is no topic filter"),
+        ("windows", {"topics": "a/#/b"}, "--topics: 'a/#/b': # has to be the last level"),
         ("anomalies", {"alpha": "2"}, "--alpha: '2' is not a number"),
         ("quality", {"stuck_count": "1"}, "--stuck-after: '1' is not a whole number"),
     ],
