@@ -1,9 +1,9 @@
-"""The folder: a thread that brings the journal into the tables, behind everybody's back.
+"""Apply committed journal groups to the tables in a background thread.
 
-About once a second, or when much waits, it reads what the journal has above the last fold. It
-never holds up a commit, and its failing never does either. The number up to which the tables
-are good is written with them, in the same transaction: what the journal has above it is what
-recovery has to fold, by the same code.
+About once a second, or when much waits, the thread reads the groups of the journal that the
+tables do not have. It never delays a commit, and neither does its failing. The number up to which
+the tables are good is written with them, in the same transaction: recovery applies the groups
+above it, by the same code.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from sessions.journal.net_changes import Changes
 from sessions.journal.records import unseal
 from sessions.journal.value_ranges import ID_MAX
 from sessions.store.database import Database, StoreError, execute, is_conflict
-from sessions.store.table_updates import CarefulFold, Fold
+from sessions.store.table_updates import RepairingTableUpdate, TableUpdate
 from sessions.store.worker import Worker
 from sessions.store.writer import read_groups
 
 INTERVAL_S: Final = 1.0
 HEARTBEAT_S: Final = 5.0
-# A fold begins early when so much waits, and takes no more than so much at once.
+# Applying begins early when so much waits, and takes no more than so much at once.
 WAITING_BYTES_MAX: Final = 8 << 20
 BATCH_BYTES_MAX: Final = 16 << 20
 BATCH_RECORDS_MAX: Final = 10_000
-# After so much work without a pause the event loop gets its turn. A sleep of nothing would
-# often take the interpreter back before the loop has woken up.
+# After so much work the event loop gets the interpreter. A sleep of 0 would often take it back
+# before the loop has woken up.
 WORK_S: Final = 0.0003
 PAUSE_S: Final = 0.00002
 
 
 @dataclass(slots=True)
 class StoreMeta:
-    """The row of that name. But for how far it is folded, all of it can be done without."""
+    """The row of table `meta`. Only `folded`, the last group in the tables, is essential."""
 
     folded: int
     last_mid: int
@@ -59,8 +59,8 @@ def read_meta(connection: Connection) -> StoreMeta:
     return StoreMeta(row[0], last_mid, last_sid, next_place, alive_at)
 
 
-class Breath:
-    """Lets others at the interpreter every few hundred microseconds."""
+class InterpreterPauses:
+    """Gives the interpreter to other threads every few hundred microseconds."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
@@ -72,6 +72,8 @@ class Breath:
 
 
 class JournalApplier(Worker):
+    """The thread that applies groups of the journal."""
+
     def __init__(
         self,
         database: Database,
@@ -84,10 +86,10 @@ class JournalApplier(Worker):
         self._on_healed = on_healed
         self._database = database
         self._on_folded = on_folded  # up to which number, how many messages were cancelled
-        self._meta: StoreMeta | None = None  # None: ask the tables
+        self._meta: StoreMeta | None = None  # None: to be read from the tables
         self._reported = folded
         self._wake = threading.Event()
-        self._is_live = False  # a fold at the start says nothing about now
+        self._is_live = False  # groups applied at the start say nothing about now
         self._is_stopping = False
         self._waiting_bytes = 0
         self._committed = 0
@@ -101,11 +103,11 @@ class JournalApplier(Worker):
             self.wake()
 
     def wake(self) -> None:
-        """Fold now."""
+        """Apply what waits now."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Fold what there is, and end."""
+        """Apply what waits, and end."""
         self._is_stopping = True
         self._wake.set()
 
@@ -126,17 +128,17 @@ class JournalApplier(Worker):
                 return
             now = time.monotonic()
             if self._meta is None or self._meta.folded < self._committed:
-                # What comes while this is at work is left for the next time: until then some
-                # of it has gone.
+                # Groups that come meanwhile wait for the next time: until then some of
+                # their records are obsolete.
                 upto = self._committed
-                while self.attempt(self.fold_some) and self._reported < upto:
+                while self.attempt(self.apply_some) and self._reported < upto:
                     continue
                 self.attempt(self._checkpoint)
                 beat_at = now
             elif now - beat_at > HEARTBEAT_S:
                 self.attempt(self._beat)
                 beat_at = now
-        while self.attempt(self.fold_some):
+        while self.attempt(self.apply_some):
             continue
         self.attempt(self._beat)
         self.attempt(self._checkpoint)
@@ -149,16 +151,16 @@ class JournalApplier(Worker):
         self._meta = None
         super().drop()
 
-    def fold_some(self) -> bool:
-        """One batch; whether there was anything."""
+    def apply_some(self) -> bool:
+        """Apply one batch of groups; False: there was nothing."""
         tables = self.connect(self._database.tables)
         journal = self.connect(self._database.journal)
         if self._meta is None:
             with tables.begin():
                 self._meta = read_meta(tables)
-            self._report(self._meta.folded, 0)  # a fold may have succeeded without our knowing
+            self._report(self._meta.folded, 0)  # an attempt may have succeeded unnoticed
         before = self._meta
-        breathe = Breath()
+        pause = InterpreterPauses()
         changes = Changes(before.next_place)
         number, at = before.folded, before.alive_at
         size = 0
@@ -168,7 +170,7 @@ class JournalApplier(Worker):
                 number, at, data = group
                 for record in unseal(data):
                     changes.apply(record)
-                    breathe()
+                    pause()
                 size += len(data)
                 if changes.records >= BATCH_RECORDS_MAX or size >= BATCH_BYTES_MAX:
                     is_full = True
@@ -184,15 +186,15 @@ class JournalApplier(Worker):
         )
         self._meta = None
         try:
-            fold = _fold(tables, Fold(tables, changes, breathe), before, after)
+            update = _apply(tables, TableUpdate(tables, changes, pause), before, after)
         except Exception as error:
             if not is_conflict(error):
                 raise
-            # The journal says what the tables have already, or what is not there.
-            fold = _fold(tables, CarefulFold(tables, changes, breathe), before, after)
-            self._on_healed(fold.healed)
+            # The journal has rows that exist already, or refers to missing ones.
+            update = _apply(tables, RepairingTableUpdate(tables, changes, pause), before, after)
+            self._on_healed(update.healed)
         self._meta = after
-        self._report(after.folded, changes.messages - fold.written)
+        self._report(after.folded, changes.messages - update.written)
         return True
 
     def _read(self, journal: Connection, after: int) -> list[Any]:
@@ -202,10 +204,10 @@ class JournalApplier(Worker):
     def _report(self, number: int, cancelled: int) -> None:
         if number > self._reported:
             self._on_folded(number, cancelled)
-            self._reported = number  # at last: what could not be told is told again
+            self._reported = number  # last: what could not be reported is reported again
 
     def _beat(self) -> None:
-        """Say that the broker is alive: after a crash, that is when it was last."""
+        """Record that the broker is alive: after a crash, this is when it last was."""
         tables = self.connect(self._database.tables)
         now = time.time()
         with tables.begin():
@@ -214,21 +216,23 @@ class JournalApplier(Worker):
             self._meta.alive_at = now
 
     def _checkpoint(self) -> None:
-        """Bring the journal's write-ahead log into its file, so that few commits have to."""
+        """Move the journal's write-ahead log into its file, so that few commits have to."""
         if self._database.is_sqlite:
             journal: Any = self.connect(self._database.journal).connection.driver_connection
             journal.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
 
 
-def _fold(tables: Connection, fold: Fold, before: StoreMeta, after: StoreMeta) -> Fold:
+def _apply(
+    tables: Connection, update: TableUpdate, before: StoreMeta, after: StoreMeta
+) -> TableUpdate:
     with tables.begin():
-        fold.apply()
+        update.apply()
         write_meta(tables, before, after)
-    return fold
+    return update
 
 
 def write_meta(connection: Connection, before: StoreMeta, after: StoreMeta) -> None:
-    """Says no when somebody else has folded since: that would be a second broker."""
+    """Write the row; raises if another broker has applied groups since."""
     done = execute(
         connection,
         "UPDATE meta SET folded = ?, last_mid = ?, last_sid = ?, next_place = ?, alive_at = ? "

@@ -1,8 +1,9 @@
-"""Engines for both databases, and what is done about their differences.
+"""Engines for SQLite and PostgreSQL, and statements that work on both.
 
-Database    where tables and journal are: two files of SQLite, or one PostgreSQL database
-statements  built for either: `?` is turned into the driver's own mark
-explain     an exception as the line an operator reads
+Database    the place of tables and journal: two files of SQLite, or one PostgreSQL database
+execute     a statement for either: `?` becomes the driver's own placeholder
+insert      many rows at once
+explain     an exception as one line for the operator
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from sqlalchemy.pool import NullPool
 
 from sessions.journal.records import Corrupt
 
-# How long a statement waits for another process's lock before it is an error to report.
+# That a statement waits for another process's lock before it fails.
 LOCK_WAIT_S: Final = 1.0
-# What a statement gives: rows of any columns.
+# Rows of any columns.
 Found = CursorResult[*tuple[Any, ...]]
 
-# Terms of one statement. Each statement gives the interpreter away once; longer ones bind
+# Terms of one statement. Each statement releases the interpreter once; longer ones bind
 # parameters for longer without doing so.
 TERMS_MAX: Final = 64
 COPY_MIN: Final = 16
@@ -40,12 +41,12 @@ class StoreError(Exception):
 
 @dataclass(slots=True)
 class Database:
-    """Two engines, one and the same where the database is one."""
+    """Two engines, which are the same where the database is one."""
 
     tables: Engine
     journal: Engine
     is_sqlite: bool
-    name: str  # as an operator knows it, without a password
+    name: str  # for messages, without a password
 
     def dispose(self) -> None:
         self.tables.dispose()
@@ -53,11 +54,12 @@ class Database:
 
 
 def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False) -> Engine:
-    """`checkpoint_pages` 0: no commit pays for a checkpoint, somebody else sees to it.
+    """Return an engine for a file.
 
-    `is_damaged`: read what can be read even of a file that is shorter than it says.
+    With `checkpoint_pages` 0 no commit pays for a checkpoint: another thread does them.
+    With `is_damaged` a file is read as far as possible, even if it is too short.
     """
-    # A file that vanished is an error, not a new and empty database.
+    # A file that has vanished is an error, not a new and empty database.
     uri = f"file:{quote(str(path))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
@@ -65,7 +67,7 @@ def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False
             uri,
             uri=True,
             timeout=LOCK_WAIT_S,
-            isolation_level=None,  # transactions begin where we say
+            isolation_level=None,  # transactions begin where `begin` is called
             check_same_thread=False,
             cached_statements=512,
         )
@@ -74,7 +76,7 @@ def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False
                 connection.execute("PRAGMA writable_schema = ON")
             for pragma in (
                 "synchronous = FULL",
-                # What is deleted goes within a second or so; writing zeros over it would cost
+                # Deleted rows are overwritten soon; writing zeros over them would cost
                 # the commit that deletes as much as the one that inserted.
                 "secure_delete = OFF",
                 f"wal_autocheckpoint = {checkpoint_pages}",
@@ -91,7 +93,7 @@ def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # The lock is taken at once: one that begins by reading may find it cannot write.
+        # Take the lock at once: a transaction that begins by reading may not be able to write.
         is_reader = connection.get_execution_options().get("sqlite_reads", False)
         connection.exec_driver_sql("BEGIN" if is_reader else "BEGIN IMMEDIATE")
 
@@ -109,7 +111,7 @@ SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES
 
 
 def postgres_engine(url: URL, application_name: str) -> Engine:
-    """A dead link is noticed within seconds, and a commit means a flushed log."""
+    """Return an engine that notices a dead link in seconds, and whose commits are synced."""
     options = {
         "connect_timeout": "5",
         "keepalives_idle": "5",
@@ -166,7 +168,7 @@ def parse_url(text: str) -> URL:
 
 
 def execute(connection: Connection, statement: str, values: Sequence[Any] = ()) -> Found:
-    """Past the compiler of SQLAlchemy, which would cost more than the database."""
+    """Run a statement without SQLAlchemy's compiler, which would cost more than the database."""
     if connection.dialect.name != "sqlite":
         statement = _marked(statement)
     return connection.exec_driver_sql(statement, tuple(values))
@@ -192,7 +194,7 @@ def insert(
     verb: str = "INSERT",
     pause: Callable[[], None] = lambda: None,
 ) -> int:
-    """Many rows at once; how many. With a `key`, a row that is there already becomes the new one.
+    """Insert many rows at once; return how many. With a `key`, a row that exists is replaced.
 
     `pause` is called between pieces.
     """
@@ -222,10 +224,10 @@ def _copy(
     rows: Iterable[Sequence[Any]],
     pause: Callable[[], None],
 ) -> int:
-    """PostgreSQL's way in for many rows: half the cost of binding them, and less on the server.
+    """Insert many rows by COPY of PostgreSQL: half the cost of binding, and less on the server.
 
-    It costs a round trip of its own, so a few rows are bound. While it is at work nothing else
-    can be asked on the connection: `rows` must not.
+    It costs a round trip of its own, so a few rows are bound. Meanwhile nothing else can be
+    asked on the connection: `rows` must not.
     """
     rows = iter(rows)
     some = list(islice(rows, COPY_MIN))
@@ -285,7 +287,7 @@ _POSTGRES: Final = {
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a row is in the way of another, or breaks a rule of its table."""
+    """Tell whether a row violates a rule of its table, such as a key that exists."""
     state = getattr(error, "sqlstate", None) or ""
     return isinstance(error, IntegrityError) or state.startswith("23")
 

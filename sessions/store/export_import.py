@@ -1,16 +1,16 @@
-"""The whole state as lines of JSON, to move it from one database to another.
+"""Export the whole state as lines of JSON and import it, to move it between databases.
 
-The first line says what it is, the last how many rows of each table there were: a file that
-was cut short is noticed. Between them is a line a row, by table. Bytes are base64, times are
+The first line names the format, the last has the number of rows of each table, so that a file that
+was cut short is noticed. Between them is a line for each row, by table. Bytes are base64, times are
 seconds, and a session that never expires says "never".
 
     {"fleetmq": "state", "format": 2, "last_mid": 9, ...}
     {"table": "sessions", "sid": 1, "client_id": "meter-7", ...}
     {"end": {"sessions": 1, ...}}
 
-What can be worked out is not in it: digests, and how many refer to a message. Nor are the
-messages of streams, which are in files of their own; but up to where those belong to the state
-is. Format 1 is from before there were streams, and the same without them.
+Values that can be computed are left out: digests, and how many rows refer to a message. So are the
+messages of streams, which are in files of their own; the ends of these files are included. Format 1
+is older than streams, and otherwise the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sqlalchemy.exc import IntegrityError
 from sessions.store import schema
 from sessions.store.applier import read_meta
 from sessions.store.database import StoreError, execute, explain, insert
-from sessions.store.row_import import LOADED, Loading, columns, settle
+from sessions.store.row_import import LOADED, RowImport, columns, recount_references
 from sessions.store.store import Store
 
 FORMAT: Final = 2
@@ -38,12 +38,12 @@ FETCH_ROWS: Final = 1000
 PROGRESS_ROWS: Final = 50_000
 NEVER: Final = "never"
 _META: Final = ("last_mid", "last_sid", "next_place", "alive_at")
-# The tables come first; what the journal has of the telemetry log follows them.
+# The tables come first, then the ends of the telemetry log in the journal.
 _ENDS: Final = schema.stream_ends
 _TABLES: Final = {table.name: table for table in (*LOADED, _ENDS)}
 _INTEGER_MAX: Final = (1 << 63) - 1
 
-Progress = Callable[[int], None]  # so many rows so far
+Progress = Callable[[int], None]  # is given the number of rows so far
 Check = Callable[[Any], Any]
 
 
@@ -51,7 +51,7 @@ Check = Callable[[Any], Any]
 
 
 def export(store: Store, progress: Progress = lambda _: None) -> Iterator[str]:
-    """The lines, each with its end."""
+    """Yield the lines, each with its line end."""
     with store.database.tables.connect() as connection:
         connection.execution_options(stream_results=True, sqlite_reads=True)
         with connection.begin():
@@ -88,7 +88,7 @@ def _rows(connection: Connection, table: Table) -> Iterator[str]:
 
 
 def _ordered(connection: Connection, column: Column[Any]) -> str:
-    """PostgreSQL has an order of texts for people; the same state is to be the same lines."""
+    """Order texts by bytes: PostgreSQL's collations would order the same state differently."""
     is_sorted = connection.dialect.name == "sqlite" or not isinstance(column.type, Text)
     return column.name if is_sorted else f'{column.name} COLLATE "C"'
 
@@ -116,13 +116,13 @@ def _or_none(write: Check) -> Check:
 
 
 class LineError(StoreError):
-    """A line is not what `export` writes."""
+    """A line is not one that `export` writes."""
 
 
 def load(
     store: Store, lines: Iterable[bytes], progress: Progress = lambda _: None
 ) -> dict[str, int]:
-    """Into an empty store, all or nothing. Returns the rows of each table."""
+    """Import lines into an empty store, all or nothing; return the rows of each table."""
     try:
         return _load(store, lines, progress)
     except IntegrityError as error:
@@ -138,7 +138,7 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
         number = 0
         head: dict[str, Any] | None = None
         end: dict[str, Any] | None = None
-        loading = Loading(connection)
+        loading = RowImport(connection)
         ends: list[tuple[Any, ...]] = []
         readers = {name: _Reader(table) for name, table in _TABLES.items()}
         for number, text in enumerate(lines, 1):
@@ -168,7 +168,7 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
         counts = loading.counts | {_ENDS.name: len(ends)}
         if end | {name: end.get(name, 0) for name in counts} != counts:
             raise LineError(f"line {number}: the file holds other rows than it says: {end}")
-        settle(connection, is_strict=True)
+        recount_references(connection, is_strict=True)
         sets = ", ".join(f"{name} = ?" for name in _META)
         execute(connection, f"UPDATE meta SET {sets}", [head[name] for name in _META])
         if store.database.is_sqlite:
@@ -219,7 +219,7 @@ def _number(value: Any, name: str) -> Any:
 
 
 class _Reader:
-    """Rows of one table, checked."""
+    """Checks and converts the rows of one table."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

@@ -1,4 +1,4 @@
-"""The pager: a thread that reads what waits in the tables, a page at a time."""
+"""Read waiting deliveries from the tables in a background thread, a page at a time."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ Page = list[tuple[DeliveryRow, MessageRow]]
 
 @dataclass(slots=True)
 class Request:
+    """A page that is asked for."""
+
     sid: int
     after_n: int
     messages_max: int
@@ -27,6 +29,8 @@ class Request:
 
 
 class Pager(Worker):
+    """The thread that reads pages."""
+
     def __init__(self, database: Database, on_state: Callable[[str, str], None]) -> None:
         super().__init__("pages", on_state)
         self._database = database

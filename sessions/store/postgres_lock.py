@@ -1,8 +1,8 @@
-"""One broker a PostgreSQL database: a lock that its writer's own connection holds.
+"""Lock a PostgreSQL database for one broker, on the writer's own connection.
 
-The lock goes with the connection, so whoever can commit to the journal holds it. A connection
-that was lost without the server noticing would keep it for minutes: the same broker, coming
-back, ends what is left of its old one.
+The lock belongs to the connection, so a broker that can commit to the journal holds it. A
+connection that was lost without the server noticing would keep it for minutes: the same broker,
+when it reconnects, terminates its old connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sessions.store.database import StoreError, execute
 
 LOCK_WAIT_S: Final = 3.0
-# Two numbers make one lock: ours, and the schema's, since a database may hold several.
+# Two numbers make one lock: ours and the schema's, since a database may have several schemas.
 _LOCK: Final = 0x464D5154
 _NAMED: Final = f"{_LOCK}, hashtext(current_schema())"
 _HOLDER: Final = f"""
@@ -30,10 +30,9 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
 
 
 def take_lock(connection: Connection, application_name: str, wait_s: float = 0.0) -> None:
-    """Raises when another broker has it.
+    """Take the lock; raises StoreError if another broker has it.
 
-    At a start it is worth waiting for: the server takes a moment to see that a broker that was
-    killed is gone.
+    At the start it waits: the server takes a moment to see that a broker was killed.
     """
     with connection.begin():
         if execute(connection, f"SELECT pg_try_advisory_lock({_NAMED})").scalar():

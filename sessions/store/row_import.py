@@ -1,7 +1,7 @@
-"""Rows into the tables of an empty store: from an export, or from what a damaged file still has.
+"""Write rows into the tables of an empty store, from an export or from a damaged file.
 
-What one row can be derived from others is not taken over but worked out: how many refer to a
-message, and the digests of filters.
+Values that follow from other rows are computed, not copied: how many rows refer to a message, and
+the digests of filters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sessions.store import schema
 from sessions.store.database import StoreError, execute, insert
 
 WAITING_ROWS: Final = 1024
-# In this order: a message comes before what refers to it.
+# In this order: messages come before rows that refer to them.
 LOADED: Final = (
     schema.sessions,
     schema.shares,
@@ -49,7 +49,7 @@ SELECT 1 FROM messages LEFT JOIN (
 _NO_MESSAGE: Final = "NOT EXISTS (SELECT 1 FROM messages m WHERE m.mid = {0}.mid)"
 _NO_SESSION: Final = "NOT EXISTS (SELECT 1 FROM sessions s WHERE s.sid = {0}.sid)"
 _NO_OWNER: Final = f"{_NO_SESSION} AND NOT EXISTS (SELECT 1 FROM shares h WHERE h.sid = {{0}}.sid)"
-# What refers to something that is not there, and what that is.
+# Conditions of references to missing rows, with the names of both.
 _LOOSE: Final = (
     ("deliveries", _NO_MESSAGE, "messages"),
     ("retained", _NO_MESSAGE, "messages"),
@@ -61,14 +61,14 @@ _LOOSE: Final = (
 
 
 def columns(table: Table) -> tuple[str, ...]:
-    """What a row says itself."""
+    """Return the columns of a table that are copied."""
     return tuple(name for name in schema.names(table) if name not in DERIVED)
 
 
-class Loading:
+class RowImport:
     """Takes rows of `columns(table)`, in any order of tables, and writes them in large pieces.
 
-    On SQLite it can be told to pass over rows that cannot be.
+    On SQLite it can skip rows that violate a rule of their table.
     """
 
     def __init__(self, connection: Connection, *, is_strict: bool = True) -> None:
@@ -107,8 +107,8 @@ def _derived(table: Table, row: Sequence[Any]) -> Sequence[Any]:
     return row
 
 
-def is_settled(connection: Connection) -> bool:
-    """Whether all that is referred to is there, and counted right."""
+def has_right_references(connection: Connection) -> bool:
+    """Tell whether all rows that are referred to exist, and are counted right."""
     for table, condition, _ in _LOOSE:
         where = condition.format(table)
         if execute(connection, f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").first():
@@ -116,14 +116,14 @@ def is_settled(connection: Connection) -> bool:
     return execute(connection, _MISCOUNTED).first() is None
 
 
-def mend_digests(connection: Connection) -> list[str]:
-    """Rows are found by digests: one that is not that of its text is put right.
+def repair_digests(connection: Connection) -> list[str]:
+    """Correct digests that are not those of their texts, since rows are found by them.
 
-    Returns what was, in words.
+    Returns a line for each kind of correction.
     """
     said = []
     for table, text, column in _DIGESTED:
-        if not inspect(connection).has_table(table.name):  # an older schema has not all of them
+        if not inspect(connection).has_table(table.name):  # an older schema lacks some
             continue
         keys = [name.name for name in table.primary_key.columns]
         names = (*keys, text)
@@ -151,10 +151,10 @@ def _digest(text: str) -> bytes | None:
         return None
 
 
-def settle(connection: Connection, *, is_strict: bool) -> list[str]:
-    """Work out what refers to each message. What refers to nothing is an error, or goes.
+def recount_references(connection: Connection, *, is_strict: bool) -> list[str]:
+    """Count the references to each message. A reference to nothing is an error, or is dropped.
 
-    Returns what went, in words.
+    Returns a line for each kind of row that was dropped.
     """
     gone = []
     for table, condition, missing in _LOOSE:

@@ -1,14 +1,13 @@
-"""What can be read of a damaged SQLite store is saved into a new one.
+"""Save what can be read of a damaged SQLite store into a new one.
 
-The old files are kept, under names with a date. They are read from copies, table by table
-along their keys: where a page cannot be read, the scan looks for the next key that can, and
-goes back from there to the edge of the damage. Then the groups of the journal that were not
-folded yet are folded, those that are whole. The ends of the telemetry log are taken over when
-nothing of the journal is missing: older ones would make little of what the log has. What is
-lost is said in words.
+The old files are kept, under names with a date. They are read from copies, table by table along
+their keys: where a page cannot be read, the scan searches for the next key that can, and goes back
+from there to the edge of the damage. Then the whole groups of the journal that the tables do not
+have are applied. The ends of the telemetry log are kept only if nothing of the journal is missing:
+older ends would cut the log. All losses are reported.
 
-The new files take their place by renaming; a crash between two renames is finished at the
-next start.
+The new files take their place by renaming; after a crash between two renames the next start
+finishes it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,18 @@ from sessions.journal.records import unseal
 from sessions.store import schema
 from sessions.store.applier import StoreMeta, read_meta
 from sessions.store.database import execute, explain, insert, sqlite_engine
-from sessions.store.row_import import LOADED, Loading, columns, settle
-from sessions.store.sqlite_files import LOGS, MAGIC, PAGE_BYTES, Files, beside, create, remove, sync
-from sessions.store.table_updates import Fold
+from sessions.store.row_import import LOADED, RowImport, columns, recount_references
+from sessions.store.sqlite_files import (
+    LOGS,
+    MAGIC,
+    PAGE_BYTES,
+    Files,
+    create,
+    remove,
+    sibling,
+    sync,
+)
+from sessions.store.table_updates import TableUpdate
 from sessions.store.worker import discard
 
 READY: Final = ".recovered"
@@ -43,7 +51,7 @@ Say = Callable[[str], None]
 
 
 def salvage(files: Files, say: Say) -> None:
-    """Make a whole store of what is left, and put it in place."""
+    """Make a new store of what can be read, and put it in place."""
     copies, made, ready = (files.aside(name) for name in (".copy", ".rescue", READY))
     for path in (*copies.both, *made.both, *ready.both):
         remove(path)
@@ -51,12 +59,12 @@ def salvage(files: Files, say: Say) -> None:
         for path, copy in zip(files.both, copies.both, strict=True):
             for suffix in ("", *LOGS):
                 with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(beside(path, suffix), beside(copy, suffix))
+                    shutil.copyfile(sibling(path, suffix), sibling(copy, suffix))
         create(made)
         for copy, fresh in zip(copies.both, made.both, strict=True):
-            _mend_header(copy, fresh)
+            _repair_header(copy, fresh)
         _rescue(copies, made, say)
-        # The tables last: when they are there, the pair is complete.
+        # The tables come last: if they exist, the pair is complete.
         for path, target in ((made.journal, ready.journal), (made.tables, ready.tables)):
             sync(path)
             os.replace(path, target)
@@ -68,9 +76,9 @@ def salvage(files: Files, say: Say) -> None:
 
 
 def finish(files: Files, say: Say) -> bool:
-    """Put what was saved in place of the old files, wherever that was cut short.
+    """Put rescued files in place of the old ones, wherever an earlier attempt has stopped.
 
-    Whether there was anything.
+    False: there were none.
     """
     ready = files.aside(READY)
     if not ready.tables.exists():
@@ -79,10 +87,10 @@ def finish(files: Files, say: Say) -> bool:
     for made, path in ((ready.journal, files.journal), (ready.tables, files.tables)):
         if not made.exists():
             continue
-        kept = beside(path, f".damaged-{date}")
+        kept = sibling(path, f".damaged-{date}")
         for suffix in (*LOGS, ""):
             with contextlib.suppress(FileNotFoundError):
-                os.replace(beside(path, suffix), beside(kept, suffix))
+                os.replace(sibling(path, suffix), sibling(kept, suffix))
         if kept.exists():
             say(f"the old {path.name} is kept as {kept.name}")
         os.replace(made, path)
@@ -97,7 +105,7 @@ def _rescue(old: Files, new: Files, say: Say) -> None:
             meta = _rescue_tables(old, connection, say)
             ends = _rescue_journal(old, connection, meta.folded, say)
             with connection.begin():
-                for gone in settle(connection, is_strict=False):
+                for gone in recount_references(connection, is_strict=False):
                     say(f"dropped {gone}")
                 execute(
                     connection,
@@ -114,7 +122,7 @@ def _rescue(old: Files, new: Files, say: Say) -> None:
             with database.journal.connect() as connection, connection.begin():
                 insert(connection, "stream_ends", columns(schema.stream_ends), ends)
         elif has_streams:
-            say("lost up to where the telemetry log is in the journal: it speaks for itself")
+            say("lost the ends of the telemetry log in the journal: the log's own files decide")
     finally:
         database.dispose()
 
@@ -126,30 +134,30 @@ def _rescue_tables(old: Files, new: Connection, say: Say) -> StoreMeta:
             say("nothing of the tables can be read")
             return meta
         with new.begin():
-            loading = Loading(new, is_strict=False)
-            for table in _known(connection, LOADED):
+            rows_in = RowImport(new, is_strict=False)
+            for table in _existing(connection, LOADED):
                 for row in readable(connection, table, columns(table), say):
                     try:
-                        loading.add(table, row)
+                        rows_in.add(table, row)
                     except (AttributeError, TypeError):
-                        say(f"{table.name}: lost a row that makes no sense")
-            loading.flush()
-            for gone in settle(new, is_strict=False):
+                        say(f"{table.name}: lost an invalid row")
+            rows_in.flush()
+            for gone in recount_references(new, is_strict=False):
                 say(f"dropped {gone}")
-        found = ", ".join(f"{count} {name}" for name, count in loading.counts.items() if count)
+        found = ", ".join(f"{count} {name}" for name, count in rows_in.counts.items() if count)
         say(f"saved {found or 'nothing'} from the tables")
         try:
             with connection.begin():
                 return read_meta(connection)
         except Exception:
-            say("how far the journal was folded cannot be read: all of it is tried")
+            say("the last group in the tables cannot be read: all groups of the journal are tried")
             return meta
 
 
 def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[tuple[Any, ...]]:
-    """Group by group: one that is damaged, or that makes no sense any more, is lost alone.
+    """Apply the groups that can be read; one that is damaged or inconsistent is lost alone.
 
-    Returns the ends of the telemetry log, if they can be believed.
+    Returns the ends of the telemetry log, if they can be trusted.
     """
     losses: list[str] = []
 
@@ -159,13 +167,13 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[
 
     with _opened(old.journal) as connection:
         if connection is None:
-            say("nothing of the journal can be read: what was not folded is lost")
+            say("nothing of the journal can be read: groups that the tables do not have are lost")
             return []
         rows = readable(connection, schema.journal, columns(schema.journal), lose)
         groups = sorted(row for row in rows if row[0] > folded)
         ends = [
             row
-            for table in _known(connection, (schema.stream_ends,))
+            for table in _existing(connection, (schema.stream_ends,))
             for row in readable(connection, table, columns(table), lose)
         ]
     place = execute(new, "SELECT coalesce(max(place), 0) + 1 FROM releases").scalar_one()
@@ -176,11 +184,11 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[
             changes = Changes(place)
             for record in unseal(data):
                 changes.apply(record)
-            if not changes.records:  # it only said that there is something in the log
+            if not changes.records:  # a group without records, for the log alone
                 saved += 1
                 continue
             with new.begin():
-                Fold(new, changes, _hold).apply()
+                TableUpdate(new, changes, _no_pause).apply()
                 execute(
                     new,
                     "UPDATE meta SET last_mid = max(last_mid, ?), last_sid = max(last_sid, ?), "
@@ -200,23 +208,23 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[
     return ends if has_all and is_sound and not losses else []
 
 
-def _known(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
-    """Without those that an older program did not make."""
+def _existing(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
+    """Return the tables that exist; an older program did not make all of them."""
     try:
         with connection.begin():
             found = execute(connection, "SELECT name FROM sqlite_master").scalars().all()
-    except Exception:  # each is tried, then
+    except Exception:  # then each is tried
         return list(tables)
     return [table for table in tables if table.name in found]
 
 
-def _hold() -> None:
-    """No event loop waits here."""
+def _no_pause() -> None:
+    """Do nothing: no event loop waits."""
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Connection | None]:
-    """A connection that reads what it can, or None."""
+    """Open a connection that reads what it can; None: it cannot be opened."""
     engine = sqlite_engine(path, checkpoint_pages=0, is_damaged=True)
     with contextlib.ExitStack() as stack:
         found: Connection | None = None
@@ -230,28 +238,28 @@ def _opened(path: Path) -> Iterator[Connection | None]:
         yield found
 
 
-def _mend_header(copy: Path, fresh: Path) -> None:
-    """Where the first page is gone, that of a new store serves: all are laid out alike."""
+def _repair_header(copy: Path, fresh: Path) -> None:
+    """Replace a first page that is damaged by that of a new store, which has the same layout."""
     if not copy.exists() or copy.stat().st_size < PAGE_BYTES:
         return
     with copy.open("r+b") as file:
         if file.read(len(MAGIC)) == MAGIC:
             return
         page = bytearray(fresh.read_bytes()[:PAGE_BYTES])
-        # Its length in pages, and no list of free ones.
+        # Its length in pages, and an empty list of free pages.
         struct.pack_into(">III", page, 28, copy.stat().st_size // PAGE_BYTES, 0, 0)
         file.seek(0)
         file.write(page)
 
 
-# Reading around what cannot be read.
+# Reading around damage.
 
 
 def readable(
     connection: Connection, table: Table, names: tuple[str, ...], say: Say
 ) -> Iterator[tuple[Any, ...]]:
-    """Every row that can be read, each once. Says between which keys something was not."""
-    scan = _Scan(connection, table, names)
+    """Yield every row that can be read, once; report the keys between which rows are lost."""
+    scan = _TableScan(connection, table, names)
     after: Key | None = None
     while True:
         try:
@@ -262,25 +270,25 @@ def readable(
             where = "from the start" if after is None else f"after {scan.name(after)}"
             last = scan.beyond(after)
             if last is None:
-                say(f"{table.name}: lost what there was {where} ({explain(error)})")
+                say(f"{table.name}: lost all rows {where} ({explain(error)})")
                 return
-            # From the far edge of the damage back to it. What is met again from the other
+            # Read back from the far edge to the damage. A row that is met again from the other
             # side would be met at `last`.
             with contextlib.suppress(Exception):
                 for key, row in scan.rows(after, before=last):
                     yield row
                     after = key
-            say(f"{table.name}: lost some {where}, up to {scan.name(last)} ({explain(error)})")
+            say(f"{table.name}: lost rows {where}, up to {scan.name(last)} ({explain(error)})")
             yield scan.row(last)
             after = last
         else:
             return
 
 
-class _Scan:
-    """Rows of one table by its key: one number, or a number and something below it.
+class _TableScan:
+    """Reads rows of one table by its key: one number, or a number and a second part.
 
-    A table whose key begins with something else is read by the number that SQLite gives a row.
+    A table with another kind of key is read by SQLite's row number.
     """
 
     def __init__(self, connection: Connection, table: Table, names: tuple[str, ...]) -> None:
@@ -302,7 +310,7 @@ class _Scan:
     def rows(
         self, after: Key | None, *, before: Key | None = None
     ) -> Iterator[tuple[Key, tuple[Any, ...]]]:
-        """Upwards from a key; or, with `before`, downwards from that."""
+        """Yield rows upwards from a key; or, with `before`, downwards from that one."""
         conditions: list[str] = []
         values: list[Any] = []
         for key, sign in ((after, ">"), (before, "<")):
@@ -324,19 +332,19 @@ class _Scan:
         return tuple(found[self._width :])
 
     def beyond(self, after: Key | None) -> Key | None:
-        """The first key that can be read beyond damage: further and further ahead, then back."""
-        for lane in self._lanes(after):
+        """Return the first readable key behind damage: search ahead in growing steps, then back."""
+        for probe in self._probes(after):
             bad = 0
             for bit in range(KEY_BITS):
                 good = 1 << bit
-                if (found := self._first(lane(good))) is not _DAMAGE:
+                if (found := self._first(probe(good))) is not _DAMAGE:
                     break
                 bad = good
             else:
                 continue
             while good - bad > 1:
                 middle = (bad + good) // 2
-                nearer = self._first(lane(middle))
+                nearer = self._first(probe(middle))
                 if nearer is _DAMAGE:
                     bad = middle
                 else:
@@ -352,8 +360,8 @@ class _Scan:
             return _DAMAGE
         return None
 
-    def _lanes(self, after: Key | None) -> Iterator[Callable[[int], Key]]:
-        """Ways ahead, as functions of how far: below one number, and by that number."""
+    def _probes(self, after: Key | None) -> Iterator[Callable[[int], Key]]:
+        """Yield functions from a distance to a key: within the first number, then beyond it."""
         first = after[0] if after is not None else 0
         if self._width == 1:
             yield lambda step: (first + step,)

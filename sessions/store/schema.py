@@ -1,10 +1,10 @@
-"""The tables, and the steps that lead to them.
+"""Define the tables, and upgrade databases to them.
 
-    tables    what the broker remembers, readable: docs/SQL.md says what each column means
-    journal   groups of records as they were committed, until they are folded into the tables;
-              on SQLite in a file of its own, so that nothing done to the tables holds up a commit
+    tables    the state of the broker, readable: docs/SQL.md describes each column
+    journal   groups of records as they were committed, until they are in the tables; on SQLite
+              in a file of its own, so that nothing done to the tables delays a commit
 
-Keys are numbers or digests: a topic may have 65,535 bytes, and PostgreSQL's keys may not.
+Keys are numbers or digests: a topic may have 65,535 bytes, and a key of PostgreSQL may not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sqlalchemy import (
     text,
 )
 
-# The newest step in migrations/versions. A database that is there already needs no Alembic.
+# The newest step in migrations/versions. A database that has it needs no Alembic.
 HEAD: Final = "0003"
 TABLES: Final = "tables"
 JOURNAL: Final = "journal"
@@ -145,7 +145,7 @@ stream_offsets: Final = Table(
     Column("epoch", Text, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
 )
-# One row: whose tables these are, and how far the journal is in them.
+# One row: the store, and the last group of the journal in the tables.
 meta: Final = Table(
     "meta",
     tables,
@@ -165,7 +165,7 @@ journal: Final = Table(
     Column("at", Double, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )  # fmt: skip
-# One row: whose journal this is, who writes it, and up to where it was folded and removed.
+# One row: the store, the broker that writes, and the last group that was removed.
 journal_state: Final = Table(
     "journal_state",
     journal_tables,
@@ -174,7 +174,7 @@ journal_state: Final = Table(
     Column("owner", Text, nullable=False),
     Column("removed_to", BigInteger, nullable=False),
 )
-# Up to where the telemetry log belongs to groups that are in the journal, or were.
+# The ends of the telemetry log that belong to committed groups.
 stream_ends: Final = Table(
     "stream_ends",
     journal_tables,
@@ -188,12 +188,12 @@ def names(table: Table) -> tuple[str, ...]:
 
 
 def digest(text: str) -> bytes:
-    """Of a filter, or of the owner of a cursor."""
+    """Return the digest of a filter, or of the owner of a cursor."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def version_of(connection: Connection) -> str | None:
-    """The step a database stands at; None: it is empty."""
+    """Return the version of a database; None: it is empty."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -201,7 +201,7 @@ def version_of(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection, parts: set[str], step: str = HEAD) -> None:
-    """Take a database to a step, within the transaction that `connection` is in."""
+    """Upgrade a database within the transaction of `connection`."""
     # Alembic is needed once in the life of a database, and costs 70 ms to import.
     from alembic import command
     from alembic.config import Config
@@ -215,7 +215,7 @@ def upgrade(connection: Connection, parts: set[str], step: str = HEAD) -> None:
 
 
 def begin(connection: Connection, part: str, store_id: str) -> None:
-    """The one row that a new store has in each part."""
+    """Insert the one row that each part of a new store has."""
     if part == TABLES:
         connection.execute(
             meta.insert().values(

@@ -1,7 +1,7 @@
-"""The two files of a SQLite store: whether they are whole, whether they belong together.
+"""Create and check the two files of a SQLite store: each is whole, and they belong together.
 
-A file that is not as it was left is never taken for a new one. What is found wrong is said in
-one line with what can be done; `sessions.store.salvage` does it.
+A damaged file is never taken for a new one. An error is one line with what can be done;
+`sessions.store.salvage` does it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sessions.store.database import Database, StoreError, execute, explain, sqli
 SQLITE_MIN: Final = (3, 33, 0)  # UPDATE ... FROM
 PAGE_BYTES: Final = 4096
 MAGIC: Final = b"SQLite format 3\0"
-# In the header of each file, so that another program's database is not taken for ours.
+# In the header of each file, to tell it from another program's database.
 APPLICATION_IDS: Final = {schema.TABLES: 0x464D5154, schema.JOURNAL: 0x464D514A}
-# Reading a whole file for its structure costs about 1 ms a MiB.
+# Checking the structure of a whole file costs about 1 ms a MiB.
 CHECKED_BYTES_MAX: Final = 64 << 20
-# Commits of the journal leave checkpoints to the folder, up to so much of a log.
+# Commits of the journal leave checkpoints to the applier, up to so large a log.
 JOURNAL_CHECKPOINT_PAGES: Final = 4096
 TABLES_CHECKPOINT_PAGES: Final = 2048
 
 
-# What SQLite keeps beside a file in use.
+# Files that SQLite keeps beside one in use.
 LOGS: Final = ("-wal", "-shm")
 
 
 class Damage(StoreError):
-    """A file is missing, cut short or unreadable: with `recover`, what is left can be saved."""
+    """A file is missing, cut short or unreadable: with `recover`, the rest can be saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,11 @@ class Files:
         )
 
     def aside(self, suffix: str) -> Files:
-        return Files(beside(self.tables, suffix), beside(self.journal, suffix), self.lock)
+        return Files(sibling(self.tables, suffix), sibling(self.journal, suffix), self.lock)
 
 
-def beside(path: Path, suffix: str) -> Path:
+def sibling(path: Path, suffix: str) -> Path:
+    """Return the path of a file beside this one, by a suffix."""
     return path.with_name(path.name + suffix)
 
 
@@ -77,13 +78,13 @@ def files_in(data_dir: str) -> Files:
 
 
 def files_at(path: str) -> Files:
-    """For sqlite:///directory/x.db."""
+    """Return the files of sqlite:///directory/x.db."""
     tables = Path(path)
     return Files(tables, tables.with_suffix(".journal.db"), tables.with_suffix(".lock"))
 
 
 class Lock:
-    """One broker a store. The system gives it back when a process ends, however it ends."""
+    """Lets one broker use a store. The system releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -105,7 +106,7 @@ class Lock:
 
 
 def prepare(files: Files) -> None:
-    """Create what is new, refuse what is damaged."""
+    """Create a new store, and refuse a damaged one."""
     if sqlite3.sqlite_version_info < SQLITE_MIN:
         raise StoreError(
             f"SQLite {sqlite3.sqlite_version} is too old: the store needs "
@@ -124,7 +125,7 @@ def prepare(files: Files) -> None:
 
 
 def create(files: Files) -> None:
-    """Both files, made aside and put in place whole: the journal first, the tables last."""
+    """Create both files aside and put them in place: the journal first, the tables last."""
     store_id = str(uuid.uuid4())
     fresh = files.aside(".new")
     for part, path, made in (
@@ -132,7 +133,7 @@ def create(files: Files) -> None:
         (schema.TABLES, files.tables, fresh.tables),
     ):
         remove(made)
-        # A log left beside a file that is gone would be taken for the new file's own.
+        # A log left by a file that is gone would be taken for the new file's.
         _remove_logs(path)
         made.touch(0o644)
         engine = sqlite_engine(made, checkpoint_pages=0)
@@ -149,7 +150,7 @@ def create(files: Files) -> None:
     for made, path in ((fresh.journal, files.journal), (fresh.tables, files.tables)):
         sync(made)
         os.replace(made, path)
-        sync(path.parent)  # each before the next: the tables say that the journal is there
+        sync(path.parent)  # in this order: tables mean that there is a journal
 
 
 def remove(path: Path) -> None:
@@ -159,14 +160,14 @@ def remove(path: Path) -> None:
 
 def _remove_logs(path: Path) -> None:
     for suffix in LOGS:
-        beside(path, suffix).unlink(missing_ok=True)
+        sibling(path, suffix).unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:
-    """Make it, and what is missing above it, each with its name on disk.
+    """Make a directory and its missing parents, each with its name on disk.
 
-    An earlier start may have been cut short behind making it, so its own name is always made sure
-    of, where it stands in a directory that we may read.
+    An earlier start may have stopped before the name was on disk, so it is synced in any case,
+    if the parent may be read.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
@@ -186,7 +187,7 @@ def sync(path: Path) -> None:
 
 
 def _is_unused(journal: Path) -> bool:
-    """Whether no group was ever in it: left by a first start that was cut short."""
+    """Tell whether the file never had a group: a first start that did not finish left it."""
     with contextlib.suppress(Exception):
         _check_header(journal, schema.JOURNAL)
         engine = sqlite_engine(journal, checkpoint_pages=0)
@@ -198,7 +199,7 @@ def _is_unused(journal: Path) -> bool:
 
 
 def _check_header(path: Path, part: str) -> None:
-    """Before SQLite opens it: it would take an empty file for a new database."""
+    """Check the header before SQLite opens the file: it takes an empty one for a new database."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -214,15 +215,15 @@ def _check_header(path: Path, part: str) -> None:
 
 
 def check(engine: Engine, path: Path, *, is_whole: bool) -> None:
-    """What SQLite itself can say of a file: is it as long as it should be, is it sound.
+    """Check with SQLite's own means that a file is complete and sound.
 
-    Large files are only read as a whole when `is_whole` asks for it.
+    Large files are read as a whole only with `is_whole`.
     """
     try:
         with engine.connect() as connection:
             driver = connection.connection.driver_connection
             assert driver is not None
-            # The log goes into the file first; only then do its header and its length tell.
+            # Move the log into the file first: only then its header and length are right.
             busy, logged, moved = driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             size = path.stat().st_size
             if not busy and logged == moved:

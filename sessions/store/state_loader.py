@@ -1,7 +1,7 @@
-"""Rows of the tables as the values the broker starts from, and pages of what waits.
+"""Load the state that the broker starts from, and pages of waiting deliveries.
 
-Everything is read in pieces as it is taken: a million waiting deliveries are one row for each
-session here, and a hundred thousand sessions are never in memory twice.
+Rows are read in pieces as they are used: a million waiting deliveries are one row for each session
+here, and a hundred thousand sessions are never in memory twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MESSAGE: Final = (
 _DELIVERY: Final = (
     "d.sid, d.n, d.mid, d.qos, d.retain, d.subscription_ids, d.share, d.packet_id, d.size"
 )
-# What a session got from a shared subscription and waits is looked at once, at the start.
+# Waiting deliveries of shared subscriptions are read once, at the start.
 _OWN: Final = "(d.share = '' OR EXISTS (SELECT 1 FROM shares h WHERE h.sid = d.sid))"
 _BOTH: Final = f"SELECT {_DELIVERY}, {_MESSAGE} FROM deliveries d JOIN messages m ON m.mid = d.mid"
 
@@ -57,7 +57,7 @@ def snapshot(database: Database) -> Snapshot:
     with engine.connect() as connection:
         connection.execution_options(sqlite_reads=True)
         meta = read_meta(connection)
-        # What the tables hold counts, too: a number is never given twice.
+        # Numbers in the tables count too: none is given twice.
         newest_mid = execute(connection, "SELECT max(mid) FROM messages").scalar()
         newest_sid = execute(connection, "SELECT max(sid) FROM sessions").scalar()
         newest_share = execute(connection, "SELECT max(sid) FROM shares").scalar()
@@ -116,7 +116,7 @@ def _rows(
     make: Callable[[Sequence[Any]], Any],
     healed: dict[str, int],
 ) -> Iterator[Any]:
-    """A row that is not even of the right types is left out, and counted."""
+    """Yield rows; one with values of wrong types is left out, and counted."""
     try:
         with engine.connect() as connection:
             streaming = connection.execution_options(stream_results=True, sqlite_reads=True)
@@ -144,7 +144,7 @@ def _by_session(pairs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, list[in
 def read_page(
     connection: Connection, sid: int, after_n: int, messages_max: int, bytes_max: int
 ) -> list[tuple[DeliveryRow, MessageRow]]:
-    """What waits after n, in order; at least one message if there is one."""
+    """Read deliveries behind `after_n` in order; at least one if there is one."""
     found: list[tuple[DeliveryRow, MessageRow]] = []
     size = 0
     while len(found) < messages_max and size < bytes_max:
@@ -160,7 +160,7 @@ def read_page(
             try:
                 pair = both_rows(row)
                 size += pair[0].size
-            except (TypeError, ValueError):  # whoever counts on it finds that it is missing
+            except (TypeError, ValueError):  # the session finds that it is missing
                 continue
             if found and size > bytes_max:
                 return found
@@ -170,7 +170,7 @@ def read_page(
     return found
 
 
-# Rows as values. SQLite has no booleans, and PostgreSQL's driver gives bytes of its own.
+# Rows as values. SQLite has no booleans, and PostgreSQL's driver has its own type of bytes.
 
 
 def session_row(row: Sequence[Any]) -> SessionRow:

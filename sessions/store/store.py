@@ -1,10 +1,10 @@
-"""The store: what the broker remembers, safe on a disk.
+"""The store: the state of the broker, durable in a database.
 
-The event loop hands over groups of records (`submit`) and is told up to which number they are
-safe. Behind that are three threads, none of which it waits for: the writer commits groups to
-the journal, the folder brings the journal into the tables, the pager reads back what waits.
+The event loop submits groups of records (`submit`), and is told up to which number they are safe.
+It waits for none of the three threads behind that: the writer commits groups to the journal, the
+applier brings them into the tables, the pager reads back deliveries that wait.
 
-Numbers are given by the caller, one after the other, from `Snapshot.last_number` + 1 on.
+The caller numbers groups, one after the other, from `Snapshot.last_number` + 1 on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sessions.store.database import (
 )
 from sessions.store.pager import Page, Pager, Request
 from sessions.store.postgres_lock import take_lock
-from sessions.store.row_import import is_settled, mend_digests, settle
+from sessions.store.row_import import has_right_references, recount_references, repair_digests
 from sessions.store.sqlite_files import CHECKED_BYTES_MAX, Damage, Files, Lock
 from sessions.store.worker import discard
 from sessions.store.writer import Writer
@@ -47,6 +47,8 @@ ADVICE: Final = "restore it from a backup, or start once with --recover to save 
 
 
 class Store:
+    """One store, for one broker."""
+
     def __init__(self, database: Database, owner: str, lock: Lock | None) -> None:
         self.database = database
         self._owner = owner
@@ -54,7 +56,7 @@ class Store:
         self._states: dict[str, str] = {}
         self._state_lock = threading.Lock()
         self._writer: Writer
-        self._folder: JournalApplier
+        self._applier: JournalApplier
         self._pager: Pager
         self._on_committed: Callable[[int], None] = _nobody
         self._on_folded: Callable[[int], None] = _nobody
@@ -63,13 +65,13 @@ class Store:
         self._is_stopping = False
         self._is_closed = False
         self._is_done = False
-        self._is_saved = False  # what there is was saved from damaged files, just now
+        self._is_saved = False  # it was just rescued from damaged files
         self.commits = 0
-        self._safe = 0  # groups up to this one
+        self._safe = 0  # up to this group
         self.folded = 0
         self.cancelled = 0
         self._folded_to = 0
-        self.healed: dict[str, int] = {}  # what could not be, since it was last asked for
+        self.healed: dict[str, int] = {}  # contradictions put right, by kind
 
     @classmethod
     def open(
@@ -81,7 +83,7 @@ class Store:
         must_exist: bool = False,
         log: Callable[[str], None] = lambda _: None,
     ) -> Store:
-        """Lock, check, bring the schema up to date, fold what the journal still has."""
+        """Lock and check it, upgrade its schema, and apply the groups that wait in the journal."""
         if database_url:
             url = parse_url(database_url)
             if url.get_backend_name() == "postgresql":
@@ -159,16 +161,16 @@ class Store:
         return store
 
     def _begin(self, connection: Connection) -> None:
-        """From a store that is whole to one that can be started; with the journal's lock."""
+        """Make a sound store ready to start, while holding the journal's lock."""
         try:
             self._upgrade()
             last_number, removed_to = self._compare()
-            folder = self._new_folder()
+            applier = self._new_applier()
             try:
-                while folder.fold_some():
+                while applier.apply_some():
                     continue
             finally:
-                folder.drop()
+                applier.drop()
             self._settle()
             with self.database.tables.connect() as tables:
                 self._folded_to = read_meta(tables).folded
@@ -183,21 +185,26 @@ class Store:
             kind = Damage if "damaged" in said else StoreError
             raise kind(f"{self.database.name}: {said}") from error
         self._writer = Writer(
-            self.database, last_number, removed_to, self._committed, self._say, self._check_owner
+            self.database,
+            last_number,
+            removed_to,
+            self._committed,
+            self._set_state,
+            self._check_owner,
         )
-        self._folder = self._new_folder()
-        self._pager = Pager(self.database, self._say)
+        self._applier = self._new_applier()
+        self._pager = Pager(self.database, self._set_state)
         self.folded = self.cancelled = 0
 
-    def _new_folder(self) -> JournalApplier:
+    def _new_applier(self) -> JournalApplier:
         return JournalApplier(
-            self.database, self._folded_to, self._count_folded, self._say, self._count_healed
+            self.database, self._folded_to, self._count_folded, self._set_state, self._count_healed
         )
 
     def _settle(self) -> None:
-        """See that rows of the tables do not contradict each other, where they are not many.
+        """Repair rows of the tables that contradict each other, in a small store.
 
-        Whoever restores a larger store lives with what it finds.
+        A larger one is started as it was restored.
         """
         with self.database.tables.connect() as tables:
             if self.database.is_sqlite:
@@ -214,9 +221,9 @@ class Store:
             if size > CHECKED_BYTES_MAX:
                 return
             with tables.begin():
-                self._count_healed(mend_digests(tables))
-                if not is_settled(tables):
-                    gone = settle(tables, is_strict=False)
+                self._count_healed(repair_digests(tables))
+                if not has_right_references(tables):
+                    gone = recount_references(tables, is_strict=False)
                     self._count_healed(gone or ["1 count of references that was wrong"])
 
     def _count_healed(self, lines: list[str]) -> None:
@@ -250,7 +257,7 @@ class Store:
                         schema.begin(connection, part, store_id)
 
     def _compare(self) -> tuple[int, int]:
-        """Whether journal and tables are of one store, and of one time."""
+        """Check that journal and tables belong to one store and one time."""
         with self.database.tables.connect() as tables:
             store_id = execute(tables, "SELECT store_id FROM meta").scalar_one()
             folded = read_meta(tables).folded
@@ -276,7 +283,7 @@ class Store:
         return max(folded, last or 0), removed_to
 
     def _check_owner(self, connection: Connection) -> None:
-        """A new connection of the writer may find that the store has got another broker."""
+        """Check, on a new connection of the writer, that no other broker has taken the store."""
         if not self.database.is_sqlite:
             take_lock(connection, f"fleetmq {self._owner}")
         with connection.begin():
@@ -284,10 +291,10 @@ class Store:
         if owner != self._owner:
             raise StoreError("another broker has taken the store over: restart this one")
 
-    # What the broker calls.
+    # For the broker.
 
     def snapshot(self) -> Snapshot:
-        """What the broker starts from, before `start`."""
+        """Return the state that the broker starts from; called before `start`."""
         try:
             found = state_loader.snapshot(self.database)
         except StoreError:
@@ -306,23 +313,24 @@ class Store:
         on_folded: Callable[[int], None],
         on_state: Callable[[str], None],
     ) -> None:
-        """All three are called from threads of the store. A state of "" means all is well."""
+        """Start the threads. They call all three functions; the state "" means that all is well."""
         self._on_committed = on_committed
         self._on_folded = on_folded
         self._on_state = on_state
         self._is_started = True
         self._writer.folded(self._folded_to)
-        for worker in (self._writer, self._folder, self._pager):
+        for worker in (self._writer, self._applier, self._pager):
             worker.start()
 
     def dead_threads(self) -> list[str]:
-        """The names of its threads that have ended before their time. From any thread."""
+        """Return the names of threads that have ended before their time. From any thread."""
         if self._is_stopping or self._is_closed:
             return []
-        workers = (self._writer, self._folder, self._pager)
+        workers = (self._writer, self._applier, self._pager)
         return [worker.name for worker in workers if worker.has_ended]
 
     def submit(self, number: int, blob: bytes, at: float) -> None:
+        """Commit a group soon."""
         self._writer.submit(number, blob, at)
 
     def enlist(self, participant: CommitParticipant) -> None:
@@ -330,7 +338,7 @@ class Store:
         self._writer.enlist(participant)
 
     def forget_ends(self, name: str) -> None:
-        """Nothing of that name is beside the journal any longer: with the next commit, or now."""
+        """Forget the participant's end of this name with the next commit, or soon."""
         self._writer.forget_ends(name)
 
     def page(
@@ -341,25 +349,28 @@ class Store:
         bytes_max: int,
         on_page: Callable[[Page], None],
     ) -> None:
-        """What waits for `sid` after n, as far as it is folded; at least one if there is one."""
+        """Read what waits for `sid` behind `after_n`, as far as it is in the tables.
+
+        At least one delivery if there is one.
+        """
         self._pager.ask(Request(sid, after_n, messages_max, bytes_max, on_page))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was submitted is in the database."""
+        """Wait until everything that was submitted is in the database; False: not in time."""
         return self._writer.flush(timeout_s)
 
-    def fold_soon(self) -> None:
-        """Do not wait for the second to be over."""
-        self._folder.wake()
+    def apply_soon(self) -> None:
+        """Apply groups to the tables now, not within a second."""
+        self._applier.wake()
 
     def stop(self, timeout_s: float) -> bool:
-        """Commit what was submitted, fold it, close. False: it could not be done in time."""
+        """Commit what was submitted, apply it, close. False: it could not be done in time."""
         if self._is_closed:
             return self._is_done
         self._is_stopping = True
         until = time.monotonic() + timeout_s
         is_done = not self._is_started or self.flush(timeout_s)
-        for worker in (self._pager, self._folder, self._writer):
+        for worker in (self._pager, self._applier, self._writer):
             worker.stop()
             is_done = worker.join(until - time.monotonic()) and is_done
         self._is_done = is_done
@@ -371,29 +382,29 @@ class Store:
         if self._is_closed:
             return
         self._is_closed = True
-        workers = (self._pager, self._writer, self._folder)
+        workers = (self._pager, self._writer, self._applier)
         for worker in workers:
             worker.abandon()
         for worker in workers:
             if worker.join(LOCKED_S):
-                worker.drop()  # what a thread that never began was given
+                worker.drop()  # connections given to a thread that never began
         self.database.dispose()
         if self._lock is not None:
             self._lock.release()
 
-    # What the threads call.
+    # For the threads.
 
     @property
     def lag(self) -> int:
-        """Groups of the journal that are not folded."""
+        """The number of groups in the journal that the tables do not have."""
         return max(0, self._writer.last_number - self._folded_to)
 
     def _committed(self, number: int, recorded: int, size: int) -> None:
         self.commits += 1
-        self._folder.committed(recorded, size)
+        self._applier.committed(recorded, size)
         if number > self._safe:
             self._on_committed(number)
-            self._safe = number  # at last: what could not be told is told again
+            self._safe = number  # last: what could not be reported is reported again
 
     def _count_folded(self, number: int, cancelled: int) -> None:
         self.folded += number - self._folded_to
@@ -403,7 +414,7 @@ class Store:
             self._writer.folded(number)
         self._on_folded(number)
 
-    def _say(self, worker: str, state: str) -> None:
+    def _set_state(self, worker: str, state: str) -> None:
         with self._state_lock:
             self._states[worker] = state
             line = "; ".join(f"{name}: {text}" for name, text in self._states.items() if text)
@@ -414,5 +425,5 @@ def _nobody(_: object) -> None:
     pass
 
 
-# How long `abandon` waits for a statement that another process's lock holds up.
+# That `abandon` waits for a statement which another process's lock delays.
 LOCKED_S: Final = 2.0

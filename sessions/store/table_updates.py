@@ -1,10 +1,10 @@
-"""The fold: what groups of the journal come to is written into the tables, in one transaction.
+"""Write the net changes of journal groups into the tables, in one transaction.
 
-`fold` takes a net change to the tables, whatever database they are in. Runs of messages and
-of deliveries are written by one statement each, which the database counts out by itself: a
-row then costs half a microsecond instead of two, and none of it holds the interpreter.
+`TableUpdate` works on either database. Runs of messages and of deliveries are written by one
+statement each, in which the database counts: a row then costs half a microsecond instead of two,
+and none of it holds the interpreter.
 
-Statements are cut into pieces and `breathe` is called between them: the event loop shares the
+Statements are cut into pieces, and `pause` is called between them: the event loop shares the
 interpreter with this thread.
 """
 
@@ -22,9 +22,9 @@ from sessions.journal.records import Stored
 from sessions.journal.rows import SessionRow, SubscriptionRow
 from sessions.store import schema
 from sessions.store.database import TERMS_MAX, chunks, execute, insert, repeated
-from sessions.store.row_import import settle
+from sessions.store.row_import import recount_references
 
-# From so many rows on, counting them out in the database is cheaper than binding them.
+# From so many rows on, counting in the database is cheaper than binding them.
 RUN_MIN: Final = 8
 
 _MESSAGES: Final = schema.names(schema.messages)
@@ -47,7 +47,7 @@ _DELIVERY_RUN: Final = (
     "{count} SELECT CAST(? AS BIGINT), CAST(? AS BIGINT) + i, CAST(? AS BIGINT) + i, "
     "?, ?, ?, ?, 0, ? FROM c"
 )
-# Consecutive messages that occur equally often, as (first, end, how often).
+# Consecutive messages with equally many references, as (first, end, how many).
 _ISLANDS: Final = (
     "SELECT min(mid), max(mid) + 1, times FROM ("
     "SELECT mid, times, mid - row_number() OVER (PARTITION BY times ORDER BY mid) AS island FROM ("
@@ -57,18 +57,16 @@ _ISLANDS: Final = (
 _ENDS_WITH: Final = ("sessions", "shares", "subscriptions", "releases", "received")
 
 
-class Fold:
-    """One net change on its way into the tables. `written` counts the messages among it."""
+class TableUpdate:
+    """One net change to be written. `written` counts its messages."""
 
-    def __init__(
-        self, connection: Connection, changes: Changes, breathe: Callable[[], None]
-    ) -> None:
+    def __init__(self, connection: Connection, changes: Changes, pause: Callable[[], None]) -> None:
         self._connection = connection
         self._changes = changes
-        self._breathe = breathe
+        self._pause = pause
         self._dropped: list[tuple[int, int, int]] = []
         self.run_min: float = RUN_MIN
-        self.healed: list[str] = []  # what the changes and the tables contradict each other in
+        self.healed: list[str] = []  # contradictions between changes and tables, by kind
         self._count = _COUNT[connection.dialect.name]
         self.written = 0
 
@@ -76,8 +74,8 @@ class Fold:
         self._end_sessions()
         self._finish_deliveries()
         self._unretain()
-        references = self._changes.references(self._dropped, self._breathe)
-        new, old = self._changes.split(references, self._breathe)
+        references = self._changes.references(self._dropped, self._pause)
+        new, old = self._changes.split(references, self._pause)
         self._refer(old)
         self._store(new)
         self._deliver()
@@ -90,17 +88,17 @@ class Fold:
         self._take_places()
 
     def _execute(self, statement: str, values: Sequence[Any]) -> int:
-        self._breathe()
+        self._pause()
         return execute(self._connection, statement, values).rowcount
 
     def _insert(self, table: Table, rows: Iterable[Sequence[Any]], key: Sequence[str] = ()) -> None:
         columns = schema.names(table)
-        insert(self._connection, table.name, columns, rows, key, pause=self._breathe)
+        insert(self._connection, table.name, columns, rows, key, pause=self._pause)
 
-    # What goes.
+    # Rows that go.
 
     def _drop(self, table: str, where: str, values: Sequence[Any]) -> None:
-        """Delete, and remember what was referred to."""
+        """Delete rows, and remember the messages they refer to."""
         found = execute(self._connection, _ISLANDS.format(table=table, where=where), values)
         self._dropped += [(int(mid), int(end), int(count)) for mid, end, count in found]
         self._execute(f"DELETE FROM {table} WHERE {where}", values)
@@ -127,7 +125,7 @@ class Fold:
             self._drop("retained", f"mid IN ({repeated('?', len(mids))})", mids)
 
     def _refer(self, old: list[tuple[int, int, int]]) -> None:
-        """More or fewer references to messages that are in the tables."""
+        """Count more or fewer references to messages in the tables."""
         by_step: dict[int, list[tuple[int, int]]] = {}
         for start, end, step in old:
             by_step.setdefault(step, []).append((start, end - 1))
@@ -145,7 +143,7 @@ class Fold:
                         f"UPDATE messages SET refs = refs + ? WHERE {where}", (step, *values)
                     )
 
-    # What comes.
+    # Rows that come.
 
     def _store(self, new: list[tuple[Stored, int, int, int]]) -> None:
         singles: list[tuple[Stored, int, int, int]] = []
@@ -153,9 +151,7 @@ class Fold:
         for record, first, end, references in new:
             count = end - first
             self.written += count
-            if (
-                count < self.run_min or not record.payloads[0]
-            ):  # a part of nothing is NULL to SQLite
+            if count < self.run_min or not record.payloads[0]:  # an empty part is NULL to SQLite
                 singles.append((record, first, end, references))
                 continue
             payloads = record.payloads[first:end]
@@ -273,22 +269,20 @@ class Fold:
         self._insert(schema.stream_offsets, rows, ("owner_digest", "stream", "partition"))
 
 
-class CarefulFold(Fold):
-    """A fold of changes that the tables contradict: what is told again replaces what is there.
+class RepairingTableUpdate(TableUpdate):
+    """An update that the tables contradict: rows that exist are replaced.
 
-    What refers to nothing goes then, and references are counted anew.
+    Rows that refer to nothing are dropped then, and references are counted anew.
     """
 
-    def __init__(
-        self, connection: Connection, changes: Changes, breathe: Callable[[], None]
-    ) -> None:
-        super().__init__(connection, changes, breathe)
+    def __init__(self, connection: Connection, changes: Changes, pause: Callable[[], None]) -> None:
+        super().__init__(connection, changes, pause)
         self.run_min = math.inf
 
     def apply(self) -> None:
         super().apply()
         self.healed = ["1 fold of changes that the tables contradict"]
-        self.healed += settle(self._connection, is_strict=False)
+        self.healed += recount_references(self._connection, is_strict=False)
 
     def _insert(self, table: Table, rows: Iterable[Sequence[Any]], key: Sequence[str] = ()) -> None:
         names = schema.names(table)

@@ -1,10 +1,9 @@
-"""A thread of the store that does not give up: the writer, the folder and the pager are such.
+"""The base of the store's threads, which never give up: writer, applier and pager.
 
-It keeps its own connections. What fails is reported as one line, the connections are dropped
-(unless it is said that they are good, see `ParticipantFailed`), and the same work is tried again
-after a while that grows to a second, for ever: until it succeeds or the store is abandoned. An
-error outside such work, our own mistake or want of memory, does not end the thread either: it is
-reported, and the loop begins again.
+A worker keeps its own connections. A failure is reported as one line, the connections are dropped
+(unless the error is a `ParticipantFailed`), and the same work is tried again after a delay that
+grows to a second, until it succeeds or the store is abandoned. An error outside such work, a bug or
+want of memory, does not end the thread either: it is reported, and the loop begins again.
 """
 
 from __future__ import annotations
@@ -26,22 +25,24 @@ T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """The store was told to give up what it could not do."""
+    """The store was told to stop trying."""
 
 
 class ParticipantFailed(Exception):
-    """What failed is not the database, and nothing is wrong with the connections to it."""
+    """The participant failed, not the database: connections are good."""
 
     def __init__(self, name: str, said: str) -> None:
         super().__init__(said)
-        self.name = name  # of what failed
+        self.name = name  # the participant
 
 
 class Worker(ABC):
+    """A thread with connections of its own."""
+
     def __init__(self, name: str, on_state: Callable[[str, str], None]) -> None:
         self.name = name
         self._on_state = on_state
-        self._failing = name  # it, or something elsewhere
+        self._failing = name  # its own name, or the participant's
         self._state = ""
         self._connections: dict[Engine, Connection] = {}
         self._abandoned = threading.Event()
@@ -51,18 +52,18 @@ class Worker(ABC):
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended, or never began."""
+        """Wait for the end; True: the thread has ended, or never began."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was started and runs no more."""
+        """Tell whether it was started and runs no more."""
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """End as soon as the statement under way does."""
+        """End as soon as the current statement does."""
         self._abandoned.set()
 
     @abstractmethod
@@ -71,9 +72,10 @@ class Worker(ABC):
 
     @abstractmethod
     def prepare(self, engine: Engine, connection: Connection) -> None:
-        """What a new connection needs before it is used."""
+        """Prepare a new connection."""
 
     def connect(self, engine: Engine) -> Connection:
+        """Return the connection to an engine, a new one if there is none."""
         connection = self._connections.get(engine)
         if connection is None:
             connection = engine.connect()
@@ -90,11 +92,13 @@ class Worker(ABC):
         self._connections[engine] = connection
 
     def drop(self) -> None:
+        """Close all connections."""
         for connection in self._connections.values():
             discard(connection)
         self._connections.clear()
 
     def attempt(self, work: Callable[[], T]) -> T:
+        """Do this work, again and again until it succeeds; return its result."""
         delay_s = RETRY_S
         while not self._abandoned.is_set():
             try:
@@ -102,26 +106,29 @@ class Worker(ABC):
             except Abandoned:
                 raise
             except ParticipantFailed as error:
-                self._say(error.name, str(error))
-            except Exception as error:  # whatever it is, the work has to be done
+                self._set_state(error.name, str(error))
+            except Exception as error:  # whatever the error, the work has to be done
                 self.drop()
-                self._say(self.name, explain(error))
+                self._set_state(self.name, explain(error))
             else:
-                self._say(self._failing, "")
+                self._set_state(self._failing, "")
                 return result
             if self._abandoned.wait(delay_s):
                 break
             delay_s = min(2 * delay_s, RETRY_S_MAX)
         raise Abandoned
 
-    def _say(self, name: str, state: str) -> None:
-        """What fails is one thing at a time: work that fails in another way has come further."""
+    def _set_state(self, name: str, state: str) -> None:
+        """Report a state. One failure at a time: work that fails in another way got further."""
         before, was = self._failing, self._state
         if (name, state) != (before, was):
             self._on_state(name, state)
             if was and name != before:
                 self._on_state(before, "")
-            self._failing, self._state = name, state  # at last: what is not told is told again
+            self._failing, self._state = (
+                name,
+                state,
+            )
 
     def _main(self) -> None:
         try:
@@ -131,23 +138,23 @@ class Worker(ABC):
                 except Abandoned:
                     return
                 except Exception as error:
-                    self._on_stumble(error)
+                    self._on_internal_error(error)
                 else:
                     return
         finally:
             self.drop()
 
-    def _on_stumble(self, error: Exception) -> None:
-        """Say it, if that can be done, and wait a moment. The next success says the opposite."""
+    def _on_internal_error(self, error: Exception) -> None:
+        """Report a bug, if that can be done, and wait a moment. The next success clears it."""
         with contextlib.suppress(Exception):
             self.drop()
-            self._say(self.name, explain(error))
+            self._set_state(self.name, explain(error))
         self._abandoned.wait(RETRY_S_MAX)
 
 
 def discard(connection: Connection) -> None:
-    """Close it without another word to the database."""
-    # A connection that failed may fail to roll back, too: what it held is gone either way.
+    """Close a connection without another statement."""
+    # A failed connection may fail to roll back too: its transaction is lost either way.
     with contextlib.suppress(Exception):
         connection.invalidate()
     with contextlib.suppress(Exception):

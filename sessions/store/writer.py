@@ -1,23 +1,22 @@
-"""The writer: groups of records become rows of the journal, and then they are safe.
+"""Commit groups of records to the journal in a background thread.
 
-A commit takes all that waits, so a slow disk makes larger commits, not a longer line. What
-failed is kept, in order, and goes with what came meanwhile once the database is back. A commit
-whose end nobody saw may have succeeded: before it is repeated, the journal is asked for the
-last number it has.
+A commit takes everything that waits, so a slow disk makes larger commits, not a longer queue.
+Groups that failed are kept, in order, and go with later ones once the database is back. A commit
+whose outcome is unknown may have succeeded: before it is repeated, the last number in the journal
+is read.
 
-What belongs to a group may also stand in files beside the database, the telemetry log: they
-are written before the group (`Beside`), and how far they are then is committed with it. So
-what lies beyond that in the files belongs to no group that is safe. While they cannot be
-written nothing is committed.
+A group may have a part outside the database, in the files of a `CommitParticipant`. That part is
+written before the group, and how far it got is committed with it. So anything beyond those ends
+belongs to no group that is safe. While the files cannot be written, nothing is committed.
 
-A group without records is safe with the files alone, where they say so (`Beside.suffices`):
-their sync is then the only one, and the database is told with the next group that has records,
-or after a while. A crash before that loses numbers of groups that hold nothing.
+A group without records is safe with the files alone, where `is_durable_alone` says so: their sync
+is then the only one, and the database is told with the next group that has records, or after a
+while. A crash before that loses numbers of empty groups.
 
-A group too large for one row is several, all but the last of which say that they continue. They
+A group too large for one row is several, of which all but the last are marked as continued. They
 are committed together: until the last is here, none of them counts.
 
-Groups that were folded are removed here too, a few with every commit: the journal has one
+Groups that the tables have are removed here too, a few with every commit: the journal has one
 writer, and nobody waits for a lock.
 """
 
@@ -39,12 +38,12 @@ from sessions.store.worker import ParticipantFailed, Worker
 
 COMMIT_BYTES_MAX: Final = 64 << 20
 # Removing costs two statements, and a long row frees its pages one by one. So a commit removes
-# when so much is folded, and then so many rows and as many as it brings; without a commit,
-# after so long, all that are left go in steps.
+# only when the tables have so many groups, and then so many rows more than it brings. Without a
+# commit for so long, all of them go in steps.
 REMOVED_WITH_COMMIT: Final = 64
 REMOVED_IN_STEP: Final = 200
 IDLE_S: Final = 1.0
-# Groups that are safe without the database are told it after so long, or when they are so many.
+# Groups that are safe without the database are recorded in it after so long, or so many.
 UNRECORDED_S: Final = 0.5
 UNRECORDED_MAX: Final = 1_000
 READ_GROUPS: Final = 16
@@ -56,6 +55,8 @@ Group = tuple[int, float, bytes]  # number, at, data
 
 
 class Writer(Worker):
+    """The thread that commits."""
+
     def __init__(
         self,
         database: Database,
@@ -67,30 +68,30 @@ class Writer(Worker):
     ) -> None:
         super().__init__("journal", on_state)
         self._database = database
-        # Up to which number, and in the database; how many bytes.
+        # The last number that is safe, the last in the database, and the bytes since the last call.
         self._on_committed = on_committed
         self._prepare = prepare
         self._participant: CommitParticipant | None = None
-        # An event is set when all before it is safe, a name is one whose ends are to be
-        # forgotten, None only wakes the writer.
+        # An event is set when everything before it is safe; the end of a name is forgotten; None
+        # wakes the writer.
         self._queue: queue.SimpleQueue[Group | threading.Event | str | None] = queue.SimpleQueue()
         self._flushed: list[threading.Event] = []
         self._forgotten: list[str] = []
-        self._received: Group | threading.Event | str | None = None  # and not sorted in yet
-        self._begun: list[Group] = []  # parts of a group that is not whole
-        self._waiting: list[Group] = []  # not in the database; those that are safe come first
-        self._waiting_bytes = 0  # of those that are not safe
-        self._unrecorded = 0  # how many are safe, by what stands beside
+        self._received: Group | threading.Event | str | None = None  # not sorted in yet
+        self._begun: list[Group] = []  # parts of a group that is not complete
+        self._waiting: list[Group] = []  # not in the database; safe ones come first
+        self._waiting_bytes = 0  # of groups that are not safe
+        self._unrecorded = 0  # how many are safe by the participant's files
         self._unrecorded_since = 0.0
         self._is_unsure = False
         self._is_stopping = False
         self._folded = removed_to
         self._removed_to = removed_to
         self._submitted = last_number
-        self._told = last_number, last_number  # up to where `on_committed` was called
+        self._told = last_number, last_number  # as `on_committed` was called last
         self._committed_bytes = 0  # since then
-        self.last_number = last_number  # safe up to here,
-        self._recorded = last_number  # and in the database
+        self.last_number = last_number  # up to here groups are safe,
+        self._recorded = last_number  # and up to here in the database
 
     # From any thread.
 
@@ -99,30 +100,31 @@ class Writer(Worker):
         self._participant = participant
 
     def submit(self, number: int, data: bytes, at: float) -> None:
+        """Commit a group; numbers follow each other."""
         if number != self._submitted + 1:
             raise ValueError(f"group {number} cannot follow {self._submitted}")
         self._submitted = number
         self._queue.put((number, at, data))
 
     def folded(self, number: int) -> None:
-        """Groups up to this number are in the tables and may go."""
+        """Let groups up to this number be removed: the tables have them."""
         self._folded = number
         self._queue.put(None)
 
     def forget_ends(self, name: str) -> None:
-        """Nothing of that name is beside the journal any longer. It may come again."""
+        """Forget the participant's end of this name, which may be used again later."""
         self._queue.put(name)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what was submitted is in the database."""
-        if self.has_ended:  # nobody would answer
+        """Wait until everything that was submitted is in the database; False: not in time."""
+        if self.has_ended:  # the thread is gone
             return False
         reached = threading.Event()
         self._queue.put(reached)
         return reached.wait(max(0.0, timeout_s))
 
     def stop(self) -> None:
-        """Commit what was submitted, remove what was folded, and end."""
+        """Commit what was submitted, remove what the tables have, and end."""
         self._is_stopping = True
         self._queue.put(None)
 
@@ -149,7 +151,7 @@ class Writer(Worker):
 
     @property
     def _has_more(self) -> bool:
-        """Whether anything is to be made safe, to be told, or to be forgotten."""
+        """Tell whether there is anything to commit, to report, or to forget."""
         return (
             len(self._waiting) > self._unrecorded
             or len(self._forgotten) > 0
@@ -158,11 +160,11 @@ class Writer(Worker):
 
     @property
     def _has_rest(self) -> bool:
-        """Whether there is anything for which a commit is not in a hurry."""
+        """Tell whether there is anything to commit that is not urgent."""
         return self._unrecorded > 0 or self._removed_to < self._folded
 
     def _gather(self) -> None:
-        """Sleep until there is something to do, then take all that waits."""
+        """Sleep until there is something to do, then take everything that waits."""
         self._sort_in()
         while not (
             self._has_more or self._flushed or self._is_stopping or self._abandoned.is_set()
@@ -181,7 +183,7 @@ class Writer(Worker):
             self._sort_in()
 
     def _sort_in(self) -> None:
-        """Sort in what was received; if that fails, it is done again."""
+        """Sort in what was received; if that fails, it is repeated."""
         item = self._received
         if isinstance(item, threading.Event):
             self._flushed.append(item)
@@ -223,7 +225,7 @@ class Writer(Worker):
         self._on_durable(number, number, ends)
 
     def _is_durable_without_database(self, number: int) -> bool:
-        """Whether all that is new is safe without the database."""
+        """Tell whether all new groups are safe with the participant's files alone."""
         new = self._waiting[self._unrecorded :]
         return (
             self._participant is not None
@@ -240,11 +242,11 @@ class Writer(Worker):
         assert self._participant is not None
         try:
             return self._participant.is_durable_alone(number)
-        except Exception as error:  # its reasons are its own, and it is tried again
+        except Exception as error:  # of any kind; it is tried again
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
 
     def _on_durable(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
-        """What waited is safe, and in the database so far: tell those who wait for that."""
+        """Take notice that waiting groups are safe, and up to where the database has them."""
         self._unrecorded = len(self._waiting)
         self._committed_bytes += self._waiting_bytes
         self._waiting_bytes = 0
@@ -254,14 +256,13 @@ class Writer(Worker):
             if ends and self._participant is not None:
                 self._participant.committed(ends, stands_alone=recorded < number)
         except Exception as error:
-            # The groups are safe whoever was told of it; the ends are said again until they
-            # are taken.
+            # The groups are safe all the same; the ends are passed again until it succeeds.
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
         finally:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell those who wait, and if that fails, once more."""
+        """Report what is safe; if that fails, once more."""
         if self._told != (self.last_number, self._recorded):
             self._on_committed(self.last_number, self._recorded, self._committed_bytes)
             self._told = self.last_number, self._recorded
@@ -272,11 +273,11 @@ class Writer(Worker):
             return {}
         try:
             return self._participant.write(number, stands_alone=stands_alone)
-        except Exception as error:  # its reasons are its own, and it is tried again
+        except Exception as error:  # of any kind; it is tried again
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
 
     def _unsafe(self, connection: Connection) -> list[Group]:
-        """What waits, but for what an attempt has committed without our knowing."""
+        """Return the waiting groups without those that an unnoticed commit has written."""
         found = execute(connection, "SELECT max(number) FROM journal").scalar()
         state = execute(connection, "SELECT removed_to FROM journal_state").scalar_one()
         self._removed_to = state
@@ -284,7 +285,7 @@ class Writer(Worker):
         return [group for group in self._waiting if group[0] > safe]
 
     def _record_ends(self, connection: Connection, ends: Mapping[str, str]) -> None:
-        """What is forgotten goes first: what is said of its name by now is of another life."""
+        """Write ends, after removing those to be forgotten: their names may be in use again."""
         if self._forgotten:
             marks = repeated("?", len(self._forgotten))
             execute(connection, f"DELETE FROM stream_ends WHERE name IN ({marks})", self._forgotten)
@@ -307,7 +308,7 @@ class Writer(Worker):
 
 
 def _pieces(groups: list[Group]) -> Iterator[list[Group]]:
-    """As many at once as a statement is meant for: a database takes no more than 1 GB in one."""
+    """Split groups into statements of limited size: a database takes no more than 1 GB in one."""
     some: list[Group] = []
     size = 0
     for group in groups:
@@ -328,7 +329,7 @@ def _explain(error: Exception) -> str:
 
 
 def read_groups(connection: Connection, after: int) -> list[Any]:
-    """Some rows (number, at, data) after a number, without a gap."""
+    """Read some rows (number, at, data) above a number; raises Corrupt at a gap."""
     rows = execute(
         connection,
         "SELECT number, at, data FROM journal WHERE number > ? ORDER BY number LIMIT ?",

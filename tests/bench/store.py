@@ -69,7 +69,7 @@ class Bench:
 
     def until_folded(self) -> None:
         self.until_committed()
-        self.store.fold_soon()
+        self.store.apply_soon()
         with self._news:
             self._news.wait_for(lambda: self._folded == self.number)
 

@@ -66,7 +66,7 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Writer, "_sort_in"),
     (Writer, "_tell"),
     (Writer, "submit"),
-    (JournalApplier, "fold_some"),
+    (JournalApplier, "apply_some"),
     (JournalApplier, "_report"),
     (JournalApplier, "_read"),
     (pager.Pager, "_read"),
@@ -152,7 +152,7 @@ def examine(directory: Path, owner: Any, name: str, nth: int, error: type[Except
             for payload in sent[:3]:
                 until_acknowledged(broker, "t", payload)
             store = broker.server.storage._store  # type: ignore[union-attr]
-            store.fold_soon()
+            store.apply_soon()
             for payload in sent[3:]:
                 until_acknowledged(broker, "t", payload)
             broker.ask(lambda: None)
@@ -185,7 +185,7 @@ def test_each_call_fails_in_one_broker(tmp_path: Path) -> None:
                 sent.append(b"%03d" % number)
                 until_acknowledged(broker, "t", sent[-1])
             for _ in found:  # what is done once in a while has its turn
-                broker.server.storage._store.fold_soon()  # type: ignore[union-attr]
+                broker.server.storage._store.apply_soon()  # type: ignore[union-attr]
                 sent.append(b"%03d" % len(sent))
                 until_acknowledged(broker, "t", sent[-1])
             broker.wait_until(lambda: not broker.server.broker.store_state)

@@ -147,7 +147,7 @@ class TestConfiguration:
         shutil.rmtree(tmp_path / "streams" / "telemetry")
         with Running(config=config(tmp_path)) as broker, broker.client("p") as client:
             send(client, [3])
-        assert "the journal knows it, and it is not there" in caplog.text
+        assert "the journal knows it, but its files are missing" in caplog.text
         assert payloads(tmp_path) == [b"3"]
 
     def test_a_tail_that_is_missing_stops_the_start_and_recover_goes_on(
@@ -177,14 +177,14 @@ class TestConfiguration:
             "filter = 'a'": ("streams 1", "name is missing"),
             "name = 'a'": ("streams 1", "filter is missing"),
             "name = 'a'\nfilter = 'a/#/b'": ("filter", "#"),
-            "name = 'a'\nfilter = '$SYS/#'": ("filter", "nothing is published there"),
+            "name = 'a'\nfilter = '$SYS/#'": ("filter", "matches no topic"),
             "name = 'a/b'\nfilter = 'a'": ("name", "a/b"),
             "name = 'a'\nfilter = 'a'\npartitions = 0": ("partitions", "0"),
             "name = 'a'\nfilter = 'a'\npartitions = '4'": ("partitions", "a whole number"),
             "name = 'a'\nfilter = 'a'\nretain = '7 weeks'": ("retain", "7 weeks"),
             "name = 'a'\nfilter = 'a'\nmax_bytes = 1.5": ("max_bytes", "1.5"),
             "name = 'a'\nfilter = 'a'\npartition_by = 'luck'": ("partition_by", "luck"),
-            "name = 'a'\nfilter = 'a'\nevent_time = 'json:x'": ("event_time", "no path"),
+            "name = 'a'\nfilter = 'a'\nevent_time = 'json:x'": ("event_time", "expected"),
             "name = 'a'\nfilter = 'a'\nschema = 'none.json'": ("schema", "none.json", "No such"),
             "name = 'a'\nfilter = 'a'\nretention = '7d'": ("unknown key retention", "retain"),
             "name = 'a'\nfilter = 'a'\n[[streams]]\nname = 'a'\nfilter = 'b'": (

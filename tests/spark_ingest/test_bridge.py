@@ -208,13 +208,13 @@ def command(*argv: str, log: Path) -> tuple[int, list[str]]:
         (["--partitions", "0"], "--partitions: '0' is not a whole number from 1 to 256"),
         (["--inflight", "many"], "--inflight: 'many' is not a whole number"),
         (["--retain", "long"], "retain: 'long' is not a duration"),
-        (["--stream", "../x"], "name: '../x' is no name for a stream"),
+        (["--stream", "../x"], "name: '../x' is invalid: expected up to 100"),
         (["--schema", "/nowhere.json"], "--schema: /nowhere.json: No such file"),
         (["--cafile", "/nowhere.pem"], "--cafile: needs a broker at mqtts://"),
         (["--broker", "mqtts://x", "--cafile", "/nowhere"], "--cafile: there is no file /nowhere"),
         (["--broker", "mqtt://:secret@x"], "--username: it is missing, and there is a password"),
         (["--password-file", "/nowhere"], "--password-file: /nowhere: No such file"),
-        (["--event-time", "somewhere"], "event_time: 'somewhere' is neither"),
+        (["--event-time", "somewhere"], "event_time: 'somewhere' is invalid"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_done(

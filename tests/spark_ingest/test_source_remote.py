@@ -102,7 +102,7 @@ def test_what_is_wrong_is_said(broker: LogBroker, http: Serving) -> None:
         ({"token": "wrong"}, "the token is missing or wrong"),
         ({"stream": "other"}, "stream: there is no stream 'other'"),
         ({"startingOffsets": '{"p0":99,"p1":0,"p2":0}'}, "offset 99 is beyond the end"),
-        ({"startingOffsets": '{"p0":0}'}, "startingOffsets: p1 is not said"),
+        ({"startingOffsets": '{"p0":0}'}, "startingOffsets: p1 of stream"),
     ):
         with pytest.raises(Exception) as caught:
             batch(http, **more)

@@ -115,9 +115,9 @@ def test_a_number_that_is_none_after_all_loses_nothing() -> None:
     [
         ("no_such_module.function", "ModuleNotFoundError"),
         ("tests.streams.test_partitioners.nothing", "AttributeError"),
-        ("tests.streams.test_partitioners.PAYLOADS", "is no function"),
-        ("level:x", "none of client, topic"),
-        ("client:x", "none of client, topic"),
+        ("tests.streams.test_partitioners.PAYLOADS", "is not a function"),
+        ("level:x", "expected client, topic"),
+        ("client:x", "expected client, topic"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(by: str, says: str) -> None:

@@ -322,11 +322,11 @@ def test_the_token_is_wanted_and_never_told(broker: LogBroker, http: Serving) ->
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ftp://host/", "is none like http://host:port"),
-        ("host:80", "is none like http://host:port"),
-        ("http://", "is none like http://host:port"),
-        ("http://host:99999", "has no port that can be"),
-        ("http://host:x", "has no port that can be"),
+        ("ftp://host/", "is invalid: expected http://host:port"),
+        ("host:80", "is invalid: expected http://host:port"),
+        ("http://", "is invalid: expected http://host:port"),
+        ("http://host:99999", "has an invalid port"),
+        ("http://host:x", "has an invalid port"),
         ("http://me:hush@host", "has more than a host"),
         ("http://host/?a=b", "has more than a host"),
     ],

@@ -168,7 +168,7 @@ def test_a_batch_that_is_larger_than_what_is_read_at_once(tmp_path: Path) -> Non
 def test_streams_come_and_go(tmp_path: Path) -> None:
     with Writing(tmp_path) as writing:
         writing.create()
-        with pytest.raises(Invalid, match="there is a stream 'telemetry' already"):
+        with pytest.raises(Invalid, match="a stream 'telemetry' exists already"):
             writing.create()
         with pytest.raises(UnknownStream):
             writing.log.delete("other")
@@ -301,9 +301,9 @@ def test_a_process_that_is_killed_while_it_writes(tmp_path: Path) -> None:
 def test_a_stream_named_twice_or_hidden(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with Writing(tmp_path) as writing:
-        with pytest.raises(Invalid, match="is there already, and is no stream"):
+        with pytest.raises(Invalid, match="exists already, and is not a stream"):
             writing.log.create(StreamSettings("other"))
         writing.create()
     (tmp_path / NAME).rename(tmp_path / "moved")
-    with pytest.raises(Invalid, match="it is of stream 'telemetry'"):
+    with pytest.raises(Invalid, match="it belongs to another stream, 'telemetry'"):
         Writing(tmp_path)

@@ -47,7 +47,7 @@ def parse_path(key: str, text: str) -> Path:
         steps.append(int(number) if number is not None else step[1] or step[3] or step[4])
         at = step.end()
     if not text.startswith("$") or at < len(text) or not steps or len(text) > _PATH_CHARS_MAX:
-        raise Invalid(key, f"{text!r} is no path: it looks like $.a.b[0]")
+        raise Invalid(key, f"{text!r} is invalid: expected a path like $.a.b[0]")
     return tuple(steps)
 
 
@@ -69,7 +69,7 @@ class TimeRule:
             return cls(what, (), unit)
         if kind == "json":
             return cls("", parse_path(key, what), unit)
-        raise Invalid(key, f"{text!r} is neither property:NAME nor json:$.path")
+        raise Invalid(key, f"{text!r} is invalid: expected property:NAME or json:$.path")
 
     def read(self, value: object) -> int:
         """Return microseconds of Unix time, or NULL."""

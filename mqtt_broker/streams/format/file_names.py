@@ -33,8 +33,8 @@ def check_stream(name: str) -> str:
     if not _STREAM.fullmatch(name) or name.endswith(UNFINISHED):
         raise Invalid(
             "name",
-            f"{name!r} is no name for a stream: up to 100 letters, digits, '_', '-' and '.', "
-            "the first of them no '-' and no '.', and no '.new' at the end",
+            f"{name!r} is invalid: expected up to 100 letters, digits, '_', '-' and '.', "
+            "not beginning with '-' or '.', and not ending with '.new'",
         )
     return name
 

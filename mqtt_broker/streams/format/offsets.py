@@ -25,6 +25,8 @@ from mqtt_broker.streams.format.errors import (
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
+EXAMPLE: Final = '{"p0": 17, "p1": 4}'
+EXPECTED: Final = f"earliest, latest, an ISO 8601 time, or JSON such as {EXAMPLE}"
 OFFSET_MAX: Final = (1 << 63) - 1
 TEXT_CHARS_MAX: Final = 64 << 10
 _DATE_DIGITS: Final = 8  # 20261118
@@ -53,17 +55,21 @@ class Offsets:
             ends = tuple(int(found[f"p{number}"]) for number in range(len(found) - 1))
             return cls(str(found["epoch"]), ends)
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise Invalid("offsets", f"{text[:80]!r} are none") from None
+            raise Invalid(
+                "offsets", f"{text[:80]!r} is invalid: expected JSON such as {EXAMPLE}"
+            ) from None
 
 
 def parse(text: str, stream: str, epoch: str, partitions: int) -> Offsets:
     """Parse the offsets of every partition of a stream, and the epoch if it is given."""
+    if len(text) > TEXT_CHARS_MAX:
+        raise Invalid("offsets", f"{len(text)} characters are too many: up to {TEXT_CHARS_MAX}")
     try:
-        found = json.loads(text) if len(text) <= TEXT_CHARS_MAX else None
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        raise Invalid("offsets", f"{text[:80]!r} is no JSON") from None
+        raise Invalid("offsets", f"{text[:80]!r} is not valid JSON") from None
     if not isinstance(found, dict):
-        raise Invalid("offsets", f"{text[:80]!r} is no JSON object")
+        raise Invalid("offsets", f"{text[:80]!r} is not a JSON object")
     given = found.pop("epoch", epoch)
     if given != epoch:
         raise WrongEpoch(stream, str(given)[:80], epoch)
@@ -75,11 +81,14 @@ def parse(text: str, stream: str, epoch: str, partitions: int) -> Offsets:
         if int(name[1]) >= partitions:
             raise UnknownPartition(stream, key, partitions)
         if type(value) is not int or not 0 <= value <= OFFSET_MAX:
-            raise Invalid("offsets", f"{key} is {str(value)[:80]}, which is no offset")
+            raise Invalid(
+                "offsets",
+                f"{key} is {str(value)[:80]}: expected a number from 0 to {OFFSET_MAX}",
+            )
         ends[int(name[1])] = value
     for number in range(partitions):
         if number not in ends:
-            raise Invalid("offsets", f"p{number} is not said, and stream {stream!r} has it")
+            raise Invalid("offsets", f"p{number} of stream {stream!r} is missing")
     return Offsets(epoch, tuple(ends[number] for number in range(partitions)))
 
 

@@ -42,8 +42,8 @@ def check_partition_by(text: str) -> None:
     if not _DOTTED.fullmatch(text):
         raise Invalid(
             "partition_by",
-            f"{text!r} is none of client, topic, level:N, property:NAME, round-robin "
-            "and the dotted name of a function",
+            f"{text!r} is invalid: expected client, topic, level:N, property:NAME, round-robin "
+            "or the dotted name of a function",
         )
 
 
@@ -54,7 +54,7 @@ def load(text: str) -> Function:
     except Exception as error:  # other people's code
         raise Invalid("partition_by", f"{text}: {type(error).__name__}: {error}") from None
     if not callable(found):
-        raise Invalid("partition_by", f"{text} is no function")
+        raise Invalid("partition_by", f"{text} is not a function")
     return cast(Function, found)
 
 

@@ -53,16 +53,20 @@ class StreamSettings:
             self._check_filter()
         if not 1 <= self.partitions <= file_names.PARTITIONS_MAX:
             raise Invalid(
-                "partitions", f"{self.partitions} is not 1 to {file_names.PARTITIONS_MAX}"
+                "partitions",
+                f"{self.partitions} is out of range: expected 1 to {file_names.PARTITIONS_MAX}",
             )
         check_partition_by(self.partition_by)
         for key in ("retain_s", "max_bytes", "tombstone_s"):
             if getattr(self, key) < 0:
-                raise Invalid(key, f"{getattr(self, key)} is negative")
+                raise Invalid(key, f"{getattr(self, key)} is negative: expected 0 or more")
         if self.segment_bytes < SEGMENT_BYTES_MIN:
-            raise Invalid("segment_bytes", f"{self.segment_bytes} is below {SEGMENT_BYTES_MIN}")
+            raise Invalid(
+                "segment_bytes",
+                f"{self.segment_bytes} is too small: expected {SEGMENT_BYTES_MIN} or more",
+            )
         if self.segment_s < 1:
-            raise Invalid("segment_s", f"{self.segment_s} is below 1")
+            raise Invalid("segment_s", f"{self.segment_s} is too small: expected 1 or more")
         for key in ("event_time", "sent_time"):
             if getattr(self, key):
                 TimeRule.parse(key, getattr(self, key))
@@ -73,14 +77,14 @@ class StreamSettings:
         if problem:
             raise Invalid("filter", f"{self.filter!r}: {problem}")
         if self.filter.split("/", 1)[0] in _NO_TOPICS:
-            raise Invalid("filter", f"{self.filter!r}: nothing is published there")
+            raise Invalid("filter", f"{self.filter!r} matches no topic that clients may publish to")
 
     def changed(self, **changes: Any) -> StreamSettings:
         """Return the settings with changes; those that are fixed may be repeated."""
         known = {field.name for field in fields(self)}
         for key, value in changes.items():
             if key not in known:
-                raise Invalid(key, "there is no such setting")
+                raise Invalid(key, "unknown setting")
             if key in ("name", "partitions", "epoch") and value != getattr(self, key):
                 raise Invalid(key, f"it is {getattr(self, key)!r} and cannot be changed")
         return replace(self, **changes).checked()
@@ -93,9 +97,9 @@ class StreamSettings:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise Invalid(file_names.METADATA, "it is no JSON") from None
+            raise Invalid(file_names.METADATA, "not valid JSON") from None
         if not isinstance(found, dict):
-            raise Invalid(file_names.METADATA, "it is no JSON object")
+            raise Invalid(file_names.METADATA, "not a JSON object")
         form = found.pop("format", None)
         if form != FORMAT:
             raise Invalid(file_names.METADATA, f"it has format {form}, this program reads {FORMAT}")
@@ -106,9 +110,10 @@ class StreamSettings:
                 raise Invalid(file_names.METADATA, f"{key!r} is unknown to this program")
             kind = known[key]
             if kind is not None and type(value) is not kind:
-                raise Invalid(file_names.METADATA, f"{key} is {value!r}")
+                wrong = f"{key} is {value!r}, not of type {kind.__name__}"
+                raise Invalid(file_names.METADATA, wrong)
         if not found.get("name") or not found.get("epoch"):
-            raise Invalid(file_names.METADATA, "it has no name or no epoch")
+            raise Invalid(file_names.METADATA, "name or epoch is missing")
         return cls(**found).checked()
 
     @classmethod
@@ -130,7 +135,7 @@ def _check_text(key: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Invalid(key, f"{text!a} is no Unicode text") from None
+        raise Invalid(key, f"{text!a} is not valid Unicode") from None
 
 
 _DURATIONS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": _DAY_S}

@@ -2,16 +2,16 @@
 
     for record_batch in record_batches(source, 0, start, until): ...
 
-A batch of the log is laid out as Arrow lays out memory, so a column becomes an array by saying
-where it is. Small batches are joined to about `ROWS` rows, which copies their bytes and moves
-their offsets in C; a batch that is large enough is taken as it was read.
+A batch of the log is laid out as Arrow lays out memory, so a column becomes an array by giving its
+place. Small batches are joined to about `ROWS` rows, which copies their bytes and moves
+their offsets in C; a batch that is large enough is used as it was read.
 
 Files are read, not mapped: reading 2 MB at a time into memory of Arrow's, which stays in the
 cache, was faster than mapping (22 to 20 million rows/s at 1,000 rows a batch, 37 to 35 at
 16,000), and a file that is cut short under a mapping ends the process.
 
-Checksums are verified, and that the offsets inside columns are in order, since Arrow believes
-them. What is damaged raises, or is told to `on_damage` and left out, as in `reader`.
+Checksums are verified, and so is the order of the offsets inside columns, since Arrow trusts
+them. Damage raises, or is passed to `on_damage` and left out, as in `reader`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 
 ROWS: Final = 16_384
-_EXTENT_BYTES: Final = 2 << 20  # what is copied stays in the cache while it is looked at
+_EXTENT_BYTES: Final = 2 << 20  # copies stay in the processor's cache while they are checked
 _JOINED_BYTES_MAX: Final = 64 << 20
 _RETAIN: Final = 4
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -72,7 +72,7 @@ Array = Any  # pyarrow has no types of its own that mypy knows
 
 
 class _Run(NamedTuple):
-    """Whole batches, one behind the other; which of their offsets are wanted."""
+    """Whole batches, one behind the other, and the offsets that are wanted of them."""
 
     view: memoryview
     headers: list[Header]
@@ -83,7 +83,7 @@ class _Run(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """The rows of one batch that are wanted. Columns that are left out are None."""
+    """The wanted rows of one batch. Columns that are left out are None."""
 
     batch: Batch
     position: int  # in the segment
@@ -98,7 +98,7 @@ class _Piece(NamedTuple):
     texts: list[Array | None]
 
     def check(self) -> None:
-        """Raises when offsets of texts between the first and the last are not in order."""
+        """Raise if the offsets of texts between the first and the last are not in order."""
         for text in self.texts:
             if text is not None:
                 _as_bytes(text).validate(full=True)
@@ -113,7 +113,7 @@ def record_batches(
     rows: int = ROWS,
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What is committed from offset `start` on and before `until`, in order."""
+    """Yield what is committed from offset `start` on and before `until`, in order."""
     scan = _Scan(source.partition(partition).files, on_damage, rows)
     with Reader(source, partition, start, until, on_damage) as reader:
         while (extent := reader.extent(_EXTENT_BYTES)) is not None:
@@ -126,34 +126,34 @@ def record_batches(
 
 def decode(
     data: bytes,
-    where: PartitionFiles,
+    files: PartitionFiles,
     start: int,
     until: int = NEVER,
     *,
     rows: int = ROWS,
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The same of whole batches that came from elsewhere, as `Reader.extent` serves them.
+    """Yield the same of whole batches that came from elsewhere, as `Reader.extent` serves them.
 
-    `where` says which partition they are of; its directory does not matter.
+    `files` names their partition; its directory does not matter.
     """
     view = memoryview(data)
     try:
-        headers = split(view, where.seed)
+        headers = split(view, files.seed)
     except Malformed as bad:
-        raise where.corrupt(start, -1, _ELSEWHERE, 0, str(bad)) from None
-    scan = _Scan(where, on_damage, rows)
+        raise files.corrupt(start, -1, _ELSEWHERE, 0, str(bad)) from None
+    scan = _Scan(files, on_damage, rows)
     yield from scan.add(_Run(view, headers, _ELSEWHERE, 0, start, until))
     yield from scan.rest()
 
 
 class _Scan:
-    """Takes batches, and gives RecordBatches of about so many rows."""
+    """Collects batches into RecordBatches of about so many rows."""
 
     def __init__(
-        self, where: PartitionFiles, on_damage: Callable[[Damaged], None] | None, rows: int
+        self, files: PartitionFiles, on_damage: Callable[[Damaged], None] | None, rows: int
     ) -> None:
-        self._files = where
+        self._files = files
         self._on_damage = on_damage
         self._rows_max = rows
         self._waiting: list[_Piece] = []
@@ -224,13 +224,16 @@ class _Scan:
 
 
 def _as_bytes(text: Array) -> Array:
-    """Topics and client ids were UTF-8 when they were written, and have a checksum: what is to
-    be looked at are offsets only, at a tenth of the cost."""
+    """View texts as bytes.
+
+    They were UTF-8 when they were written, and have a checksum: only their offsets have to be
+    checked, at a tenth of the cost.
+    """
     return pa.Array.from_buffers(pa.binary(), len(text), text.buffers(), offset=text.offset)
 
 
 def _check_bounds(batch: Batch) -> None:
-    """The first and the last offset of each column; joining goes by those."""
+    """Check the first and the last offset of each column, by which pieces are joined."""
     places = batch.places()
     last_at = 4 * batch.count
     for which, size in enumerate(batch.header[8:]):
@@ -244,7 +247,7 @@ def _check_bounds(batch: Batch) -> None:
 
 
 def _piece(batch: Batch, buffer: Any, position: int, segment: str, first: int, last: int) -> _Piece:
-    """Rows `first` to `last` of a batch, where they lie."""
+    """Return rows `first` to `last` of a batch, in place."""
     header = batch.header
     places = batch.places()
     rows = last - first
@@ -311,7 +314,7 @@ def _joined(pieces: list[_Piece], partition: int) -> pa.RecordBatch:
 def _concatenated(
     columns: list[Array | None], pieces: list[_Piece], kind: Any, absent: object, count: int
 ) -> Array:
-    """One column of all pieces; those that have none of it have `absent` in each row."""
+    """Join one column of all pieces; pieces without it have `absent` in each row."""
     if not any(column is not None for column in columns):
         return pa.nulls(count, kind) if absent is None else _repeated(kind, absent, count)
     if len(columns) == 1:

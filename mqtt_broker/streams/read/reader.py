@@ -1,14 +1,14 @@
-"""Reading on from an offset: whole batches, checked, in order, up to what is committed.
+"""Read on from an offset: whole batches, checked, in order, up to what is committed.
 
     reader = Reader(source, 0, offset)
     for batch in reader.read():             [] when there is nothing new; ask again later
         payloads = batch.payloads()[batch.wanted()]
 
-A reader never goes on in silence. What retention has removed raises OffsetGone; damage raises
-CorruptBatch or MissingSegment, again and again, unless `on_damage` is given: then that is told,
-and reading goes on behind it. Batches are not cut: one may begin before the offset that was
-asked for, or that was read up to when compaction joined it with others, and may end behind
-`until`. `wanted` says which rows are meant.
+A reader never goes on in silence. Records that retention has removed raise OffsetGone; damage
+raises CorruptBatch or MissingSegment, again and again, unless `on_damage` is given: then that is
+called, and reading goes on behind the damage. Batches are not cut: one may begin before the
+offset that was asked for (or reached, when compaction has joined batches), and may end behind
+`until`. `wanted` returns the rows that were asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class Extent(NamedTuple):
-    """Whole batches as they lie in a file, to be sent without being looked at."""
+    """Whole batches as they lie in a file, to be sent without being decoded."""
 
     file: int  # of the reader, until its next call
     position: int
@@ -46,7 +46,7 @@ class Extent(NamedTuple):
 
 
 class Reader:
-    """One partition. Not for two threads at once."""
+    """Reads one partition. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class Reader:
         return self._location.name
 
     def lag(self) -> int:
-        """How many offsets may be read now."""
+        """The number of offsets that may be read now."""
         return max(0, self._limit() - self.offset)
 
     def _limit(self) -> int:
         return min(self._until, self._source.end(self.partition))
 
     def read(self, bytes_max: int = READ_BYTES) -> list[Batch]:
-        """The next batches, about so many bytes and at least one; [] at the end."""
+        """Read the next batches, about so many bytes and at least one; [] at the end."""
         limit = self._limit()
         found: list[Batch] = []
         while self.offset < limit and not found:
@@ -107,7 +107,7 @@ class Reader:
         return found
 
     def extent(self, bytes_max: int = READ_BYTES) -> Extent | None:
-        """The next batches of one file, their headers checked; None at the end."""
+        """Return the next batches of one file, their headers checked; None at the end."""
         limit = self._limit()
         while self.offset < limit:
             segment = self._segment or self._open(limit)
@@ -121,7 +121,7 @@ class Reader:
         return None
 
     def read_into(self, view: memoryview, extent: Extent) -> None:
-        """Read the extent that was given last. Bytes that are gone meanwhile become zeros."""
+        """Read the extent that was returned last. Bytes that are gone meanwhile become zeros."""
         done = 0
         while done < extent.length:
             count = os.preadv(extent.file, [view[done:]], extent.position + done)
@@ -154,7 +154,7 @@ class Reader:
                 batch = Batch(header, data[at : at + header.length])
                 check_body(header, batch.data)
             except Malformed as bad:
-                if not found:  # else what is good goes first
+                if not found:  # else return what is whole first
                     self._damage(segment, limit, header, str(bad))
                 break
             batch.start = max(base, self.offset)
@@ -167,7 +167,7 @@ class Reader:
         return found
 
     def _pass(self, segment: Segment, limit: int, bytes_max: int) -> list[Header]:
-        """Go on over whole batches without reading them; those that were whole."""
+        """Pass whole batches without reading them; return them."""
         passed: list[Header] = []
         left = bytes_max
         size = segment.size
@@ -207,7 +207,7 @@ class Reader:
     # From segment to segment.
 
     def _open(self, limit: int) -> Segment | None:
-        """The segment that has the offset, at the batch that has it; None: that was damaged."""
+        """Open the segment that has the offset, at its batch; None: that batch was damaged."""
         self.close()
         try:
             self._location, segment = self._files.open(self.offset, limit)
@@ -220,13 +220,13 @@ class Reader:
         for item in segment.walk(at):
             at = BatchPosition(item.base, item.position)
             if item.next is None or item.next.base > self.offset:
-                break  # this one has it, or it is in damage from here on
+                break  # this batch has it, or damage from here on does
             at = item.next
         self._at = at
         return segment
 
     def _at_end(self, segment: Segment, limit: int) -> None:
-        """The file has ended before the limit: the next one, unless bytes are missing."""
+        """Go on to the next file at the end of this one, unless bytes are missing."""
         end = self._location.end
         if end < 0:
             self._files.reload()

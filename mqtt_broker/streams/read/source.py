@@ -1,8 +1,8 @@
-"""A stream as readers find it: which file has an offset, where a time begins, where the end is.
+"""Find offsets and times in the files of a stream, and its end.
 
-It reads files only, so it works in the process that writes and in any other, on a machine that
-has the disk. The catalog is read once and again when it turns out to be old; files are opened
-when they are read. Looking for the end costs a microsecond, so it may be done often.
+Only files are read, so this works in the process that writes and in any other, on a machine that
+has the disk. The catalog is read once, and again when it turns out to be old; files are opened
+when they are read. Finding the end costs a microsecond, so it may be done often.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mqtt_broker.streams.format.errors import (
     UnknownStream,
     UnreadableFile,
 )
-from mqtt_broker.streams.format.offsets import EARLIEST, LATEST, Offsets, parse_time
+from mqtt_broker.streams.format.offsets import EARLIEST, EXPECTED, LATEST, Offsets, parse_time
 from mqtt_broker.streams.format.segment import PartitionFiles, Segment
 from mqtt_broker.streams.format.segment_catalog import Catalog
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 
 def stream_names(root: Path) -> list[str]:
-    """The streams under a directory."""
+    """Return the names of the streams under a directory."""
     try:
         found = sorted(root.iterdir())
     except OSError:
@@ -52,14 +52,16 @@ class Location(NamedTuple):
 
 
 class PartitionSource:
+    """The files of one partition, with its catalog."""
+
     def __init__(self, where: PartitionFiles) -> None:
         self.files = where
         self.catalog = Catalog.of([], 0)
-        self._known: tuple[int, int] = (0, 0)  # the file that was read last
+        self._known: tuple[int, int] = (0, 0)  # inode and time of the catalog that was read last
         self.reload()
 
     def reload(self) -> None:
-        """Read the catalog again, if it is another."""
+        """Read the catalog again if the file has changed."""
         path = self.files.directory / file_names.CATALOG
         try:
             status = os.stat(path)
@@ -80,7 +82,7 @@ class PartitionSource:
             raise StreamGone(self.files.stream)
 
     def _is_ours(self) -> bool:
-        """Whether what stands here now is still the stream that was opened."""
+        """Tell whether the directory still holds the stream that was opened."""
         try:
             epoch = StreamSettings.read(self.files.directory.parent).epoch
         except StreamError:
@@ -93,7 +95,7 @@ class PartitionSource:
         return self.catalog.start
 
     def locate(self, offset: int) -> Location:
-        """By the catalog as it is known; OffsetGone, MissingSegment."""
+        """Find the segment by the catalog as it is known; raises OffsetGone, MissingSegment."""
         catalog = self.catalog
         where = self.files
         if offset < catalog.start:
@@ -111,14 +113,14 @@ class PartitionSource:
         )
 
     def open(self, offset: int, committed: int) -> tuple[Location, Segment]:
-        """The segment that has an offset below the committed end, opened."""
+        """Open the segment that has an offset below the committed end."""
         while True:
             known = self._known
             try:
                 return self._open(offset, committed)
             except (OffsetGone, MissingSegment):
                 self.reload()
-                if self._known == known:  # else retention or compaction was at work
+                if self._known == known:  # else retention or compaction has changed it
                     raise
 
     def _open(self, offset: int, committed: int) -> tuple[Location, Segment]:
@@ -134,7 +136,7 @@ class PartitionSource:
         return location, segment
 
     def find_time(self, at_us: int, committed: int) -> int:
-        """The first offset that was received then or later; the end, if there is none yet."""
+        """Return the first offset received at this time or later; the end if there is none yet."""
         self.reload()
         catalog = self.catalog
         at = catalog.find_time(at_us)
@@ -153,7 +155,7 @@ class PartitionSource:
 
 
 class Source:
-    """One stream, to be read."""
+    """One stream, for reading."""
 
     def __init__(self, directory: Path) -> None:
         self.settings = StreamSettings.read(directory)
@@ -207,7 +209,7 @@ class Source:
         return self.partitions[number]
 
     def end(self, partition: int) -> int:
-        """Up to where a partition may be read now."""
+        """Return the offset up to which a partition may be read now."""
         return self._committed.read()[partition]
 
     def ends(self) -> Offsets:
@@ -219,7 +221,10 @@ class Source:
         return Offsets(self.epoch, tuple(partition.start for partition in self.partitions))
 
     def resolve(self, text: str) -> Offsets:
-        """`earliest`, `latest`, offsets as JSON, or an ISO 8601 time; all can be read on from."""
+        """Return offsets for `earliest`, `latest`, offsets as JSON, or an ISO 8601 time.
+
+        Every partition can be read from there on.
+        """
         if text == EARLIEST:
             return self.starts()
         ends = self.ends()
@@ -231,9 +236,7 @@ class Source:
             return found
         at_us = parse_time(text)
         if at_us is None:
-            raise Invalid(
-                "offsets", f"{text[:80]!r} is none of earliest, latest, offsets and ISO 8601 time"
-            )
+            raise Invalid("offsets", f"{text[:80]!r} is invalid: expected {EXPECTED}")
         return self.at_time(at_us)
 
     def at_time(self, at_us: int) -> Offsets:

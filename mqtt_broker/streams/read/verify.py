@@ -1,10 +1,7 @@
-"""Looking at a stream from outside: what is in it, and whether it is whole.
+"""Describe a stream, and verify that it is undamaged; it may be written to meanwhile.
 
-    describe(source)        counts, sizes and times, by catalogs alone
-    verify(source)          every byte of every file, a line a finding
-    export(source, ...)     records as dictionaries, for JSON lines
-
-All of it may be done while the stream is written to.
+describe(source)        counts, sizes and times, by catalogs alone
+verify(source)          checks every byte of every file, a line for each finding
 """
 
 from __future__ import annotations
@@ -24,8 +21,10 @@ from mqtt_broker.streams.read.source import PartitionSource, Source
 
 
 def describe(source: Source) -> dict[str, Any]:
-    """What is there, without reading any message. Times are the broker's, of sealed segments
-    and of the batches of the last one."""
+    """Return counts, sizes and times of a stream, without reading any message.
+
+    Times are the broker's, of sealed segments and of the batches of the last one.
+    """
     ends = source.ends().ends
     partitions = []
     for files, end in zip(source.partitions, ends, strict=True):
@@ -81,7 +80,7 @@ class Verdict:
 
 
 def verify(source: Source, on_segment: Callable[[str], None] = lambda name: None) -> Verdict:
-    """Read everything that is committed. Findings are one line each."""
+    """Read everything that is committed, and list findings of one line each."""
     verdict = Verdict()
     for files in source.partitions:
         try:
@@ -162,7 +161,7 @@ def _index_findings(
 ) -> Iterator[str]:
     path = file_names.index(files.files.directory / segment.name)
     if path.is_dir():
-        yield "its index is a directory"  # as without one, it is only slower
+        yield "its index is a directory"  # reading is only slower, as without an index
     index = Index.read(path, files.files.seed)
     for at in range(len(index)):
         entry = index.entry(at)

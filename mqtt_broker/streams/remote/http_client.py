@@ -1,13 +1,13 @@
-"""A connection to a broker's HTTP server, for those who read a log from elsewhere and for tools.
+"""Connect to a broker's HTTP server, to read a log from another machine, and for tools.
 
-It is the one module of this room that talks to a socket, by http.client, and so the one that
-waits by the clock. A connection that fails is made again, for `patience_s` and ever more
-slowly: a broker that restarts is no reason to give up. Errors of the log come out as the very
-errors they are over there; three more can be wrong:
+This is the one module of `streams` with a socket, by http.client, and so the one that waits by the
+clock. A connection that fails is made again, for `patience_s` and ever more slowly: a broker that
+restarts is no reason to give up. Errors of the log are raised as they are over there, and three
+more:
 
 StreamError
-+-- Unreachable    nobody answers
-+-- Rejected       who answers does not do what is asked, or is no broker of ours
++-- Unreachable    the server does not answer
++-- Rejected       the server refuses, or is not a FleetMQ broker
 +-- NotAllowed     the token is missing or wrong
 
 The token goes into a header, and never into an error's text.
@@ -35,7 +35,7 @@ _PAUSE_S_MAX: Final = 2.0
 _TEXT_BYTES_MAX: Final = 16 << 20
 _BATCHES_BYTES_MAX: Final = (1 << 31) + http_protocol.BYTES_MAX
 _GOOD: Final = frozenset({200, 201, 204})
-_BUSY: Final = frozenset({429, 502, 503, 504})  # said by a broker that stops, or by a proxy
+_BUSY: Final = frozenset({429, 502, 503, 504})  # from a broker that stops, or from a proxy
 STRANGER: Final = "what answers there is no broker of ours"
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
@@ -75,16 +75,16 @@ class Reply(NamedTuple):
     def number(self, name: str) -> int:
         text = self.headers.get(name, "")
         if not text.isascii() or not text.isdigit():
-            raise Malformed(f"the header {name} is {text[:40]!r}")
+            raise Malformed(f"invalid header {name}: {text[:40]!r}")
         return int(text)
 
 
 class _Failed(Exception):
-    """It may be tried again; one line."""
+    """A request failed and may be repeated; one line."""
 
 
 class HttpClient:
-    """To one server, kept open. For one thread at a time."""
+    """A connection to one server, kept open. One thread at a time may use it."""
 
     def __init__(
         self, url: str, token: str, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
@@ -93,13 +93,15 @@ class HttpClient:
         try:
             port = parts.port
         except ValueError:
-            raise Invalid("url", f"{_hidden(url)} has no port that can be") from None
+            raise Invalid("url", f"{_hidden(url)} has an invalid port") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Invalid("url", f"{_hidden(url)} is none like http://host:port")
+            raise Invalid(
+                "url", f"{_hidden(url)} is invalid: expected http://host:port or https://host:port"
+            )
         if parts.username is not None or parts.query or parts.fragment:
             raise Invalid("url", f"{_hidden(url)} has more than a host, a port and a path")
         if token and not _TOKEN.fullmatch(token):
-            raise Invalid("token", "it has characters that no header may have")
+            raise Invalid("token", "it has characters that are not allowed in an HTTP header")
         self.url = url.rstrip("/")
         self._prefix = parts.path.rstrip("/")
         self._token = token
@@ -122,7 +124,7 @@ class HttpClient:
         self._has_answered = False
 
     def get(self, path: str, query: Mapping[str, object] | None = None, wait_s: float = 0) -> Reply:
-        """The answer, tried for until patience ends; errors raise as what they are."""
+        """Return the answer, trying until patience ends; raises the errors of the other side."""
         text = urlencode({key: str(value) for key, value in (query or {}).items()})
         return self.ask("GET", f"{path}?{text}" if text else path, wait_s=wait_s)
 
@@ -135,7 +137,7 @@ class HttpClient:
         wait_s: float = 0,
         tries_again: bool = True,
     ) -> Reply:
-        """`tries_again`: it does no harm to be done twice."""
+        """Send a request; `tries_again` says that it does no harm to be done twice."""
         give_up_at = time.monotonic() + self._patience_s
         pause_s = _PAUSE_S_MIN
         while True:
@@ -145,7 +147,7 @@ class HttpClient:
             except _Failed as failed:
                 self.close()
                 if was_open and tries_again:
-                    continue  # the server closes what is idle: that is no failure
+                    continue  # servers close idle connections: not a failure
                 left_s = give_up_at - time.monotonic()
                 if left_s <= 0 or not tries_again:
                     raise Unreachable(self.url, str(failed)) from None
@@ -174,7 +176,7 @@ class HttpClient:
             most = _BATCHES_BYTES_MAX if http_protocol.BASE in reply.headers else _TEXT_BYTES_MAX
             if (reply.length or 0) > most:
                 raise _Failed(f"an answer of {reply.length} bytes")
-            # With a length, what is cut short raises; without one, it is read to the limit.
+            # With a length, a body that is cut short raises; without one, it is read to the limit.
             data = reply.read() if reply.length is not None else reply.read(most)
             if not reply.isclosed():
                 raise _Failed(f"an answer of more than {most} bytes")
@@ -216,5 +218,5 @@ def _text_of(reply: Reply) -> str:
 
 
 def _hidden(url: str) -> str:
-    """For a message: without a password."""
+    """Return a URL for messages: without its password."""
     return repr(re.sub(r"//[^/@]*@", "//***@", url)[:200])

@@ -1,8 +1,8 @@
-"""What the two ends of the log over HTTP have to agree on: header names, limits, errors as JSON.
+"""The protocol of the log over HTTP: header names, limits, errors as JSON.
 
 An error travels as `{"error": "OffsetGone", "text": "...", "stream": ..., "offset": ...}`: the
-name of its class, its text and all its fields, and comes out as the very same error. Which
-status belongs to it is in `STATUS`; a class that is not there has that of its base.
+name of its class, its text and all its fields, and is decoded into the same error. `STATUS` has
+its status; a class that is not there has the status of its base.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mqtt_broker.streams.format import errors
 from mqtt_broker.streams.format.errors import StreamError
 
 EPOCH: Final = "FleetMQ-Epoch"
-BASE: Final = "FleetMQ-Base"  # the first offset of what is sent, which may be before `START`
-START: Final = "FleetMQ-Start"  # the first offset of it that was asked for
-END: Final = "FleetMQ-End"  # the first behind it: where to go on
+BASE: Final = "FleetMQ-Base"  # the first offset that is sent, which may be before `START`
+START: Final = "FleetMQ-Start"  # the first offset that was asked for
+END: Final = "FleetMQ-End"  # the first offset behind: where to go on
 EARLIEST: Final = "FleetMQ-Earliest"  # of the partition
 LATEST: Final = "FleetMQ-Latest"  # its committed end
 SEGMENT: Final = "FleetMQ-Segment"  # the file, and
-POSITION: Final = "FleetMQ-Position"  # the place in it: what damage is reported by
+POSITION: Final = "FleetMQ-Position"  # the position in it, for reports of damage
 
 BYTES: Final = 1 << 20
 BYTES_MAX: Final = 8 << 20
@@ -55,7 +55,7 @@ def encode_error(error: StreamError) -> dict[str, Any]:
 
 
 def decode_error(found: Mapping[str, Any]) -> StreamError | None:
-    """The error it was; None: it is none of ours."""
+    """Return the error that was encoded; None: it is not one of ours."""
     kind = _CLASSES.get(str(found.get("error")))
     text = found.get("text")
     fields = {key: value for key, value in found.items() if key not in ("error", "text")}

@@ -1,4 +1,4 @@
-"""Streams as Parquet files, a row group at a time: memory does not grow with the file.
+"""Write streams as Parquet files, a row group at a time: memory does not grow with the file.
 
     batches = record_batches(source, partition, start, until)     of a directory or a URL
     write(file, batches, {"stream": "telemetry"}, on_rows)
@@ -32,7 +32,7 @@ def record_batches(
     until: int,
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """What is committed between two offsets, wherever the stream is."""
+    """Yield what is committed between two offsets, from a directory or a URL."""
     if not isinstance(source, RemoteSource):
         yield from arrow.record_batches(source, partition, start, until, on_damage=on_damage)
         return
@@ -48,7 +48,7 @@ def write(
     about: Mapping[str, str],
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> int:
-    """All of them into one file; how many rows. `about` is kept as the file's own metadata."""
+    """Write all batches into one file; return how many rows. `about` becomes its metadata."""
     schema = arrow.SCHEMA.with_metadata({f"fleetmq.{key}": value for key, value in about.items()})
     rows = 0
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:

@@ -1,4 +1,4 @@
-"""A stream on another machine, read over the broker's HTTP server as if it were here.
+"""Read a stream on another machine, over the broker's HTTP server, as if it were here.
 
     source = open_source("http://broker:9883", "telemetry", token)     or a directory
     start = source.resolve("earliest")
@@ -6,12 +6,11 @@
         while batches := reader.read():
             ...
 
-What it gives and what it raises is what `source` and `reader` give and raise, and the errors
-of `connection`. Checksums are verified here, and damage over there is the same error here.
-Nothing is lost or repeated by a connection that breaks, since a reader says which offset it
-wants.
+It returns and raises what `source` and `reader` do, and raises the errors of `http_client`.
+Checksums are verified here, and damage over there is the same error here. Nothing is lost or
+repeated when a connection breaks, since a reader asks for offsets.
 
-A source can be pickled: it travels as where it is and what it knows, and connects anew.
+A source can be pickled: its address and state travel, and it connects anew.
 """
 
 from __future__ import annotations
@@ -58,15 +57,17 @@ from mqtt_broker.streams.remote.http_client import (
     Reply,
 )
 
-_TRIES: Final = 3  # of an answer that came broken
+_TRIES: Final = 3  # of an answer that arrived damaged
 
 
 class RemotePartition(NamedTuple):
+    """One partition, with names for errors."""
+
     files: PartitionFiles
 
 
 class RemoteSource:
-    """One stream, to be read. Any thread may ask it."""
+    """One stream, for reading. Any thread may use it."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class RemoteSource:
         file_names.check_stream(name)
         self._address = (url, token or "", timeout_s, patience_s)
         self._lock = threading.Lock()
-        # Whoever gives a wrong address is told at once.
+        # A wrong address fails at once.
         with HttpClient(url, token or "", timeout_s, 0) as connection:
             reply = connection.get(f"/streams/{quote(name)}")
             found = connection.json(reply)
@@ -110,7 +111,7 @@ class RemoteSource:
             self._connection.close()
 
     def connect(self) -> HttpClient:
-        """Another connection, for a reader of its own; it is made when it is used."""
+        """Return another connection, for a reader of its own; it is made when it is used."""
         url, token, timeout_s, patience_s = self._address
         return HttpClient(url, token, timeout_s, patience_s)
 
@@ -135,7 +136,7 @@ class RemoteSource:
         )
 
     def end(self, partition: int) -> int:
-        """Up to where a partition may be read now."""
+        """Return the offset up to which a partition may be read now."""
         return self.ends().ends[partition]
 
     def ends(self) -> Offsets:
@@ -145,7 +146,10 @@ class RemoteSource:
         return self.resolve(EARLIEST)
 
     def resolve(self, text: str) -> Offsets:
-        """`earliest`, `latest`, offsets as JSON, or an ISO 8601 time; all can be read on from."""
+        """Return offsets for `earliest`, `latest`, offsets as JSON, or an ISO 8601 time.
+
+        Every partition can be read from there on.
+        """
         with self._lock:
             reply = self.get(self._connection, "/offsets", {"at": text})
         try:
@@ -159,7 +163,7 @@ class RemoteSource:
         return self.resolve(time_text(max(at_us, 0)) or EARLIEST)
 
     def describe(self) -> dict[str, Any]:
-        """What `verify.describe` says over there."""
+        """Return what `verify.describe` returns over there."""
         with self._lock:
             reply = self.get(self._connection, "/describe", {})
         found = self._connection.json(reply)
@@ -170,34 +174,34 @@ class RemoteSource:
     def get(
         self, connection: HttpClient, path: str, query: Mapping[str, object], wait_s: float = 0
     ) -> Reply:
-        """Of this life of the stream: another one, or none, is an error."""
+        """Ask about the stream that was opened; another of its name, or none, is an error."""
         try:
             return connection.get(
                 f"/streams/{quote(self.name)}{path}", {**query, "epoch": self.epoch}, wait_s
             )
         except UnknownStream:
-            raise StreamGone(self.name) from None  # it was there
+            raise StreamGone(self.name) from None  # it existed when it was opened
 
 
 def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What this program knows of: a broker that is newer may say more."""
+    """Return the settings that this program knows: a newer broker may send more."""
     known = {field.name for field in fields(StreamSettings)}
     return {key: value for key, value in settings.items() if key in known}
 
 
 class RemoteBatches(NamedTuple):
-    """Whole batches as they came: what `arrow.decode` takes. Bodies are not checked."""
+    """Whole batches as they came, for `arrow.decode`. Bodies are not checked."""
 
     data: bytes
     headers: list[Header]
     start: int  # the first offset that was asked for
     end: int  # the first behind it
-    segment: str  # where it lies over there
+    segment: str  # its place over there
     position: int
 
 
 class RemoteReader:
-    """One partition. Not for two threads at once."""
+    """Reads one partition. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -213,7 +217,7 @@ class RemoteReader:
         self.offset = offset  # of what is read next
         self._until = until
         self._on_damage = on_damage
-        self._doubted = -1  # the offset of a batch that came damaged, perhaps on its way only
+        self._doubted = -1  # the offset of a batch that arrived damaged, maybe by the network
         if until < offset:
             raise EndBeforeStart(source.name, partition, offset, until)
         self._connection = source.connect()
@@ -233,12 +237,14 @@ class RemoteReader:
         self._connection.close()
 
     def lag(self) -> int:
-        """How many offsets may be read now."""
+        """The number of offsets that may be read now."""
         return max(0, min(self._until, self._source.end(self.partition)) - self.offset)
 
     def read(self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0) -> list[Batch]:
-        """The next batches, about so many bytes and at least one; [] at the end, where it waits
-        up to `wait_s` for something new."""
+        """Read the next batches, about so many bytes and at least one; [] at the end.
+
+        At the end it waits up to `wait_s` for more.
+        """
         while (sent := self._next(bytes_max, wait_s)) is not None:
             found = self._checked(sent)
             if found:
@@ -248,7 +254,7 @@ class RemoteReader:
     def fetch(
         self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0
     ) -> RemoteBatches | None:
-        """The same as bytes, only their headers checked; None at the end."""
+        """Fetch the same as bytes, with only their headers checked; None at the end."""
         sent = self._next(bytes_max, wait_s)
         if sent is not None:
             self.offset = max(self.offset, sent.end)
@@ -278,10 +284,10 @@ class RemoteReader:
                 return None
             try:
                 return self._sent(reply)
-            except Malformed as bad:  # over there they were right: it was broken on its way
+            except Malformed as bad:  # right over there: the network has damaged it
                 connection.close()
                 why = str(bad)
-        raise Rejected(self._source.url, reply.status, f"what it sends is no batch: {why}")
+        raise Rejected(self._source.url, reply.status, f"it sent an invalid batch: {why}")
 
     def _sent(self, reply: Reply) -> RemoteBatches:
         headers = split(reply.body, self._files.seed)
@@ -307,7 +313,7 @@ class RemoteReader:
             try:
                 check_body(header, batch.data)
             except Malformed as bad:
-                if not found:  # else what is good goes first
+                if not found:  # else return what is whole first
                     self._damaged(header, sent, at, str(bad))
                 break
             batch.start = max(header.base, self.offset)
@@ -333,17 +339,18 @@ class RemoteReader:
 
 
 def stream_root(place: Path) -> Path:
-    """Where the streams are: the directory itself, or `streams` in a broker's data directory."""
+    """Return the directory of streams: `place`, or `streams` in a broker's data directory."""
     inner = place / "streams"
     return inner if inner.is_dir() and not (inner / file_names.METADATA).exists() else place
 
 
 def is_url(where: str) -> bool:
+    """Tell whether a place of streams is a URL, not a directory."""
     return where.startswith(("http://", "https://"))
 
 
 def list_streams(where: str, token: str | None = None) -> list[str]:
-    """The streams of a directory, or of a broker by the URL of its HTTP server."""
+    """Return the streams of a directory, or of a broker by the URL of its HTTP server."""
     if not is_url(where):
         return stream_names(stream_root(Path(where)))
     with HttpClient(where, token or "", patience_s=0) as connection:
@@ -356,7 +363,7 @@ def list_streams(where: str, token: str | None = None) -> list[str]:
 
 
 def open_source(where: str, name: str, token: str | None = None) -> Source | RemoteSource:
-    """A stream by its directory, or by the URL of a broker's HTTP server."""
+    """Open a stream by its directory, or by the URL of a broker's HTTP server."""
     if is_url(where):
         return RemoteSource(where, name, token)
     return Source.open(stream_root(Path(where)), name)
@@ -369,7 +376,7 @@ def open_reader(
     until: int = NEVER,
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Reader | RemoteReader:
-    """One partition of it, to be read."""
+    """Return a reader of one partition."""
     if isinstance(source, RemoteSource):
         return RemoteReader(source, partition, offset, until, on_damage)
     return Reader(source, partition, offset, until, on_damage)

@@ -15,7 +15,7 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.core.interfaces.message_log import Refusal
 from mqtt_broker.streams.format import file_names, offsets
 from mqtt_broker.streams.format.errors import Invalid, StreamError
-from mqtt_broker.streams.format.offsets import EARLIEST, LATEST
+from mqtt_broker.streams.format.offsets import EARLIEST, EXPECTED, LATEST
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.topics.names import split_share
 
@@ -86,6 +86,6 @@ def parse_start(stream: Stream, text: str) -> StartPosition:
     if at_us is None:
         raise StartRefused(
             reasons.TOPIC_FILTER_INVALID,
-            f"{text[:80]!r} is none of earliest, latest, an ISO 8601 time and offsets as JSON",
+            f"offsets {text[:80]!r} are invalid: expected {EXPECTED}",
         )
     return StartPosition((), at_us)

@@ -1,19 +1,19 @@
-"""Keeping the last message of each topic: segments are written anew without the others.
+"""Compact segments: write them anew with only the last message of each topic.
 
-Offsets stay: a compacted batch covers the same offsets as before and says which rows it has. An
-empty payload says that its topic is gone; as the last message of a topic it is kept for
-`tombstone_s`, so that readers hear of it, and then goes too.
+Offsets stay: a compacted batch covers the same offsets as before and lists those of its rows. An
+empty payload means that its topic is gone; as the last message of a topic it is kept for
+`tombstone_s`, so that readers learn of it, and then goes too.
 
-Only sealed segments are looked at. What is new since the last time is read first, and which
-message of each topic in it is the last; then all segments are read against that. One that was
-compacted before and in which nothing is superseded stays as it is, and neighbours that became
-small are joined. Memory is for the topics of what is new, about `TOPICS_MAX` of them and
-`TOPIC_BYTES_MAX` at most: with more, the rest waits for the next time. Damage ends it: what is
-lost may be what has to be kept.
+Only sealed segments are compacted. Segments that are new since the last time are read first, to
+find the last message of each topic in them; then all segments are compared with that. A segment
+that was compacted before and in which nothing is superseded stays as it is, and neighbours that
+became small are joined. Memory holds the topics of new segments, about `TOPICS_MAX` of them and
+`TOPIC_BYTES_MAX` at most: with more, the rest waits for the next time. Damage ends the run: lost
+records may be those that have to be kept.
 
-A new file is on disk, under a name of its own, before the catalog is changed to it in one step;
-only then do the old ones go. Readers that have those open read on. Whatever dies in between
-leaves a file that no catalog knows, and that the next start removes.
+A new file is on disk, under a name of its own, before one step changes the catalog to it; only
+then are the old ones removed. Readers that have those open read on. A crash in between leaves a
+file that no catalog knows, and that the next start removes.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from mqtt_broker.streams.write.partition import Partition
 
 TOPICS_MAX: Final = 2_000_000
 TOPIC_BYTES_MAX: Final = 256 << 20
-Latest = dict[bytes, int]  # topic -> offset of its last message in what is new
+Latest = dict[bytes, int]  # topic -> offset of its last message in new segments
 
 
 class _Stopped(Exception):
-    """The caller has other things to do."""
+    """The caller wants compaction to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """What goes: what is superseded, and tombstones that were there long enough."""
+    """Which records go: superseded ones, and tombstones that were kept long enough."""
 
     latest: Latest
     tombstones_before_us: int
 
     def kept(self, batch: Batch) -> list[int]:
-        """The rows of a batch that stay."""
+        """Return the rows of a batch that stay."""
         latest, before_us = self.latest, self.tombstones_before_us
         keys = zip(batch.topics(), batch.offsets(), batch.payloads(), batch.received(), strict=True)
         return [
@@ -69,7 +69,7 @@ def compact(
     now_us: int,
     is_over: Callable[[], bool],
 ) -> int:
-    """How many messages went."""
+    """Compact one partition; return how many messages went."""
     return _Compaction(partition, disk, lock, is_over).run(now_us)
 
 
@@ -118,7 +118,7 @@ class _Compaction:
                 yield source.checked_batch(where, item)
 
     def _latest(self, segments: list[SealedSegment]) -> tuple[Latest, int]:
-        """The last offset of each topic in what is new, and up to where that is known."""
+        """Return the last offset of each topic in new segments, and up to where that is known."""
         latest: Latest = {}
         until = segments[-1].end if segments else 0
         for segment in segments:
@@ -181,7 +181,7 @@ class _Compaction:
 
 
 def _groups(segments: list[SealedSegment], bytes_max: int) -> Iterator[list[SealedSegment]]:
-    """Neighbours without a hole between them that fit into one segment."""
+    """Yield neighbours without a hole between them that fit into one segment."""
     group: list[SealedSegment] = []
     size = 0
     for segment in segments:
@@ -195,7 +195,7 @@ def _groups(segments: list[SealedSegment], bytes_max: int) -> Iterator[list[Seal
 
 
 class _Output:
-    """A segment that is written batch by batch; what it covers is without gaps."""
+    """A segment that is written batch by batch; it covers its offsets without gaps."""
 
     def __init__(self, disk: Disk, path: Path, seed: int, base: int) -> None:
         self._disk = disk
@@ -247,7 +247,7 @@ class _Output:
         self._offsets = []
 
     def finish(self, end: int) -> None:
-        """Cover the rest, which may be nothing but offsets."""
+        """Cover the remaining offsets, with or without rows."""
         self._end = end
         if self._base < end:
             self._write()

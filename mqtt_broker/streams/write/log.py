@@ -1,13 +1,12 @@
-"""All streams under one directory, written to by one process.
+"""Open, make, change and delete the streams under one directory; one process writes.
 
-    log = Log.open(root, ends, report=...)      `ends` by the journal, name -> Offsets
-    log.create(Settings("telemetry", partitions=4))
-    log.maintain(now_us)                        now and then: seals, retention
-    log.compact(now_us)                         streams that keep the last message a topic
+    log = Log.open(root, ends, report=...)      `ends` of the journal, name -> Offsets
+    log.create(StreamSettings("telemetry", partitions=4))
+    log.maintain(now_us)                        now and then: sealing, retention
+    log.compact(now_us)                         streams that keep the last message of a topic
 
-Everything here may wait for the disk, and is not for the event loop. One lock orders what
-changes files; it is held for a write or for a change of one catalog, never while a segment is
-compacted.
+Everything here may wait for the disk, and is not for the event loop. One lock orders changes of
+files; it is held for a write or for a change of one catalog, never while a segment is compacted.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from mqtt_broker.streams.write.partition import Partition
 from mqtt_broker.streams.write.recovery import Report
 from mqtt_broker.streams.write.stream import Stream
 
-_SYNCS_MAX: Final = 7  # and one in the thread that waits for all
+_SYNCS_MAX: Final = 7  # and one in the calling thread
 
 
 class Log:
@@ -46,9 +45,9 @@ class Log:
         self.report = report
         self.streams: dict[str, Stream] = {}
         self.lock = threading.RLock()
-        self.recent = PageCache(disk, cache_bytes)
+        self.page_cache = PageCache(disk, cache_bytes)
         self._process_lock = lock
-        self._half_made: set[str] = set()  # streams whose making failed
+        self._half_made: set[str] = set()  # streams whose creation failed
         self._syncing = ThreadPoolExecutor(_SYNCS_MAX, "fleetmq-sync")
 
     @classmethod
@@ -62,11 +61,11 @@ class Log:
         disk: Disk | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> Self:
-        """`ends`: what the journal knows; None: there is none, and what is whole is kept.
+        """Open all streams. `ends` are those of the journal; None: there is no journal.
 
-        `report` gets a line for whatever is cut, missing or damaged. What was promised and is
-        not there raises LostTail, unless `salvage` says to go on without it. `cache_bytes`: see
-        `recent`.
+        Without a journal everything that is whole is kept. `report` gets a line for whatever is
+        cut, missing or damaged. Records that were promised and are missing raise LostTail, unless
+        `salvage` is given. `cache_bytes`: see `page_cache`.
         """
         disk = disk or Disk()
         disk.make_directories(root)
@@ -80,7 +79,7 @@ class Log:
                 elif (path / file_names.partition(0)).is_dir():
                     log._on_nameless(path, salvage=salvage)
             for name in sorted((ends or {}).keys() - log.streams.keys()):
-                report(f"stream {name!r}: the journal knows it, and it is not there")
+                report(f"stream {name!r}: the journal knows it, but its files are missing")
         except BaseException:
             log.close()
             raise
@@ -98,17 +97,19 @@ class Log:
         )
         if stream.name != path.name:
             stream.close()
-            raise Invalid(str(path / file_names.METADATA), f"it is of stream {stream.name!r}")
+            raise Invalid(
+                str(path / file_names.METADATA), f"it belongs to another stream, {stream.name!r}"
+            )
         self.streams[stream.name] = stream
 
     def _on_nameless(self, path: Path, *, salvage: bool) -> None:
-        """Streams are made and deleted whole, by one rename: somebody has taken this file."""
+        """Report a log without settings: streams are made and deleted whole, by one rename."""
         lost = Invalid(
-            str(path / file_names.METADATA), "it is missing, and the stream's log is there"
+            str(path / file_names.METADATA), "the file is missing, but the stream's segments exist"
         )
         if not salvage:
             raise lost
-        self.report(f"{lost}; it is left alone")
+        self.report(f"{lost}; they are left alone")
 
     def stream(self, name: str) -> Stream:
         try:
@@ -117,16 +118,16 @@ class Log:
             raise UnknownStream(name) from None
 
     def create(self, settings: StreamSettings) -> Stream:
-        """A new stream, empty, with an epoch of its own."""
+        """Make a new stream, empty, with an epoch of its own."""
         settings = replace(settings, epoch=str(uuid.uuid4())).checked()
         with self.lock:
             if settings.name in self.streams:
-                raise Invalid("name", f"there is a stream {settings.name!r} already")
+                raise Invalid("name", f"a stream {settings.name!r} exists already")
             path = self.root / settings.name
             if settings.name in self._half_made and path.exists():
                 self.disk.remove_directory(path)
             if path.exists():
-                raise Invalid("name", f"{path} is there already, and is no stream")
+                raise Invalid("name", f"{path} exists already, and is not a stream")
             aside = self.root / (settings.name + file_names.UNFINISHED)
             if aside.exists():
                 self.disk.remove_directory(aside)
@@ -149,13 +150,14 @@ class Log:
             return self.streams[settings.name]
 
     def change(self, name: str, **changes: Any) -> None:
+        """Change settings of a stream."""
         with self.lock:
             self.stream(name).change(changes)
 
     def delete(self, name: str) -> None:
-        """The stream and all in it. Readers that have it open are told.
+        """Delete a stream. Readers that have it open are told.
 
-        It is gone with the rename. What fails behind that is reported, and left for the next start.
+        It is gone with the rename. A failure after that is reported, and left for the next start.
         """
         with self.lock:
             stream = self.stream(name)
@@ -168,10 +170,10 @@ class Log:
             with self._reported(stream, deleted=True):
                 self.disk.sync_directory(self.root)
         with self._reported(stream, deleted=True):
-            self.disk.remove_directory(gone)  # a large one takes its time: nobody waits for it
+            self.disk.remove_directory(gone)  # without the lock: a large one takes its time
 
     def trim(self, name: str, before: Offsets | None = None) -> int:
-        """Remove whole segments before these offsets, or all there is; how many went."""
+        """Remove whole segments before these offsets, or all there are; return how many."""
         with self.lock:
             stream = self.stream(name)
             ends = before or stream.committed()
@@ -180,9 +182,9 @@ class Log:
             return retention.trim(stream, ends.ends)
 
     def maintain(self, now_us: int) -> int:
-        """Seal what is old, remove what is due, tell readers what they could not be told.
+        """Seal old segments, remove those that are due, show ends that could not be shown.
 
-        How many segments went. What fails is reported, and is tried again the next time.
+        Returns how many segments went. A failure is reported, and tried again the next time.
         """
         removed = 0
         for stream in list(self.streams.values()):
@@ -193,7 +195,7 @@ class Log:
         return removed
 
     def compact(self, now_us: int, is_over: Callable[[], bool] = lambda: False) -> int:
-        """Compact the streams that are to be; how many messages went. May take long."""
+        """Compact the streams that ask for it; return how many messages went. May take long."""
         dropped = 0
         for stream in list(self.streams.values()):
             if stream.settings.compact:
@@ -213,7 +215,7 @@ class Log:
                 self.report(f"stream {stream.name!r}: {error}")
 
     def sync(self, partitions: Sequence[Partition]) -> None:
-        """Wait for the disk, for all at once: four files take half as long as one by one."""
+        """Sync all partitions at once: four files take half as long as one by one."""
         others = [self._syncing.submit(partition.sync) for partition in partitions[1:]]
         try:
             for partition in partitions[:1]:

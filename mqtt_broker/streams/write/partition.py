@@ -1,13 +1,13 @@
-"""One partition, written to: batches go to the end of the active segment, which is sealed in time.
+"""Write one partition: batches go to the end of the active segment, which is sealed in time.
 
 A write has three steps, and fails as a whole: `write` (the bytes), `sync` (they are on disk),
-`settle` (they count). What was not settled is taken back before anything else is written, so a
-write that failed can be repeated, and nothing stands in the log twice.
+`settle` (they count). Bytes that were not settled are cut before anything else is written, so a
+write that failed can be repeated, and nothing is in the log twice.
 
-A segment is sealed only when the journal knows all in it: what is sealed is never cut. It is
-sealed before a write, so that one write goes to one file.
+A segment is sealed only when the journal knows everything in it: sealed segments are never cut. It
+is sealed before a write, so that one write goes to one file.
 
-The caller holds the lock of the log for all of this. Readers need none: they see files only.
+The caller holds the lock of the log for all of this. Readers need no lock: they read files only.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Partition:
         self.files = where
         self.settings = settings
         self.catalog = opened.catalog
-        self._active = opened.active  # what is settled
+        self._active = opened.active  # up to what is settled
         self.committed = opened.active.end  # readers may go there
         self.recorded = opened.active.end  # the journal knows it
         self._file = -1
         self._index_file = -1
         self._index_bytes = len(opened.active.index)
-        self._is_torn = False  # there may be bytes behind what is settled
+        self._is_torn = False  # bytes may follow that are not settled
         self._next_catalog: Catalog | None = None  # a roll that was begun
-        self._written: list[tuple[bytes, int]] = []  # and not settled: headers and lengths
+        self._written: list[tuple[bytes, int]] = []  # headers and lengths, not settled
 
     @property
     def end(self) -> int:
@@ -52,22 +52,23 @@ class Partition:
 
     @property
     def active(self) -> SegmentScan:
-        """The segment that is written to; not to be changed."""
+        """The segment that is written to; callers must not change it."""
         return self._active
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The bytes of all segments."""
         return self.catalog.size + self._active.size
 
     @property
     def path(self) -> Path:
-        """Of the segment that is written to."""
+        """The file that is written to."""
         return self.files.directory / file_names.segment(self._active.base)
 
     # A write.
 
     def write(self, builders: Sequence[BatchBuilder], *, stands_alone: bool = False) -> None:
+        """Write batches behind what is settled; they do not count before `settle`."""
         self.finish_roll()
         if self._is_due(builders[0].received_us):
             self.roll()
@@ -91,7 +92,7 @@ class Partition:
         self._disk.sync(self._file)
 
     def settle(self, counts: Sequence[int]) -> None:
-        """What was written counts: batches of so many rows."""
+        """Count what was written: batches of so many rows."""
         active = self._active
         entries = bytearray()
         for (header, length), count in zip(self._written, counts, strict=True):
@@ -119,7 +120,7 @@ class Partition:
                 raise
 
     def _write_index(self, entries: bytes) -> None:
-        """Without it places are found, only later: no reason to fail."""
+        """Write index entries; a failure only makes searches slower."""
         with contextlib.suppress(OSError):
             if self._index_file < 0:
                 self._index_file = self._disk.open(file_names.index(self.path))
@@ -142,7 +143,7 @@ class Partition:
         )
 
     def wants_record(self, now_us: int) -> bool:
-        """Whether a segment is to be sealed, and the journal does not know all in it."""
+        """Tell whether a segment is to be sealed that the journal does not know all of."""
         return self.recorded < self._active.end and self._is_due(now_us)
 
     def roll_if_due(self, now_us: int) -> None:
@@ -167,7 +168,7 @@ class Partition:
         return True
 
     def finish_roll(self) -> None:
-        """Until this is done nothing is written: the catalog on disk may be the next already."""
+        """Finish a roll that was begun, before anything else is written."""
         if self._next_catalog is None:
             return
         self.save(self._next_catalog)
@@ -178,19 +179,19 @@ class Partition:
         self._index_bytes = 0
 
     def save(self, catalog: Catalog) -> None:
-        """Put the next catalog on disk, and take it."""
+        """Put the next catalog on disk, and use it."""
         self._disk.replace(
             self.files.directory / file_names.CATALOG, catalog.encode(self.files.seed)
         )
         self.catalog = catalog
 
-    # Giving up.
+    # Removing.
 
     def remove_first(self, count: int) -> None:
-        """Give up so many sealed segments. The catalog goes first: files alone mean nothing."""
+        """Remove so many sealed segments. The catalog goes first: files alone mean nothing."""
         if not count:
             return
-        for at in range(count):  # places are found without it; a full disk has room then
+        for at in range(count):  # offsets are found without it, and a full disk has room then
             self._disk.remove(file_names.index(self.files.directory / self.catalog[at].name))
         self.finish_roll()
         gone = [self.catalog[at] for at in range(count)]

@@ -1,17 +1,17 @@
-"""A partition opened after whatever happened: what is kept, what is cut, what is refused.
+"""Open a partition after a crash: decide what is kept, what is cut, and what is refused.
 
-Three things say where the log ends. The journal's word is the last: what lies beyond it was
-never acknowledged, and is cut. Without a journal the last whole batch is the end, and the
-`committed` file says what readers may have seen already.
+The journal decides where the log ends: records behind its end were never acknowledged, and are cut.
+Without a journal the last whole batch is the end, and the `committed` file has the end that readers
+may have seen.
 
 - A torn tail is cut at the last whole batch.
-- Damage before the end is reported and stays where it is: readers are told when they get there.
-- A log that is shorter than what was promised is not opened, unless `salvage` is asked for: then
-  the lost offsets stay a hole, and are never given to other messages.
-- Batches that stand alone are kept beyond what the journal knows, up to the first that does not.
-- A log with more in it than that, which readers have seen, is not cut: the journal is old.
+- Damage before the end is reported and stays: readers get an error when they reach it.
+- A log that is shorter than what was promised is not opened, unless `salvage` is given: then the
+  lost offsets stay a hole, and are never given to other messages.
+- Batches that stand alone are kept behind the journal's end, up to the first that does not.
+- A log with more records than that, which readers have seen, is not cut: the journal is old.
 
-Nothing is changed before all of that is decided.
+Nothing is changed before all of this is decided.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What a walk over one segment found to be whole, up to where it was asked for."""
+    """The whole batches that a walk over one segment has found, up to its limit."""
 
     base: int
     end: int
@@ -44,7 +44,7 @@ class SegmentScan:
     damage: list[CorruptBatch] = field(default_factory=list)
     marks: IndexBuilder = field(default_factory=lambda: IndexBuilder(0))
     index: bytearray = field(default_factory=bytearray)
-    goes_on: bool = False  # with whole batches that the journal would have to know
+    goes_on: bool = False  # whole batches follow that the journal would have to know
 
     def sealed(self, generation: int = 0) -> SealedSegment:
         return SealedSegment(self.base, self.end, self.size, self.min_us, self.max_us, generation)
@@ -52,6 +52,8 @@ class SegmentScan:
 
 @dataclass(frozen=True, slots=True)
 class OpenedPartition:
+    """A partition that is ready to be written to."""
+
     catalog: Catalog
     active: SegmentScan
 
@@ -59,10 +61,10 @@ class OpenedPartition:
 def scan(
     where: PartitionFiles, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
 ) -> SegmentScan:
-    """Walk a segment to its end, or to `until` and over what stands alone behind that.
+    """Walk a segment to its end, or to `until` and the batches that stand alone behind that.
 
-    One that is not there is empty. What lies before `until` or `seen` was promised: damage
-    there is not the end.
+    A missing segment is empty. Records before `until` or `seen` were promised: damage there is
+    not the end.
     """
     found = SegmentScan(base, base, marks=IndexBuilder(where.seed))
     path = where.directory / file_names.segment(base, generation)
@@ -77,7 +79,7 @@ def scan(
                     break  # a torn tail
                 found.damage.append(damage_of(where, path.name, item))
                 if until != NEVER and item.next is not None and item.next.base <= promised:
-                    found.end, found.size = item.next  # it was whole once: it was acknowledged
+                    found.end, found.size = item.next  # it was acknowledged, so it was whole once
                 continue
             is_next = header.base == found.end
             if header.end > until and not (header.stands_alone and is_next):
@@ -102,7 +104,7 @@ class Recovery:
         self._found: set[tuple[int, int]] = set()  # segments: base and generation
 
     def open(self, recorded: int | None, seen: int | None) -> OpenedPartition:
-        """`recorded`: the end by the journal; `seen`: the end that readers were shown."""
+        """Open it; `recorded` is the end in the journal, `seen` the end that readers were shown."""
         self._list()
         catalog, is_new = self._catalog()
         catalog, is_new = self._follow(catalog, is_new)
@@ -143,7 +145,7 @@ class Recovery:
                 self._found.add(found)
 
     def _catalog(self) -> tuple[Catalog, bool]:
-        """The catalog, and whether it has to be put on disk."""
+        """Return the catalog, and whether it has to be put on disk."""
         try:
             found = Catalog.read(self._files.directory, self._files.seed)
             if found is not None:
@@ -156,12 +158,12 @@ class Recovery:
         return self._rebuilt(), True
 
     def _rebuilt(self) -> Catalog:
-        """From the files alone. Where one was compacted into another, the later one counts."""
+        """Build the catalog from the files; of files with the same offsets the latest counts."""
         segments: list[SealedSegment] = []
         end = 0
         for base, generation in sorted(self._found, key=lambda file: (file[0], -file[1])):
             if segments and base < end:
-                continue  # what was compacted or left behind
+                continue  # it was compacted or left behind
             found = scan(self._files, base, generation, NEVER, is_whole=False)
             segments.append(found.sealed(generation))
             end = max(found.end, base + 1)
@@ -170,13 +172,13 @@ class Recovery:
         return Catalog.of(segments, segments[-1].end if segments else 0)
 
     def _follow(self, catalog: Catalog, is_new: bool) -> tuple[Catalog, bool]:
-        """Segments behind the one that is written to: then the catalog is an old one."""
+        """Add segments behind the active one, which an old catalog does not know."""
         later = sorted(
             base for base, generation in self._found if base > catalog.next_base and not generation
         )
         for base in later:
             found = scan(self._files, catalog.next_base, 0, NEVER, is_whole=False)
-            if found.end == found.base:  # nothing of it is there
+            if found.end == found.base:  # it is empty
                 catalog = Catalog.of(catalog.segments(), base)
             else:
                 catalog = catalog.sealed(found.sealed(), base)
@@ -186,7 +188,7 @@ class Recovery:
         return catalog, is_new or bool(later)
 
     def _check_behind(self, recorded: int | None, end: int) -> int | None:
-        """What the journal knows; None: it is older than the log, and is not asked."""
+        """Return the journal's end; None: the journal is older than the log, and is ignored."""
         if recorded is None or recorded >= end:
             return recorded
         behind = JournalBehind(self._files.stream, self._files.partition, end, recorded)
@@ -196,10 +198,10 @@ class Recovery:
         return None
 
     def _cut(self, active: SegmentScan) -> None:
-        """Leave nothing behind the end, and what is before it on disk, with its name.
+        """Leave nothing behind the end, and put what is before it on disk, with its name.
 
-        The process that wrote it may have died between a write and its sync, and what readers are
-        shown from now on is not to go with the power.
+        The process that wrote it may have died between a write and its sync, and records that
+        readers are shown from now on must survive a power loss.
         """
         path = self._files.directory / file_names.segment(active.base)
         if not path.exists():
@@ -226,6 +228,7 @@ class Recovery:
             os.close(file)
 
     def _leave_hole(self, catalog: Catalog, active: SegmentScan, promised: int) -> Catalog:
+        """Leave a hole in the place of lost records, and report it."""
         lost = LostTail(self._files.stream, self._files.partition, active.end, promised)
         self._report(str(lost))
         if active.size:
@@ -237,7 +240,7 @@ class Recovery:
         self._disk.replace(path, catalog.encode(self._files.seed))
 
     def _tidy(self, catalog: Catalog) -> None:
-        """Remove what retention and compaction had given up when the process died."""
+        """Remove files that retention and compaction had given up when the process died."""
         kept = {(segment.base, segment.generation) for segment in catalog.segments()}
         kept.add((catalog.next_base, 0))
         self._remove(sorted(self._found - kept))

@@ -1,10 +1,10 @@
-"""What a stream gives up because it is old, or because it is too much: whole sealed segments.
+"""Remove whole sealed segments of a stream that are too old, or too much.
 
-A segment goes when all in it is older than `retain_s`, by the broker's clock at receipt, and
-only from the front: what is kept is without holes. When a stream holds more than `max_bytes` in
-all its partitions together, the segment with the oldest end goes, whichever partition it is of.
-The active segment never goes; it is sealed when it is `segment_s` old, written to or not. Sealing
-needs room on the disk, and removing makes it: what fails there does not keep what is due.
+A segment goes when everything in it is older than `retain_s`, by the broker's clock at receipt, and
+only from the front, so that no hole is left. When a stream holds more than `max_bytes` in all its
+partitions together, the segment with the oldest end goes, of whichever partition. The active
+segment never goes; it is sealed when it is `segment_s` old, written to or not. Sealing needs room
+on the disk, and removing makes it: a failure to seal does not prevent removing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqtt_broker.streams.write.stream import Stream
 
 
 def expired(partition: Partition, now_us: int) -> int:
-    """How many segments at the front are too old."""
+    """Return how many segments at the front are too old."""
     retain_s = partition.settings.retain_s
     if not retain_s:
         return 0
@@ -28,7 +28,7 @@ def expired(partition: Partition, now_us: int) -> int:
 
 
 def surplus(stream: Stream) -> list[int]:
-    """How many segments at the front of each partition are too many."""
+    """Return how many segments at the front of each partition exceed `max_bytes`."""
     counts = [0] * len(stream.partitions)
     limit = stream.settings.max_bytes
     if not limit:
@@ -50,7 +50,7 @@ def surplus(stream: Stream) -> list[int]:
 
 
 def apply(stream: Stream, now_us: int) -> int:
-    """Remove what is due; how many segments went. A failure to seal is raised after that."""
+    """Remove what is due; return how many segments went. A failure to seal is raised last."""
     removed = 0
     failure: OSError | None = None
     for partition in stream.partitions:

@@ -1,6 +1,6 @@
-"""One stream, written to: its partitions, what it is, and how far readers may read.
+"""One stream that is written to: its partitions, its settings, and the ends for readers.
 
-Not for the event loop, except `deal` and `times`, which look at messages only.
+Not for the event loop, except `partitioner` and `times`, which look at messages only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from mqtt_broker.streams.write.recovery import Recovery, Report
 
 
 class Stream:
+    """One stream of a log that is written to."""
+
     def __init__(
         self, disk: Disk, directory: Path, settings: StreamSettings, partitions: list[Partition]
     ) -> None:
@@ -32,12 +34,12 @@ class Stream:
         self.partitioner = Partitioner(settings.partition_by, settings.partitions)
         self.times = EventTimes(settings.event_time, settings.sent_time)
         self.is_deleted = False
-        self.appended = 0  # messages that were taken for it since it was opened
-        self.refused = 0  # for want of room
+        self.appended = 0  # messages taken since it was opened
+        self.refused = 0  # messages that there was no room for
         self._committed = committed.Writer(
             disk, directory / file_names.COMMITTED, settings.partitions
         )
-        self._is_shown = False  # whether the file says what is committed
+        self._is_shown = False  # whether the file has the committed ends
 
     @classmethod
     def open(
@@ -50,8 +52,10 @@ class Stream:
         has_journal: bool,
         salvage: bool,
     ) -> Stream:
-        """`recorded`: the ends by the journal. One that knows nothing of this stream has never
-        been told of a commit; then the `committed` file speaks for it."""
+        """Open a stream; `recorded` are its ends in the journal.
+
+        A journal without them was never told of a commit; then the `committed` file is used.
+        """
         settings = StreamSettings.read(directory)
         shown = committed.peek(directory / file_names.COMMITTED)
         if shown is not None and (
@@ -59,7 +63,7 @@ class Stream:
         ):
             shown = None
         if recorded is not None and recorded.epoch != settings.epoch:
-            recorded = None  # of a stream of that name that was deleted
+            recorded = None  # of a stream of this name that was deleted
         known = recorded.ends if recorded is not None else (0,) * settings.partitions
         if recorded is None and has_journal:
             recorded = shown
@@ -91,18 +95,18 @@ class Stream:
 
     @property
     def takes_frames(self) -> bool:
-        """Whether a run may wait as it came: nobody looks at its payloads before it is written."""
+        """Tell whether a run may wait as it came: its payloads are not needed before the write."""
         return not (self.times.is_wanted or self.partitioner.splits_runs)
 
     def ends(self) -> Offsets:
-        """What is written and, unless told otherwise, on disk."""
+        """The ends that are written and, once synced, on disk."""
         return Offsets(self.epoch, tuple(partition.end for partition in self.partitions))
 
     def committed(self) -> Offsets:
         return Offsets(self.epoch, tuple(partition.committed for partition in self.partitions))
 
     def commit(self, ends: Offsets) -> None:
-        """What is before these ends is safe, and readers may have it."""
+        """Let readers go up to these ends: what is before them is safe."""
         if ends.epoch != self.epoch:
             raise WrongEpoch(self.name, ends.epoch, self.epoch)
         for partition, end in zip(self.partitions, ends.ends, strict=True):
@@ -112,7 +116,7 @@ class Stream:
         self.show()
 
     def record(self, ends: Offsets) -> None:
-        """The journal knows these ends."""
+        """Note that the journal has these ends."""
         for partition, end in zip(self.partitions, ends.ends, strict=True):
             partition.recorded = end
 
@@ -121,12 +125,13 @@ class Stream:
         return all(partition.recorded == partition.end for partition in self.partitions)
 
     def show(self) -> None:
-        """Tell readers; when it raises, what is committed is so all the same."""
+        """Write the committed ends for readers; if this raises, they are committed all the same."""
         if not self._is_shown:
             self._committed.write(self.committed())
             self._is_shown = True
 
     def change(self, changes: dict[str, Any]) -> None:
+        """Change settings, on disk first."""
         settings = self.settings.changed(**changes)
         partitioner = Partitioner(settings.partition_by, settings.partitions)
         self._disk.replace(self.directory / file_names.METADATA, settings.text().encode())

@@ -85,7 +85,7 @@ class LogWriter:
         self._has_qos2 = False
         self._due_at = 0.0  # when the delay is over; 0: nothing is delayed
         self._due_bytes = 0  # that waited when the last delay was over
-        self.messages = 0  # that `append` ever took
+        self.messages = 0  # that `append` has taken, ever
         self.messages_refused = 0
         # Shared by both threads.
         self._assigned: deque[tuple[int, Filling, bool]] = deque()
@@ -95,7 +95,7 @@ class LogWriter:
         self._unrecorded = {  # streams with more in them than the journal knows
             name: stream for name, stream in log.streams.items() if not stream.is_recorded
         }
-        self._needs_journal = False  # what was written, or is being written, and not committed
+        self._needs_journal = False  # records that are written or being written, and not committed
         self._lock = threading.Lock()
 
     @property
@@ -125,12 +125,12 @@ class LogWriter:
         payload_bytes: int = -1,
         is_promised: bool = False,
     ) -> int:
-        """Messages that differ only in payload; how many of them, from the first, were taken.
+        """Take messages that differ only in payload; return how many, from the first, were taken.
 
-        `properties` as MQTT 5 writes them, without the length in front and without what belongs
-        to one hop; `user` the user properties in it, for partitions and times that go by them.
-        `payload_bytes`: how long each payload is, if all are as long. What `is_promised` is
-        taken, room or not: whoever promised it has asked before.
+        `properties` are encoded as in MQTT 5, without the length in front and without those of one
+        hop; `user` are the user properties among them, for partitions and times that use them.
+        `payload_bytes` is the length of each payload, if all are equal. Messages that are
+        promised (`is_promised`) are taken whether or not there is room: the caller has asked.
         """
         topic_bytes, client_bytes = topic.encode(), client_id.encode()
         each = len(topic_bytes) + len(client_bytes) + len(properties) + ROW_BYTES
@@ -178,9 +178,9 @@ class LogWriter:
         properties: bytes = b"",
         user: User = (),
     ) -> bool:
-        """A run of QoS 0 packets as they came, `head_bytes` before each payload.
+        """Take a run of QoS 0 packets as they came, `head_bytes` before each payload.
 
-        They are cut when they are written. False: not this run, which is too much for that.
+        They are cut when they are written. False: this run is too large for that.
         """
         assert stream.takes_frames
         topic_bytes, client_bytes = topic.encode(), client_id.encode()
@@ -212,7 +212,7 @@ class LogWriter:
         return True
 
     def _room(self, payloads: Sequence[bytes], each: int) -> int:
-        """How many of these may be taken; when nothing waits, one in any case."""
+        """Return how many of these may be taken; at least one when nothing waits."""
         left = self.waiting_bytes_max - self.waiting_bytes
         room = 0
         for payload in payloads:
@@ -237,7 +237,7 @@ class LogWriter:
         self._added_bytes += size
 
     def _builder(self, partition: Partition, size: int) -> BatchBuilder:
-        """The one that the next so many bytes go to."""
+        """Return the builder that the next so many bytes go to."""
         builders = self._filling.get(partition)
         if builders is None:
             builders = self._filling[partition] = [BatchBuilder()]
@@ -300,7 +300,7 @@ class LogWriter:
             }
 
     def _gather(self, number: int) -> None:
-        """Join what was taken in several groups: larger batches, and one write a partition."""
+        """Join the records of several groups: larger batches, and one write for each partition."""
         while self._assigned and self._assigned[0][0] <= number:
             _, filling, has_qos2 = self._assigned.popleft()
             self._needs_journal = self._needs_journal or has_qos2
@@ -318,10 +318,11 @@ class LogWriter:
                 self._written_bytes += sum(b.held_bytes for b in self._writing.pop(partition))
 
     def _settle(self) -> None:
+        """Count what was written as part of the log."""
         for partition, builders in self._writing.items():
             begin = partition.active.size
             partition.settle([builder.count for builder in builders])
-            self._log.recent.add(partition.path, begin, partition.active.size)
+            self._log.page_cache.add(partition.path, begin, partition.active.size)
             self._written_bytes += sum(builder.held_bytes for builder in builders)
             stream = self._log.streams[partition.files.stream]
             self._unrecorded[stream.name] = stream
@@ -354,7 +355,7 @@ class LogWriter:
 
 
 def _size(each: int, payloads: Sequence[bytes], payload_bytes: int) -> int:
-    """What messages count: their payloads, and so much beside each."""
+    """Return the bytes that messages count: their payloads, and `each` for every one."""
     count = len(payloads)
     if payload_bytes >= 0:
         return (each + payload_bytes) * count

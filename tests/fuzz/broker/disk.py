@@ -110,7 +110,7 @@ class SqliteDisk:
 
     def fold(self) -> None:
         if self._store.lag:
-            self._store.fold_soon()
+            self._store.apply_soon()
             self._wait("fold", lambda number: number >= self._number)
 
     def page(self, owner: StoredQueue, messages_max: int, on_page: Callable[[Page], None]) -> None:

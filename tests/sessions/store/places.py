@@ -108,11 +108,11 @@ class Watch:
     def until_folded(self) -> None:
         """At once, and not when the folder's second is over."""
         self.until_committed()
-        self.fold_soon()
+        self.apply_soon()
         self.until(lambda: self.folded[-1] == self.number)
 
-    def fold_soon(self) -> None:
-        self.store.fold_soon()
+    def apply_soon(self) -> None:
+        self.store.apply_soon()
 
     def until_state(self, part: str) -> None:
         """Whole if it is empty: "" means all is well."""

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine
 from sessions.journal.net_changes import Changes, Run, SessionDeliveries
 from sessions.journal.records import Delivered, Released, Retained, Stored, unseal
 from sessions.store import schema
-from sessions.store.table_updates import Fold
+from sessions.store.table_updates import TableUpdate
 from tests.sessions.store.histories import History
 from tests.sessions.store.memory_store import Tables
 
@@ -135,7 +135,7 @@ def test_batches_of_any_size_come_to_the_same(connection: Connection, seed: int)
         for record in unseal(blob):
             changes.apply(record)
         if rng.random() < 0.2 or number == 60:
-            fold = Fold(connection, changes, lambda: None)
+            fold = TableUpdate(connection, changes, lambda: None)
             fold.apply()
             stored += changes.messages
             written += fold.written

@@ -48,7 +48,7 @@ def test_a_history_survives_stops_and_crashes(place: Place, seed: int) -> None:
         for _ in range(rng.randint(1, 6)):
             ledger.submit(watch, rng.randint(1, 12))
             if rng.random() < 0.7:
-                watch.fold_soon()
+                watch.apply_soon()
         watch.until_committed()
         if rng.random() < 0.5:
             assert store.stop(20)
@@ -63,7 +63,7 @@ def test_a_crash_loses_nothing_that_was_committed(place: Place, seed: int) -> No
     watch = Watch(place.open())
     ledger.submit(watch, 60)
     watch.until(lambda: watch.committed[-1] > rng.randint(0, 40))
-    watch.fold_soon()
+    watch.apply_soon()
     watch.store.abandon()
     safe = watch.committed[-1]
     again = place.open()

@@ -98,7 +98,7 @@ def test_what_could_not_be_told_is_told_again(place: Place, what: str) -> None:
 
     store.start(teller("committed"), teller("folded"), teller("state"))
     store.submit(1, queued(1, 3), 1.0)
-    store.fold_soon()
+    store.apply_soon()
     with news:
         assert news.wait_for(lambda: told["committed"] and told["folded"], PATIENCE_S), told
     store.page(1, 0, 10, BYTES_MAX, teller("page"))

@@ -69,7 +69,7 @@ def test_tables_that_are_locked_hold_up_no_commit(files: Place) -> None:
         for _ in range(5):
             ledger.submit(watch, 1)
             watch.until_committed()
-        watch.fold_soon()
+        watch.apply_soon()
         watch.until_state("tables: database is locked")
         ledger.submit(watch, 5)
         watch.until_committed()
@@ -103,7 +103,7 @@ def test_a_full_disk(files: Place, part: str) -> None:
     with full(getattr(store.database, part)):
         watch = Watch(store)
         ledger.submit(watch, 100)
-        watch.fold_soon()
+        watch.apply_soon()
         watch.until_state(f"{part}: disk full")
         if part == "tables":
             watch.until_committed()
@@ -153,7 +153,7 @@ def test_a_server_that_restarts(postgresql: PostgreSQL, database: Place, mode: s
     try:
         ledger.submit(watch, 5)
         watch.until_state("journal: connection lost")
-        watch.fold_soon()
+        watch.apply_soon()
         watch.until_state("tables: connection lost")
         watch.store.page(1, 0, 10, BYTES_MAX, lambda _: None)
         watch.until_state("pages: connection lost")
@@ -170,7 +170,7 @@ def test_connections_that_are_cut_again_and_again(database: Place) -> None:
     cutter = watch.store.database.tables
     for _ in range(8):
         ledger.submit(watch, 5)
-        watch.fold_soon()
+        watch.apply_soon()
         with cutter.connect() as connection:
             connection.execute(
                 text(

@@ -70,7 +70,7 @@ def live_on(store: Store, tables: Tables, history: History) -> None:
 
 def fold(database: Database) -> None:
     folder = JournalApplier(database, 0, lambda *_: None, lambda *_: None)
-    while folder.fold_some():
+    while folder.apply_some():
         continue
     folder.drop()
 
