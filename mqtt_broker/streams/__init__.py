@@ -2,31 +2,18 @@
 
 The names in `__all__` are the public API, which is kept; they are loaded when they are used.
 
-Rules of this room: files and threads' locks, but no socket, no loop, no SQL and no clock; time
-comes in as microseconds of Unix time. What a stream is for, who may read it and when it is
-written is decided by those who call. One process writes (`log`, `writer`), any number read
-(`source`, `reader`), in that process or in another, and all of them read files only; `remote`
-reads what a broker on another machine serves. What talks to a socket is `connection` alone, by
-http.client, and it waits by the clock.
+    format/   the bytes of batches and segments, file names, offsets, settings, errors
+    write/    messages from the core into the files of a log, and their care: one process writes
+    read/     the files to batches and Arrow columns, in any process and any number of readers
+    remote/   the same over HTTP, from a broker on another machine; the only sockets
+    replay/   MQTT clients that subscribe to streams, alone or in consumer groups
 
-    batch builder         the bytes of a batch, and the columns of one that is being filled
-    disk names            the calls that change the disk, what files are called
-    segment index catalog the batches of a file; where an offset or a time is in it; sealed files
-    partition recovery    one partition: written to, rolled, cut back; opened after a crash
-    stream log writer     partitions with one epoch; all streams; the way from the loop to the disk
-    source reader         finding places, reading on from them
-    retention compaction  what is given up
-    offsets settings      what people write
-    partitioners times    which partition, and when the device says it was
-    remote connection     the same from another machine; HTTP
-    replay                MQTT clients that read: the broker's replay door, and what it is made of:
-    starts pages takers       where one begins, what a thread reads, at which pace it is sent
-    consumers                 groups, who has which partition, what fails
-    ahead notices letters     bounds, what clients are told, what is given up; figures of all that
-    wire                  what both ends of that agree on
-    verify arrow parquet  tools: looking for damage, rows; columns for Arrow, and for files
+Files and locks are used here, but no event loop and no SQL. Times come in as microseconds of Unix
+time; only `remote` waits by the clock. The callers decide what a stream is for, who may read it
+and when it is written.
 
-`arrow` and `parquet` need pyarrow, which the broker does not: nothing else here imports it.
+`read.arrow` and `remote.parquet_export` need pyarrow, which the broker does not: no other module
+imports it.
 """
 
 from __future__ import annotations

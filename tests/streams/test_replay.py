@@ -350,7 +350,7 @@ def test_unsubscribe_ends_it(world: Replays) -> None:
     acknowledge(one, *under_way)
     assert not got(one) and one.connection.session.outbound.sources is None
     assert world.position(f"client:one {STREAM}") == {}
-    assert not world.replay._subscriptions and not world.replay._of_stream
+    assert not world.replay._subscriptions and not world.replay.by_stream
 
 
 def test_subscribe_again(world: Replays) -> None:

@@ -334,7 +334,7 @@ class Play:
             assert one.peer is not None and not one.peer.is_closed
             one.peer.send(unsubscribe(V5, one.text), disconnect())
         world.wait(20_000)
-        assert not world.replay._subscriptions and not world.replay._of_stream
+        assert not world.replay._subscriptions and not world.replay.by_stream
         assert not len(world.replay.context.read_ahead)
 
     def _is_done(self) -> bool:

@@ -187,8 +187,9 @@ class StreamService:
     def on_committed(self) -> None:
         """Wake readers that wait at the end of a stream that has grown."""
         changed = {self._changed.popleft() for _ in range(len(self._changed))}
-        if changed:
-            self.replay.on_committed(changed, self._turn.now())
+        replay = self._replay
+        if replay is not None and not changed.isdisjoint(replay.by_stream):
+            replay.on_committed(changed, self._turn.now())
 
     def read(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
         """Call `work`, which waits for the disk, in a thread, and `done` with its result on the

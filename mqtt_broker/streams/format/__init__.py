@@ -1,1 +1,1 @@
-"""Bytes, names and rules of a log. Opens no file but through `disk`."""
+"""Bytes, names and rules of a log. Files are opened only through `disk`."""

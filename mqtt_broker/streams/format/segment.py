@@ -62,10 +62,10 @@ class PartitionFiles:
         return CorruptBatch(self.stream, self.partition, offset, until, segment, position, why)
 
 
-def damage_of(where: PartitionFiles, segment: str, item: WalkItem) -> CorruptBatch:
+def damage_of(files: PartitionFiles, segment: str, item: WalkItem) -> CorruptBatch:
     """Return the error of an item that is damaged."""
     until = item.next.base if item.next else -1
-    return where.corrupt(item.base, until, segment, item.position, item.why)
+    return files.corrupt(item.base, until, segment, item.position, item.why)
 
 
 class Segment:
@@ -134,13 +134,13 @@ class Segment:
         check_body(header, data)
         return Batch(header, data)
 
-    def checked_batch(self, where: PartitionFiles, item: WalkItem) -> Batch:
+    def checked_batch(self, files: PartitionFiles, item: WalkItem) -> Batch:
         """Read the batch of a walk; CorruptBatch: its columns are damaged."""
         assert item.header is not None
         try:
             return self.batch_at(item.position, item.header)
         except Malformed as bad:
-            raise damage_of(where, self.path.name, item._replace(why=str(bad))) from None
+            raise damage_of(files, self.path.name, item._replace(why=str(bad))) from None
 
     def walk(self, place: BatchPosition, *, is_whole: bool = False) -> Iterator[WalkItem]:
         """Yield the batches from here on; with `is_whole` their bodies are checked too.

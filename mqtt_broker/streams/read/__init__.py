@@ -1,1 +1,1 @@
-"""Files of a log to batches of records."""
+"""Read the files of a log as batches of records."""

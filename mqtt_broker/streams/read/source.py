@@ -54,8 +54,8 @@ class Location(NamedTuple):
 class PartitionSource:
     """The files of one partition, with its catalog."""
 
-    def __init__(self, where: PartitionFiles) -> None:
-        self.files = where
+    def __init__(self, files: PartitionFiles) -> None:
+        self.files = files
         self.catalog = Catalog.of([], 0)
         self._known: tuple[int, int] = (0, 0)  # inode and time of the catalog that was read last
         self.reload()
@@ -97,9 +97,9 @@ class PartitionSource:
     def locate(self, offset: int) -> Location:
         """Find the segment by the catalog as it is known; raises OffsetGone, MissingSegment."""
         catalog = self.catalog
-        where = self.files
+        files = self.files
         if offset < catalog.start:
-            raise OffsetGone(where.stream, where.partition, offset, catalog.start)
+            raise OffsetGone(files.stream, files.partition, offset, catalog.start)
         at = catalog.find(offset)
         if at >= 0:
             segment = catalog[at]
@@ -109,7 +109,7 @@ class PartitionSource:
             return Location(file_names.segment(catalog.next_base), catalog.next_base, -1)
         until = catalog[at + 1].base if at + 1 < len(catalog) else catalog.next_base
         raise MissingSegment(
-            where.stream, where.partition, offset, until, file_names.segment(catalog[at].end)
+            files.stream, files.partition, offset, until, file_names.segment(catalog[at].end)
         )
 
     def open(self, offset: int, committed: int) -> tuple[Location, Segment]:
@@ -125,13 +125,13 @@ class PartitionSource:
 
     def _open(self, offset: int, committed: int) -> tuple[Location, Segment]:
         location = self.locate(offset)
-        where = self.files
+        files = self.files
         try:
-            segment = Segment(where.directory / location.name, location.base, where.seed)
+            segment = Segment(files.directory / location.name, location.base, files.seed)
         except FileNotFoundError:
             until = location.end if location.end >= 0 else committed
             raise MissingSegment(
-                where.stream, where.partition, offset, until, location.name
+                files.stream, files.partition, offset, until, location.name
             ) from None
         return location, segment
 

@@ -27,13 +27,15 @@ def describe(source: Source) -> dict[str, Any]:
     """
     ends = source.ends().ends
     partitions = []
-    for files, end in zip(source.partitions, ends, strict=True):
-        files.reload()
-        catalog = files.catalog
+    for partition, end in zip(source.partitions, ends, strict=True):
+        partition.reload()
+        catalog = partition.catalog
         name = file_names.segment(catalog.next_base)
         size, min_us, max_us = catalog.size, catalog.min_us, catalog.max_us
         try:
-            with Segment(files.files.directory / name, catalog.next_base, files.files.seed) as last:
+            with Segment(
+                partition.files.directory / name, catalog.next_base, partition.files.seed
+            ) as last:
                 for item in last.walk(BatchPosition(catalog.next_base, 0)):
                     if item.header is not None and item.header.end <= end:
                         size += item.header.length
@@ -43,7 +45,7 @@ def describe(source: Source) -> dict[str, Any]:
             pass  # nothing was written since the last one was sealed
         partitions.append(
             {
-                "partition": files.files.partition,
+                "partition": partition.files.partition,
                 "start": catalog.start,
                 "end": end,
                 "segments": len(catalog) + 1,
@@ -60,7 +62,7 @@ def describe(source: Source) -> dict[str, Any]:
         "retain_s": settings.retain_s,
         "max_bytes": settings.max_bytes,
         "compact": settings.compact,
-        "offsets": sum(ends) - sum(files.start for files in source.partitions),
+        "offsets": sum(ends) - sum(partition.start for partition in source.partitions),
         "bytes": sum(one["bytes"] for one in partitions),
         "partitions": partitions,
     }
@@ -82,21 +84,21 @@ class Verdict:
 def verify(source: Source, on_segment: Callable[[str], None] = lambda name: None) -> Verdict:
     """Read everything that is committed, and list findings of one line each."""
     verdict = Verdict()
-    for files in source.partitions:
+    for partition in source.partitions:
         try:
-            _verify_partition(source, files, verdict, on_segment)
+            _verify_partition(source, partition, verdict, on_segment)
         except StreamError as error:
             verdict.findings.append(str(error))
     return verdict
 
 
 def _verify_partition(
-    source: Source, files: PartitionSource, verdict: Verdict, on_segment: Callable[[str], None]
+    source: Source, partition: PartitionSource, verdict: Verdict, on_segment: Callable[[str], None]
 ) -> None:
-    where = files.files
-    committed = source.end(where.partition)
-    files.reload()
-    catalog = files.catalog
+    files = partition.files
+    committed = source.end(files.partition)
+    partition.reload()
+    catalog = partition.catalog
     segments = catalog.segments()
     if committed > catalog.next_base:
         segments.append(SealedSegment(catalog.next_base, committed, 0, NEVER, NULL, 0))
@@ -104,43 +106,43 @@ def _verify_partition(
     for segment in segments:
         if segment.base != at:
             missing = MissingSegment(
-                where.stream, where.partition, at, segment.base, file_names.segment(at)
+                files.stream, files.partition, at, segment.base, file_names.segment(at)
             )
             verdict.findings.append(str(missing))
         try:
-            _verify_segment(files, segment, verdict)
+            _verify_segment(partition, segment, verdict)
         except FileNotFoundError:
-            files.reload()
-            if files.start < segment.end:  # else retention was faster
+            partition.reload()
+            if partition.start < segment.end:  # else retention was faster
                 missing = MissingSegment(
-                    where.stream, where.partition, segment.base, segment.end, segment.name
+                    files.stream, files.partition, segment.base, segment.end, segment.name
                 )
                 verdict.findings.append(str(missing))
         at = segment.end
         on_segment(segment.name)
     if committed < at:
-        lost = Damaged(where.stream, where.partition, committed, at, "sealed and not committed")
+        lost = Damaged(files.stream, files.partition, committed, at, "sealed and not committed")
         verdict.findings.append(str(lost))
 
 
-def _verify_segment(files: PartitionSource, segment: SealedSegment, verdict: Verdict) -> None:
-    where = files.files
+def _verify_segment(partition: PartitionSource, segment: SealedSegment, verdict: Verdict) -> None:
+    files = partition.files
     places: dict[int, int] = {}
     min_us, max_us, end = NEVER, NULL, segment.base
-    with Segment(where.directory / segment.name, segment.base, where.seed) as data:
+    with Segment(files.directory / segment.name, segment.base, files.seed) as data:
         verdict.segments += 1
         for item in data.walk(BatchPosition(segment.base, 0), is_whole=True):
             if item.base >= segment.end:
                 break
             if item.header is None:
-                verdict.findings.append(str(damage_of(where, segment.name, item)))
+                verdict.findings.append(str(damage_of(files, segment.name, item)))
                 end = item.next.base if item.next else end
                 continue
-            batch = data.checked_batch(where, item)
+            batch = data.checked_batch(files, item)
             try:
                 batch.check()
             except Malformed as bad:
-                found = damage_of(where, segment.name, item._replace(why=str(bad)))
+                found = damage_of(files, segment.name, item._replace(why=str(bad)))
                 verdict.findings.append(str(found))
             places[item.base] = item.position
             verdict.batches += 1
@@ -148,21 +150,21 @@ def _verify_segment(files: PartitionSource, segment: SealedSegment, verdict: Ver
             verdict.bytes += item.header.length
             end = batch.end
             min_us, max_us = min(min_us, item.header.min_us), max(max_us, item.header.max_us)
-    name = f"stream {where.stream!r} p{where.partition}: {segment.name}"
+    name = f"stream {files.stream!r} p{files.partition}: {segment.name}"
     if end < segment.end:
         verdict.findings.append(f"{name} ends with offset {end}, not {segment.end}")
     elif segment.size and (min_us, max_us) != (segment.min_us, segment.max_us):
         verdict.findings.append(f"{name}: the catalog has other times than the segment")
-    verdict.findings += [f"{name}: {why}" for why in _index_findings(files, segment, places)]
+    verdict.findings += [f"{name}: {why}" for why in _index_findings(partition, segment, places)]
 
 
 def _index_findings(
-    files: PartitionSource, segment: SealedSegment, places: dict[int, int]
+    partition: PartitionSource, segment: SealedSegment, places: dict[int, int]
 ) -> Iterator[str]:
-    path = file_names.index(files.files.directory / segment.name)
+    path = file_names.index(partition.files.directory / segment.name)
     if path.is_dir():
         yield "its index is a directory"  # reading is only slower, as without an index
-    index = Index.read(path, files.files.seed)
+    index = Index.read(path, partition.files.seed)
     for at in range(len(index)):
         entry = index.entry(at)
         if entry is None:

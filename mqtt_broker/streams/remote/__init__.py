@@ -1,1 +1,1 @@
-"""The log of another machine, read over HTTP. The only sockets of `streams`."""
+"""Read the log of another machine over HTTP: the only sockets of `streams`."""

@@ -36,10 +36,10 @@ def record_batches(
     if not isinstance(source, RemoteSource):
         yield from arrow.record_batches(source, partition, start, until, on_damage=on_damage)
         return
-    where = source.partition(partition).files
+    files = source.partition(partition).files
     with RemoteReader(source, partition, start, until, on_damage) as reader:
         while (sent := reader.fetch(http_protocol.BYTES_MAX)) is not None:
-            yield from arrow.decode(sent.data, where, sent.start, until, on_damage=on_damage)
+            yield from arrow.decode(sent.data, files, sent.start, until, on_damage=on_damage)
 
 
 def write(

@@ -344,29 +344,29 @@ def stream_root(place: Path) -> Path:
     return inner if inner.is_dir() and not (inner / file_names.METADATA).exists() else place
 
 
-def is_url(where: str) -> bool:
+def is_url(place: str) -> bool:
     """Tell whether a place of streams is a URL, not a directory."""
-    return where.startswith(("http://", "https://"))
+    return place.startswith(("http://", "https://"))
 
 
-def list_streams(where: str, token: str | None = None) -> list[str]:
+def list_streams(place: str, token: str | None = None) -> list[str]:
     """Return the streams of a directory, or of a broker by the URL of its HTTP server."""
-    if not is_url(where):
-        return stream_names(stream_root(Path(where)))
-    with HttpClient(where, token or "", patience_s=0) as connection:
+    if not is_url(place):
+        return stream_names(stream_root(Path(place)))
+    with HttpClient(place, token or "", patience_s=0) as connection:
         reply = connection.get("/streams")
         found = connection.json(reply)
     try:
         return [str(name) for name in found["streams"]]
     except (KeyError, TypeError):
-        raise Rejected(where, reply.status, STRANGER) from None
+        raise Rejected(place, reply.status, STRANGER) from None
 
 
-def open_source(where: str, name: str, token: str | None = None) -> Source | RemoteSource:
+def open_source(place: str, name: str, token: str | None = None) -> Source | RemoteSource:
     """Open a stream by its directory, or by the URL of a broker's HTTP server."""
-    if is_url(where):
-        return RemoteSource(where, name, token)
-    return Source.open(stream_root(Path(where)), name)
+    if is_url(place):
+        return RemoteSource(place, name, token)
+    return Source.open(stream_root(Path(place)), name)
 
 
 def open_reader(

@@ -1,1 +1,1 @@
-"""MQTT clients that read streams."""
+"""Send records of streams to the MQTT clients that subscribe to them."""

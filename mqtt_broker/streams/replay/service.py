@@ -84,7 +84,7 @@ class ReplayService:
         )
         # By client id and filter.
         self._subscriptions: dict[tuple[str, str], StreamSubscription] = {}
-        self._of_stream: dict[str, dict[StreamSubscription, None]] = {}
+        self.by_stream: dict[str, dict[StreamSubscription, None]] = {}  # of streams that are read
         self._groups: dict[tuple[str, str], ConsumerGroup] = {}  # by group and stream
         # What the store had: the epoch and the offsets, by owner and stream.
         self._stored: dict[tuple[str, str], tuple[str, dict[int, int]]] = {}
@@ -204,13 +204,13 @@ class ReplayService:
     def on_committed(self, streams: Iterable[str], now: float) -> None:
         """Read on in these streams: they have more."""
         for name in streams:
-            for found in list(self._of_stream.get(name, ())):
+            for found in list(self.by_stream.get(name, ())):
                 found.read_on(now)
 
     def on_deleted(self, name: str, now: float) -> None:
         """End what reads the stream; positions of its groups leave the store with it."""
         error = StreamGone(name)
-        for found in list(self._of_stream.get(name, ())):
+        for found in list(self.by_stream.get(name, ())):
             self.context.sources.forget(found.stream)
             if isinstance(found, ClientSubscription):
                 found.end(error, now)
@@ -331,17 +331,17 @@ class ReplayService:
 
     def _add(self, found: StreamSubscription) -> None:
         self._subscriptions[found.session.client_id, found.subscription.filter] = found
-        self._of_stream.setdefault(found.stream.name, {})[found] = None
+        self.by_stream.setdefault(found.stream.name, {})[found] = None
 
     def _drop(self, found: StreamSubscription) -> None:
         key = found.session.client_id, found.subscription.filter
         if self._subscriptions.get(key) is found:
             del self._subscriptions[key]
-        others = self._of_stream.get(found.stream.name)
+        others = self.by_stream.get(found.stream.name)
         if others is not None:
             others.pop(found, None)
             if not others:
-                del self._of_stream[found.stream.name]
+                del self.by_stream[found.stream.name]
 
     def _begin(self, found: StreamSubscription, now: float) -> None:
         found.is_begun = True

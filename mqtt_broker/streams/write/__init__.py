@@ -1,1 +1,1 @@
-"""Messages from the core into the files of a log, and the care of these files."""
+"""Write messages of the core into the files of a log, and take care of these files."""

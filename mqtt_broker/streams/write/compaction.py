@@ -102,20 +102,20 @@ class _Compaction:
         return dropped
 
     def _batches(self, segment: SealedSegment) -> Iterator[Batch]:
-        where = self._files
+        files = self._files
         try:
-            source = Segment(where.directory / segment.name, segment.base, where.seed)
+            source = Segment(files.directory / segment.name, segment.base, files.seed)
         except FileNotFoundError:
             raise MissingSegment(
-                where.stream, where.partition, segment.base, segment.end, segment.name
+                files.stream, files.partition, segment.base, segment.end, segment.name
             ) from None
         with source:
             for item in source.walk(BatchPosition(segment.base, 0)):
                 if self._is_over():
                     raise _Stopped
                 if item.header is None:
-                    raise damage_of(where, segment.name, item)
-                yield source.checked_batch(where, item)
+                    raise damage_of(files, segment.name, item)
+                yield source.checked_batch(files, item)
 
     def _latest(self, segments: list[SealedSegment]) -> tuple[Latest, int]:
         """Return the last offset of each topic in new segments, and up to where that is known."""

@@ -30,13 +30,14 @@ from mqtt_broker.streams.write.recovery import OpenedPartition, SegmentScan
 
 class Partition:
     def __init__(
-        self, disk: Disk, where: PartitionFiles, settings: StreamSettings, opened: OpenedPartition
+        self, disk: Disk, files: PartitionFiles, settings: StreamSettings, opened: OpenedPartition
     ) -> None:
         self._disk = disk
-        self.files = where
+        self.files = files
         self.settings = settings
         self.catalog = opened.catalog
         self._active = opened.active  # up to what is settled
+        self.path = self._active_path()  # the file that is written to
         self.committed = opened.active.end  # readers may go there
         self.recorded = opened.active.end  # the journal knows it
         self._file = -1
@@ -59,11 +60,6 @@ class Partition:
     def size(self) -> int:
         """The bytes of all segments."""
         return self.catalog.size + self._active.size
-
-    @property
-    def path(self) -> Path:
-        """The file that is written to."""
-        return self.files.directory / file_names.segment(self._active.base)
 
     # A write.
 
@@ -176,7 +172,11 @@ class Partition:
         self.close()
         base = self.catalog.next_base
         self._active = SegmentScan(base, base, marks=IndexBuilder(self.files.seed))
+        self.path = self._active_path()
         self._index_bytes = 0
+
+    def _active_path(self) -> Path:
+        return self.files.directory / file_names.segment(self._active.base)
 
     def save(self, catalog: Catalog) -> None:
         """Put the next catalog on disk, and use it."""

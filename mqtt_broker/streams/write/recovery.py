@@ -59,25 +59,25 @@ class OpenedPartition:
 
 
 def scan(
-    where: PartitionFiles, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
+    files: PartitionFiles, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
 ) -> SegmentScan:
     """Walk a segment to its end, or to `until` and the batches that stand alone behind that.
 
     A missing segment is empty. Records before `until` or `seen` were promised: damage there is
     not the end.
     """
-    found = SegmentScan(base, base, marks=IndexBuilder(where.seed))
-    path = where.directory / file_names.segment(base, generation)
+    found = SegmentScan(base, base, marks=IndexBuilder(files.seed))
+    path = files.directory / file_names.segment(base, generation)
     if not path.exists():
         return found
     promised = max(until, seen)
-    with Segment(path, base, where.seed) as segment:
+    with Segment(path, base, files.seed) as segment:
         for item in segment.walk(BatchPosition(base, 0), is_whole=is_whole):
             header = item.header
             if header is None:
                 if found.end >= promised:
                     break  # a torn tail
-                found.damage.append(damage_of(where, path.name, item))
+                found.damage.append(damage_of(files, path.name, item))
                 if until != NEVER and item.next is not None and item.next.base <= promised:
                     found.end, found.size = item.next  # it was acknowledged, so it was whole once
                 continue
@@ -96,9 +96,9 @@ def scan(
 class Recovery:
     """Opens one partition."""
 
-    def __init__(self, disk: Disk, where: PartitionFiles, report: Report, *, salvage: bool) -> None:
+    def __init__(self, disk: Disk, files: PartitionFiles, report: Report, *, salvage: bool) -> None:
         self._disk = disk
-        self._files = where
+        self._files = files
         self._report = report
         self._salvage = salvage
         self._found: set[tuple[int, int]] = set()  # segments: base and generation

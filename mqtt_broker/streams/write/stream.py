@@ -69,16 +69,16 @@ class Stream:
             recorded = shown
         partitions = []
         for number in range(settings.partitions):
-            where = PartitionFiles(
+            files = PartitionFiles(
                 settings.name,
                 number,
                 directory / file_names.partition(number),
                 seed_of(settings.epoch, number),
             )
-            opened = Recovery(disk, where, report, salvage=salvage).open(
+            opened = Recovery(disk, files, report, salvage=salvage).open(
                 recorded.ends[number] if recorded else None, shown.ends[number] if shown else None
             )
-            partitions.append(Partition(disk, where, settings, opened))
+            partitions.append(Partition(disk, files, settings, opened))
             if has_journal:
                 partitions[-1].recorded = known[number]
         stream = cls(disk, directory, settings, partitions)
