@@ -71,7 +71,7 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (JournalApplier, "_read"),
     (pager.Pager, "_read"),
     (worker.Worker, "attempt"),
-    (worker.Worker, "_say"),
+    (worker.Worker, "_set_state"),
     (core_publish, "route_messages"),
     (records, "seal"),
     (records, "encode_delivered"),
