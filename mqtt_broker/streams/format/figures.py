@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ReplayFigures:
-    """What MQTT clients read from streams."""
+    """Counts of what MQTT clients read from streams."""
 
     readers: int = 0  # subscriptions to streams, of clients that are connected or not
     messages: int = 0  # sent

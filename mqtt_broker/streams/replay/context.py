@@ -1,6 +1,6 @@
-"""What the subscriptions and groups of a replay share: the broker's services, positions, limits.
+"""Share the broker's services, positions and limits between subscriptions and groups.
 
-    ReplayHost       what a replay uses of the broker
+    ReplayHost       the services of the broker that a replay uses
     Positions        records how far clients and groups are
     ReplayContext    both of these, read-ahead, reading in threads, and counters
 
@@ -53,7 +53,7 @@ DEFAULT_LIMITS: Final = ReplayLimits()
 
 @dataclass(frozen=True, slots=True)
 class ReplayHost:
-    """What a replay uses of the broker it belongs to."""
+    """The services of the broker that a replay uses."""
 
     timers: Timers
     journal: Journal | None
@@ -73,7 +73,7 @@ class ReplayCounters:
 
 
 class Position(Protocol):
-    """How far one partition is taken, and how far the store says it is."""
+    """The position in one partition, and the one that is stored."""
 
     recorded: int
 
@@ -89,7 +89,7 @@ class Positioned(Protocol):
 
     @property
     def owner(self) -> str:
-        """Its name in the store."""
+        """The name of its positions in the store."""
 
     @property
     def stream(self) -> Stream: ...
@@ -153,7 +153,7 @@ class Positions:
 
 
 class ReplayContext:
-    """One for all subscriptions and groups of a broker."""
+    """Shared by all subscriptions and groups of a broker."""
 
     def __init__(
         self,

@@ -243,7 +243,7 @@ class StreamSubscription(ABC):
         self.read_on(now)
 
     def _room(self) -> int:
-        """How many messages at QoS 1 may be sent now."""
+        """Return how many messages at QoS 1 may be sent now."""
         return min(self.session.outbound.source_room, IN_FLIGHT_MAX - self.in_window)
 
     def _pump_window(self, now: float) -> None:
@@ -274,7 +274,7 @@ class StreamSubscription(ABC):
         return cursor, cursor.page
 
     def _fitting(self, page: Page) -> int:
-        """How many messages fit into the bytes in flight; one when nothing is in flight."""
+        """Return how many messages fit into the bytes in flight; one if nothing is in flight."""
         left = IN_FLIGHT_BYTES_MAX - sum([cursor.in_flight.bytes for cursor in self.cursors])
         messages = page.messages
         at = page.taken
