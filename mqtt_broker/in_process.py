@@ -255,7 +255,7 @@ class _Client:
         if self._link.is_read and not self._link.is_closed:
             now = self._server.now()
             if data := self._protocol.take_output(now):
-                self._connection.receive(data, now)
+                self._server.broker.receive(self._connection, data, now)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Connected):
@@ -454,7 +454,7 @@ class Subscription:
         self._accept()
         while not subscriber.messages:
             if subscriber.error is not None:
-                if self._server.broker.is_shutting_down:
+                if self._server.broker.clients.is_shutting_down:
                     raise StopAsyncIteration
                 raise subscriber.error
             subscriber.arrived.clear()

@@ -152,9 +152,7 @@ class Broker:
             durability="commit" if self._data_dir else "memory",
             data_dir=self._data_dir,
         )
-        self._server = Server(config, self._access)
-        if self._payload_checks is not None:
-            self._server.broker.checks = self._payload_checks
+        self._server = Server(config, self._access, self._payload_checks)
         if self._message_log is not None:
             self._server.broker.attach_log(self._message_log)
         self.port = self._server.start()[0].port

@@ -115,17 +115,17 @@ def session_end_unrecorded() -> None:
 @sabotage("crash")
 def will_sent_again() -> None:
     """A will that was sent stays recorded, and is sent again after a crash."""
-    from mqtt_broker.core.clients import wills
+    from mqtt_broker.core.clients.wills import Wills
     from sessions.session import Session
 
-    send = wills.send
+    send = Wills.send
 
-    def send_unrecorded(broker: Any, session: Session, now: float) -> None:
+    def send_unrecorded(wills: Wills, session: Session, now: float) -> None:
         number, session.outbound.session_number = session.session_number, 0
-        send(broker, session, now)
+        send(wills, session, now)
         session.outbound.session_number = number
 
-    _set(wills, "send", send_unrecorded)
+    _set(Wills, "send", send_unrecorded)
 
 
 @sabotage("crash")

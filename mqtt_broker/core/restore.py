@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mqtt_broker.codec.constants import PUBLISH, WILL
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
+from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients import wills
-from mqtt_broker.core.inbound import connect, subscribe
+from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.topics.names import filter_problem, split_share
 from qos import PACKET_ID_MAX
@@ -34,37 +35,39 @@ from sessions.journal.value_ranges import count, sound
 from sessions.messages.message import DeliveryOptions, Envelope, Message
 from sessions.session import Session, Subscription
 
-if TYPE_CHECKING:
-    from mqtt_broker.core.broker import Broker
-
 # A broker that lives has shown it since, even where the disk is slow: see `Snapshot.alive_at`.
 SIGN_OF_LIFE_S: Final = 60.0
 
 
 def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
+    """Give a new broker the state that the store has."""
+    _restore(broker.state, snapshot, now)
+
+
+def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
     sessions: dict[int, Session] = {}
     online: dict[int, Session] = {}
-    healed = broker.healed
+    repaired = broker.runtime.repaired
     gone: set[int] = set()  # what the store has for these is nobody's
-    for row in sound(snapshot.sessions, healed):
+    for row in sound(snapshot.sessions, repaired):
         older = broker.sessions.get(row.client_id)
         if older is not None:
-            count(healed, "session of a client that has a newer one")
+            count(repaired, "session of a client that has a newer one")
             online.pop(older.session_number, None)
             del sessions[older.session_number]
             broker.sessions.remove(older, now)
         session = sessions[row.sid] = _session(broker, row)
         if row.is_online:
             online[row.sid] = session
-    for found in sound(snapshot.subscriptions, healed):
+    for found in sound(snapshot.subscriptions, repaired):
         if found.sid in sessions:
             _subscribe(broker, sessions[found.sid], found, now)
         else:
-            count(healed, "subscription without its session")
+            count(repaired, "subscription without its session")
             gone.add(found.sid)
     _restore_messages(broker, snapshot, sessions, gone, now)
     waiting = _waiting_shared(broker, snapshot, sessions, gone)
-    for message_row in sound(snapshot.retained, healed):
+    for message_row in sound(snapshot.retained, repaired):
         _restore_retained(broker, message_row)
     _forget(broker, gone - sessions.keys(), now)
     left_at = min(snapshot.alive_at + SIGN_OF_LIFE_S, now) if snapshot.alive_at else now
@@ -72,7 +75,7 @@ def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
         left_at = now
     for session in online.values():
         _lost(session, left_at)
-        broker.move_shared(session, now)  # as if it had lost its connection here
+        broker.subscriptions.on_offline(session, now)  # as if it had lost its connection here
     for session, item in waiting:
         _hand_back(broker, session, item, now)
     for session in sessions.values():
@@ -80,20 +83,20 @@ def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
     for session in online.values():
         session.record()
     for what, number in snapshot.healed.items():
-        count(healed, what, number)
-    if healed:
-        said = "; ".join(f"{number} {what}" for what, number in sorted(healed.items()))
+        count(repaired, what, number)
+    if repaired:
+        said = "; ".join(f"{number} {what}" for what, number in sorted(repaired.items()))
         broker.log(f"store: put right what could not be: {said}")
 
 
-def _forget(broker: Broker, sids: set[int], now: float) -> None:
+def _forget(broker: BrokerState, sids: set[int], now: float) -> None:
     journal = broker.journal
     if journal is not None:
         for sid in sorted(sids):
             journal.on_end(sid, [], now)
 
 
-def _subscribe(broker: Broker, session: Session, row: SubscriptionRow, now: float) -> None:
+def _subscribe(broker: BrokerState, session: Session, row: SubscriptionRow, now: float) -> None:
     """Put it in force, or out of the store when there is no sense in it."""
     subscription = Subscription(
         session,
@@ -107,9 +110,9 @@ def _subscribe(broker: Broker, session: Session, row: SubscriptionRow, now: floa
     try:
         if not _is_filter(row.filter):
             raise ValueError("no Topic Filter")
-        subscribe.put_in_force(broker, subscription, now)
+        broker.subscriptions.put_in_force(subscription, now)
     except Exception as error:  # whatever it is, the broker starts without it
-        count(broker.healed, "subscription to what is no Topic Filter")
+        count(broker.runtime.repaired, "subscription to what is no Topic Filter")
         broker.log(f"{session.client_id}: subscription {row.filter[:80]!r} is dropped: {error}")
         session.subscriptions.pop(row.filter, None)
         if broker.journal is not None:
@@ -125,25 +128,20 @@ def _is_filter(text: str) -> bool:
     return filter_problem(text) is None
 
 
-def _restore_retained(broker: Broker, row: MessageRow) -> None:
+def _restore_retained(broker: BrokerState, row: MessageRow) -> None:
     """The newest of a topic stands."""
     message = _message(broker, row)
-    older = broker.retained.get(row.topic)
+    older = broker.retained.restore(message)
     journal = broker.journal
     if older is not None:
-        count(broker.healed, "retained message of a topic that has a newer one")
-        broker.retained_bytes -= older.envelope.size
-        broker.count_retained(older.envelope.publisher, -1)
+        count(broker.runtime.repaired, "retained message of a topic that has a newer one")
         if journal is not None:
             journal.on_retained_gone(older.message_number)
     if journal is not None:
         journal.skip_numbers(message=row.mid)
-    broker.retained.put(row.topic, message)
-    broker.retained_bytes += message.envelope.size
-    broker.count_retained(message.envelope.publisher, 1)
 
 
-def _session(broker: Broker, row: SessionRow) -> Session:
+def _session(broker: BrokerState, row: SessionRow) -> Session:
     session = broker.sessions.create(row.client_id, row.created_at)
     session.restore(row, None if row.will is None else _will(broker, row.will))
     if broker.journal is not None:
@@ -151,12 +149,12 @@ def _session(broker: Broker, row: SessionRow) -> Session:
     return session
 
 
-def _will(broker: Broker, row: WillRow) -> Will:
+def _will(broker: BrokerState, row: WillRow) -> Will:
     properties = _properties(broker, row)
     return Will(row.topic, row.payload, row.qos, row.retain, properties, row.section)
 
 
-def _properties(broker: Broker, row: MessageRow | WillRow) -> Properties:
+def _properties(broker: BrokerState, row: MessageRow | WillRow) -> Properties:
     """Decode its section, which was checked when it came, as a PUBLISH's or as a will's.
 
     One that says nothing after all is as good as none.
@@ -169,12 +167,12 @@ def _properties(broker: Broker, row: MessageRow | WillRow) -> Properties:
             properties, end = decode_properties(section, 0, len(section), packet)
             if end == len(section):
                 return properties
-    count(broker.healed, "message or will with properties that say nothing")
+    count(broker.runtime.repaired, "message or will with properties that say nothing")
     row.section = b""
     return NO_PROPERTIES
 
 
-def _message(broker: Broker, row: MessageRow) -> Message:
+def _message(broker: BrokerState, row: MessageRow) -> Message:
     properties = _properties(broker, row)
     envelope = Envelope(
         row.topic,
@@ -192,18 +190,18 @@ def _message(broker: Broker, row: MessageRow) -> Message:
 
 
 def _restore_messages(
-    broker: Broker,
+    broker: BrokerState,
     snapshot: Snapshot,
     sessions: dict[int, Session],
     gone: set[int],
     now: float,
 ) -> None:
-    healed = broker.healed
+    repaired = broker.runtime.repaired
     again: list[tuple[Session, Delivery, int]] = []  # whose packet id cannot be
     for delivery, message_row in _pairs(broker, snapshot.windows):
         owner = sessions.get(delivery.sid)
         if owner is None:
-            count(healed, "message under way to no session")
+            count(repaired, "message under way to no session")
             gone.add(delivery.sid)
             continue
         item = _item(broker, delivery, message_row)
@@ -215,48 +213,51 @@ def _restore_messages(
         owner.outbound.restore_place(delivery.n)
     _restore_ids(broker, snapshot, sessions, gone)
     for owner, item, qos in again:
-        count(healed, "message under way with an impossible packet id")
+        count(repaired, "message under way with an impossible packet id")
         owner.outbound.renumber(item, qos)
     shares, abandoned = _shares(broker, snapshot, sessions, gone)
-    for backlog in sound(snapshot.backlogs, healed):
+    for backlog in sound(snapshot.backlogs, repaired):
         name = shares.pop(backlog.sid, None)
         owner = sessions.get(backlog.sid)
         if name is not None and backlog.sid not in gone:
-            broker.groups[name].restore(
+            broker.subscriptions.groups[name].restore(
                 backlog.sid, backlog.messages, backlog.bytes, backlog.n_last
             )
         elif owner is not None:
             owner.outbound.restore_queue(backlog.messages, backlog.bytes, backlog.n_last)
         else:
             if backlog.sid in abandoned:
-                broker.budget.drop("no_member", backlog.messages)
+                broker.backlog.drop("no_member", backlog.messages)
             elif backlog.sid not in gone:
-                count(healed, "queue of no session")
+                count(repaired, "queue of no session")
             gone.add(backlog.sid)
     for sid, name in shares.items():
         if sid not in gone:
-            broker.groups[name].restore(sid, 0, 0, 0)
+            broker.subscriptions.groups[name].restore(sid, 0, 0, 0)
 
 
 def _restore_ids(
-    broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
+    broker: BrokerState, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
 ) -> None:
     """Packet ids without messages: those that were released, and those that came in."""
     for rows, what in ((snapshot.releases, "released"), (snapshot.received, "received")):
         for sid, packet_ids in rows:
             owner = sessions.get(sid)
             if owner is None:
-                count(broker.healed, f"{what} packet ids of no session")
+                count(broker.runtime.repaired, f"{what} packet ids of no session")
                 gone.add(sid)
                 continue
             for packet_id in packet_ids:
                 if type(packet_id) is not int or not 0 < packet_id <= PACKET_ID_MAX:
-                    count(broker.healed, f"{what} packet id that cannot be")
+                    count(broker.runtime.repaired, f"{what} packet id that cannot be")
                 elif what == "received":
                     owner.receiver.ids.add(packet_id)
                 elif packet_id in owner.outbound.window.unacked:
                     # Either the message or the end of it: a message twice is less than none.
-                    count(broker.healed, "released packet id that a message is under way with")
+                    count(
+                        broker.runtime.repaired,
+                        "released packet id that a message is under way with",
+                    )
                     if broker.journal is not None:
                         broker.journal.on_completed(sid, [packet_id])
                 else:
@@ -264,7 +265,7 @@ def _restore_ids(
 
 
 def _shares(
-    broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
+    broker: BrokerState, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
 ) -> tuple[dict[int, str], set[int]]:
     """Shared subscriptions with messages of their own, by number: each group's newest.
 
@@ -274,16 +275,16 @@ def _shares(
     abandoned: set[int] = set()
     shares: dict[int, str] = {}
     newest: dict[str, int] = {}
-    for row in sound(snapshot.shares, broker.healed):
+    for row in sound(snapshot.shares, broker.runtime.repaired):
         if row.sid in sessions:
-            count(broker.healed, "shared subscription with the number of a session")
-        elif row.filter not in broker.groups:
+            count(broker.runtime.repaired, "shared subscription with the number of a session")
+        elif row.filter not in broker.subscriptions.groups:
             abandoned.add(row.sid)
             gone.add(row.sid)
         else:
             older = newest.get(row.filter)
             if older is not None:
-                count(broker.healed, "shared subscription that has a newer queue")
+                count(broker.runtime.repaired, "shared subscription that has a newer queue")
                 gone.add(older)
                 del shares[older]
             shares[row.sid] = row.filter
@@ -294,24 +295,24 @@ def _shares(
 
 
 def _pairs(
-    broker: Broker, rows: Iterable[tuple[DeliveryRow, MessageRow]]
+    broker: BrokerState, rows: Iterable[tuple[DeliveryRow, MessageRow]]
 ) -> Iterator[tuple[DeliveryRow, MessageRow]]:
     for delivery, message in rows:
-        if len(list(sound((delivery, message), broker.healed))) == 2:
+        if len(list(sound((delivery, message), broker.runtime.repaired))) == 2:
             yield delivery, message
             if broker.journal is not None:
                 broker.journal.skip_numbers(message=message.mid)
 
 
 def _waiting_shared(
-    broker: Broker, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
+    broker: BrokerState, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
 ) -> list[tuple[Session, Delivery]]:
     """Messages of shared subscriptions that waited for one member."""
     waiting: list[tuple[Session, Delivery]] = []
     for delivery, message_row in _pairs(broker, snapshot.shared):
         owner = sessions.get(delivery.sid)
         if owner is None:
-            count(broker.healed, "shared message that waits for no session")
+            count(broker.runtime.repaired, "shared message that waits for no session")
             gone.add(delivery.sid)
             continue
         owner.outbound.restore_place(delivery.n)
@@ -319,12 +320,12 @@ def _waiting_shared(
     return waiting
 
 
-def _hand_back(broker: Broker, session: Session, item: Delivery, now: float) -> None:
+def _hand_back(broker: BrokerState, session: Session, item: Delivery, now: float) -> None:
     """Give what waited for a member to its group; to the member, if it has left that since."""
     message, grant, _, _ = item
     if isinstance(grant.group, SharedGroup):
         if not grant.group.hand_over(session.session_number, item, now):
-            broker.budget.drop("no_member")
+            broker.backlog.drop("no_member")
         return
     journal = broker.journal
     assert journal is not None
@@ -339,19 +340,21 @@ def _hand_back(broker: Broker, session: Session, item: Delivery, now: float) -> 
         journal.add(txn)
 
 
-def _item(broker: Broker, delivery: DeliveryRow, row: MessageRow) -> Delivery:
-    group = broker.groups.get(delivery.share) if delivery.share else None
+def _item(broker: BrokerState, delivery: DeliveryRow, row: MessageRow) -> Delivery:
+    group = broker.subscriptions.groups.get(delivery.share) if delivery.share else None
     grant = DeliveryOptions(delivery.qos or 1, delivery.retain, delivery.subscription_ids, group)
     return _message(broker, row), grant, delivery.n, None
 
 
 def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> list[Delivery]:
     """Read a page. What cannot be read is left out: the queue finds that it has fewer."""
-    before = sum(broker.healed.values())
-    items = [_item(broker, delivery, row) for delivery, row in _pairs(broker, page)]
-    more = sum(broker.healed.values()) - before
+    state = broker.state
+    repaired = state.runtime.repaired
+    before = sum(repaired.values())
+    items = [_item(state, delivery, row) for delivery, row in _pairs(state, page)]
+    more = sum(repaired.values()) - before
     if more:
-        broker.log(f"store: put right {more} values of messages that waited, or left them out")
+        state.log(f"store: put right {more} values of messages that waited, or left them out")
     return items
 
 
@@ -364,14 +367,14 @@ def _lost(session: Session, left_at: float) -> None:
         session.will_at = left_at + wills.delay(session)
 
 
-def _catch_up(broker: Broker, session: Session, now: float) -> None:
+def _catch_up(broker: BrokerState, session: Session, now: float) -> None:
     """What came due, and the timers of what did not."""
     if session.expires_at <= now:
-        connect.expire(broker, session, now)  # which sends its will
+        broker.lifecycle.expire(session, now)  # which sends its will
         return
     if session.will is not None and session.will_at <= now:
-        wills.send(broker, session, now)
+        broker.wills.send(session, now)
     elif session.will is not None:
-        wills.watch(broker, session)
+        broker.wills.watch(session)
     if session.expires_at != float("inf"):
-        connect.watch_expiry(broker, session)
+        broker.lifecycle.watch_expiry(session)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.sys_topics import publishes_sent
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     Snapshot,
@@ -30,39 +31,39 @@ def snapshot_of(
     is_stopping: bool = False,
 ) -> Snapshot:
     """Return the snapshot of a broker and its streams."""
-    stats, budget = broker.stats, broker.budget
-    sent = {name: stats.packets_sent[kind] for kind, name in PACKET_NAMES.items()}
-    sent[PACKET_NAMES[PUBLISH]] = broker.publishes_sent
+    counters, backlog = broker.counters, broker.backlog
+    sent = {name: counters.packets_sent[kind] for kind, name in PACKET_NAMES.items()}
+    sent[PACKET_NAMES[PUBLISH]] = publishes_sent(broker.state)
     return Snapshot(
         version=__version__,
-        started_at=stats.started_at,
-        is_stopping=is_stopping or broker.is_shutting_down,
+        started_at=counters.started_at,
+        is_stopping=is_stopping or broker.clients.is_shutting_down,
         clients=len(broker.connections),
-        clients_maximum=stats.clients_maximum,
-        clients_expired=stats.clients_expired,
+        clients_maximum=counters.clients_maximum,
+        clients_expired=counters.clients_expired,
         sessions=len(broker.sessions),
         sockets=len(broker.links),
-        sockets_accepted=stats.sockets,
-        connects=stats.connections,
+        sockets_accepted=counters.sockets,
+        connects=counters.connections,
         packets_received={
-            name: stats.packets_received[kind] for kind, name in PACKET_NAMES.items()
+            name: counters.packets_received[kind] for kind, name in PACKET_NAMES.items()
         },
         packets_sent=sent,
-        bytes_received=stats.bytes_received,
-        bytes_sent=stats.bytes_sent,
-        publish_bytes_received=stats.publish_bytes_received,
-        publish_bytes_sent=stats.publish_bytes_sent,
-        dropped=dict(budget.dropped),
-        refused=stats.refusals(),
-        throttled=stats.throttled,
-        access=broker.access_figures(),
+        bytes_received=counters.bytes_received,
+        bytes_sent=counters.bytes_sent,
+        publish_bytes_received=counters.publish_bytes_received,
+        publish_bytes_sent=counters.publish_bytes_sent,
+        dropped=dict(backlog.dropped),
+        refused=counters.refusals(),
+        throttled=counters.throttled,
+        access=broker.runtime.metrics.read("access"),
         subscriptions=broker.routes.count,
         shared_subscriptions=broker.routes.shared_count,
         retained_messages=len(broker.retained),
-        retained_bytes=broker.retained_bytes,
-        queued_messages=budget.queued_messages,
-        queued_bytes=budget.queued_bytes,
-        resident_bytes=broker.heap_bytes(),
+        retained_bytes=broker.retained.bytes,
+        queued_messages=backlog.queued_messages,
+        queued_bytes=backlog.queued_bytes,
+        resident_bytes=broker.runtime.heap_bytes(),
         store=_store_figures(broker),
         replay=replay,
         streams=tuple(streams),
@@ -83,9 +84,9 @@ def ban_figures(bans: Bans, now: float) -> list[BanFigures]:
 def _store_figures(broker: Broker) -> StoreFigures | None:
     if broker.journal is None:
         return None
-    numbers = broker.store_figures()
+    numbers = broker.runtime.metrics.read("store")
     return StoreFigures(
-        state=broker.store_state,
+        state=broker.backpressure.store_state,
         records=numbers.get("records", 0),
         commits=numbers.get("commits", 0),
         folded=numbers.get("folded", 0),

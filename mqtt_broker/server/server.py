@@ -10,8 +10,9 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
+from mqtt_broker.core.runtime.runtime import FailedClient
 from mqtt_broker.server.config.config import Config, is_local
 from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
@@ -40,7 +41,12 @@ _log = logging.getLogger("fleetmq")
 class Server:
     """One broker on one event loop, from `start` to `stop`."""
 
-    def __init__(self, config: Config, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        access: Access | None = None,
+        payload_checks: PayloadChecks | None = None,
+    ) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         errors = ErrorLog(_log)
@@ -72,6 +78,9 @@ class Server:
         except Exception:
             self._abandon()
             raise
+        checks = payload_checks
+        if checks is None and config.schemas:
+            checks = SchemaChecks(config.schemas)
         self.broker = Broker(
             config.settings,
             now=self.now(),
@@ -83,9 +92,8 @@ class Server:
             strategy=strategy,
             journal=self.storage.journal if self.storage is not None else None,
             durabilities=[(text, MODES[mode]) for text, mode in config.durabilities],
+            checks=checks,
         )
-        if config.schemas:
-            self.broker.checks = SchemaChecks(config.schemas)
         self.turn.serve(self.broker, self.storage.after_turn if self.storage is not None else None)
         self.net = NetContext(
             self.loop,
@@ -173,7 +181,7 @@ class Server:
             listener.close()
         self._listeners.clear()
 
-    def _on_bug(self, connection: Connection | None, data: bytes, error: Exception) -> None:
+    def _on_bug(self, connection: FailedClient | None, data: bytes, error: Exception) -> None:
         """Log a mistake of ours with the bytes that caused it, so that it can be reproduced.
 
         The bytes of the read that held a CONNECT are left out: a password may be among them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 SHARE: Final = "$share"
+_RESERVED: Final = frozenset({"$SYS", "$share", "$stream", "$dlq"})
 TEXT_BYTES_MAX: Final = 65_535
 
 
@@ -68,6 +69,16 @@ def is_stream_filter(text: str) -> bool:
         shared = split_share(text)
         text = text if shared is None else shared[1]
     return text == "$stream" or text.startswith("$stream/")
+
+
+def is_reserved(topic: str) -> bool:
+    """Tell whether only the broker may publish to the topic.
+
+    `$SYS` is the broker's own, except for the state that bridges report there.
+    """
+    if topic.startswith("$SYS/broker/connection/") and topic.endswith("/state"):
+        return False
+    return topic.split("/", 1)[0] in _RESERVED
 
 
 def literal_prefix(text: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from mqtt_broker.codec.constants import V5
+from sessions.messages.counters import Counters
 
 CLEAN: Final = 0
 DIRTY: Final = 1
@@ -95,6 +96,17 @@ class Outbox:
             self.state |= DIRTY
             self._dirty.append(self)
 
+    def congest(self) -> None:
+        """Drop QoS 0 and let the rest wait until `decongest`: the peer reads too slowly."""
+        self.state |= CONGESTED
+
+    def decongest(self) -> None:
+        self.state &= ~CONGESTED
+
+    def write_through(self, write: Callable[[bytes], int]) -> None:
+        """Write through another function from now on."""
+        self.write = write
+
     def fits(self, packet_bytes: int) -> bool:
         """Whether the peer accepts a packet of this size. [MQTT-3.1.2-24]"""
         return not self.packet_bytes_max or packet_bytes <= self.packet_bytes_max
@@ -114,3 +126,45 @@ class _Nobody:
 # Stands for every client that is away, so that the hot path need not ask for None.
 NOBODY: Final = Outbox(V5, _Nobody(), _Nobody().write, [])
 NOBODY.state = OFFLINE
+
+
+class Outboxes:
+    """Every outbox with something to write this turn, and what they have written so far."""
+
+    __slots__ = ("_counters", "dirty", "flushed_at", "turn_bytes", "waiting_bytes")
+
+    def __init__(self, counters: Counters, now: float) -> None:
+        self._counters = counters
+        self.dirty: list[Outbox] = []
+        self.flushed_at = now  # the time of the turn that is being written
+        self.turn_bytes = 0  # appended to them since the last flush
+        self.waiting_bytes = 0  # handed to links, not yet read by peers
+
+    def flush(self, now: float) -> None:
+        """Write everything the turn produced: one write a peer."""
+        self.flushed_at = now
+        for box in self.dirty:  # which grows while it is written
+            try:
+                self.write(box, now)
+            except Exception as error:
+                box.owner.on_error(error, b"", now)
+        self.dirty.clear()
+        self.turn_bytes = 0
+
+    def write(self, box: Outbox, now: float) -> None:
+        """Write one outbox now, before the turn ends."""
+        pieces = box.pieces
+        box.state &= ~DIRTY
+        if not pieces:
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._counters.bytes_sent += len(data)
+        waiting = box.write(data)
+        if waiting or box.waiting_bytes:
+            box.owner.on_written(waiting, now)
+
+    def count_waiting(self, box: Outbox, waiting_bytes: int) -> None:
+        """Note that this many bytes of the outbox wait for its peer now."""
+        self.waiting_bytes += waiting_bytes - box.waiting_bytes
+        box.waiting_bytes = waiting_bytes

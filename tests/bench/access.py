@@ -20,6 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.encode import encode_publish, encode_subscribe
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.limits.settings import Settings
@@ -57,14 +58,16 @@ def publisher(rules: RuleSet | None) -> tuple[Broker, Connection]:
     broker = Broker(Settings(sys_interval_s=0), now=NOW, rng=random.Random(1), access=authenticator)
     sender, _ = join(broker, "p")
     reader, _ = join(broker, "s")
-    reader.receive(encode_subscribe(V5, Subscribe(1, [SubscriptionRequest("bench/1", 0)])), NOW)
+    dispatch.receive(
+        reader, encode_subscribe(V5, Subscribe(1, [SubscriptionRequest("bench/1", 0)])), NOW
+    )
     return broker, sender
 
 
 def cost_us(broker: Broker, sender: Connection, chunk: bytes, count: int) -> float:
     began = time.process_time()
     for _ in range(4_000 // count):
-        sender.receive(chunk, NOW)
+        dispatch.receive(sender, chunk, NOW)
         broker.flush(NOW)
     return (time.process_time() - began) * 1e6 / (4_000 // count * count)
 

@@ -12,6 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.codec.encode import encode_connect, encode_publish, encode_subscribe
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.limits.settings import Settings
@@ -43,7 +44,7 @@ class Link:
 def join(broker: Broker, client_id: str) -> tuple[Connection, Link]:
     link = Link()
     connection = broker.accept(link, NOW)
-    connection.receive(encode_connect(Connect(V5, client_id)), NOW)
+    dispatch.receive(connection, encode_connect(Connect(V5, client_id)), NOW)
     broker.flush(NOW)
     return connection, link
 
@@ -54,7 +55,7 @@ def cost(qos: int, burst: int, rounds: int) -> float:
     publisher, _ = join(broker, "p")
     subscriber, link = join(broker, "s")
     request = Subscribe(1, [SubscriptionRequest("bench/1", qos)])
-    subscriber.receive(encode_subscribe(V5, request), NOW)
+    dispatch.receive(subscriber, encode_subscribe(V5, request), NOW)
     packets = [
         encode_publish(V5, "bench/1", b"x" * 64, qos=qos, packet_id=number + 1)
         for number in range(burst)
@@ -63,12 +64,14 @@ def cost(qos: int, burst: int, rounds: int) -> float:
     id_at = 2 + 2 + len("bench/1")
     began = time.process_time()
     for _ in range(rounds):
-        publisher.receive(chunk, NOW)
+        dispatch.receive(publisher, chunk, NOW)
         broker.flush(NOW)
         if qos:
             sent, size = link.last, len(packets[0])
             ids = [sent[at + id_at : at + id_at + 2] for at in range(0, len(sent), size)]
-            subscriber.receive(b"".join([b"\x40\x02" + packet_id for packet_id in ids]), NOW)
+            dispatch.receive(
+                subscriber, b"".join([b"\x40\x02" + packet_id for packet_id in ids]), NOW
+            )
             broker.flush(NOW)
     return (time.process_time() - began) * 1e6 / rounds / burst
 

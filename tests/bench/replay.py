@@ -23,6 +23,7 @@ from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.codec.encode import encode_connect, encode_subscribe
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.message_log import StreamSubscriptions, TopicWriter
 from mqtt_broker.core.limits.settings import Settings as CoreSettings
@@ -104,12 +105,12 @@ def cost(log: Log, version: int, qos: int, receive_maximum: int) -> tuple[float,
     found = NO_PROPERTIES
     if version == V5:
         found = Properties({prop.RECEIVE_MAXIMUM: receive_maximum})
-    connection.receive(encode_connect(Connect(version, "reader", properties=found)), NOW)
+    dispatch.receive(connection, encode_connect(Connect(version, "reader", properties=found)), NOW)
     connection.session.outbound.window.limit = receive_maximum
     request = Subscribe(1, [SubscriptionRequest(f"{STREAM}/@earliest", qos)])
     began = time.process_time()
     loop_s = 0.0
-    connection.receive(encode_subscribe(version, request), NOW)
+    dispatch.receive(connection, encode_subscribe(version, request), NOW)
     window = connection.session.outbound.window
     while True:
         broker.flush(NOW)
@@ -117,7 +118,7 @@ def cost(log: Log, version: int, qos: int, receive_maximum: int) -> tuple[float,
         if window.unacked:
             ids = [b"\x40\x02" + number.to_bytes(2, "big") for number in window.unacked]
             before = time.process_time()
-            connection.receive(b"".join(ids), NOW)
+            dispatch.receive(connection, b"".join(ids), NOW)
             loop_s += time.process_time() - before
         elif not reads:
             break

@@ -30,9 +30,11 @@ from mqtt_broker.codec.packets import (
     Will,
 )
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.limits.settings import Settings
 
 START = 1000.0
@@ -81,7 +83,7 @@ class Peer:
 
     def send(self, *packets: bytes) -> None:
         """One chunk, and the end of the turn."""
-        self.connection.receive(b"".join(packets), self.world.now)
+        dispatch.receive(self.connection, b"".join(packets), self.world.now)
         self.world.settle()
 
     def drop(self) -> None:
@@ -118,13 +120,20 @@ class Peer:
 class World:
     """A broker, a clock and the peers."""
 
-    def __init__(self, *, access: Access | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        access: Access | None = None,
+        checks: PayloadChecks | None = None,
+        **settings: Any,
+    ) -> None:
         self.now = START
         self.broker = Broker(
             Settings(**{"sys_interval_s": 0, **settings}),
             now=START,
             rng=random.Random(1),
             access=access,
+            checks=checks,
         )
         self.peers: list[Peer] = []
 

@@ -41,8 +41,8 @@ class TestBounds:
             data = publish("raw", bytes(1000), qos=1, packet_id=packet_id, version=V311)
             publisher.send(data)
         assert not publisher.is_paused
-        assert world.broker.budget.memory_bytes <= 2 << 20
-        assert world.broker.budget.dropped["queue_full"] > 0
+        assert world.broker.backlog.memory_bytes <= 2 << 20
+        assert world.broker.backlog.dropped["queue_full"] > 0
 
     def test_a_slow_reader_that_is_there_gives_memory_back_too(self) -> None:
         world = StoredWorld(queue_memory_bytes_max=1 << 20, outbox_bytes_max=1024)
@@ -55,5 +55,5 @@ class TestBounds:
             if not packet_id % 50:
                 world.fold()
         world.fold()
-        assert world.broker.budget.memory_bytes <= 1 << 20
+        assert world.broker.backlog.memory_bytes <= 1 << 20
         assert not publisher.is_paused

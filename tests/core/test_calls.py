@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mqtt_broker.core import dispatch
 from tests.core.peers import V5, V311, Peer, World, publish, subscribe
 
 
@@ -115,10 +116,10 @@ def test_calls_of_a_publish(
         sink = Sink()
         sinks.append(sink)
         connection.outbox.write = sink.write
-    receive, flush = peer.connection.receive, world.broker.flush
+    receive, flush, connection = dispatch.receive, world.broker.flush, peer.connection
 
     def act() -> None:
-        receive(data, world.now)
+        receive(connection, data, world.now)
         flush(world.now)
 
     calls = count_calls(act)
@@ -133,5 +134,5 @@ def test_calls_of_a_puback() -> None:
     ack = b"\x40\x02\x00\x02"
     peer.send(data)
     subscriber.send(ack)
-    calls = count_calls(lambda: subscriber.connection.receive(ack, world.now))
+    calls = count_calls(lambda: dispatch.receive(subscriber.connection, ack, world.now))
     assert calls <= 13

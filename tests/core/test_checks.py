@@ -26,9 +26,7 @@ class Even:
 
 
 def checked() -> World:
-    world = World()
-    world.broker.checks = Even()
-    return world
+    return World(checks=Even())
 
 
 def answers(peer: Peer) -> list[tuple[int, list[int], int, Any]]:
@@ -59,7 +57,7 @@ def test_of_a_run_only_what_is_wrong_is_refused(qos: int, retain: bool) -> None:
         assert flat(publisher) == [
             (n, 0x99, f"{n} is odd") if n % 2 else (n, 0, None) for n in numbers
         ]
-    assert world.broker.budget.dropped == {"payload_format_invalid": 3}
+    assert world.broker.backlog.dropped == {"payload_format_invalid": 3}
     assert [m.payload for m in world.broker.retained.values()] == ([b"10"] if retain else [])
 
 
@@ -83,7 +81,7 @@ def test_of_a_run_only_what_is_no_text_is_refused(topic: str, qos: int, retain: 
     if qos:
         codes = [(packet_id, code) for packet_id, code, _ in flat(publisher)]
         assert codes == [(1, 0x99), (2, 0), (3, 0x99), (4, 0x99), (5, 0)]
-    assert world.broker.budget.dropped == {"payload_format_invalid": 3}
+    assert world.broker.backlog.dropped == {"payload_format_invalid": 3}
     assert [m.payload for m in world.broker.retained.values()] == ([b"08"] if retain else [])
 
 

@@ -81,8 +81,7 @@ def test_what_expires_while_it_waits() -> None:
 
 
 def test_what_a_schema_rejects() -> None:
-    world, watcher = watched()
-    world.broker.checks = Even()
+    world, watcher = watched(checks=Even())
     world.client("p").send(publish("t/a", b"3", qos=1, packet_id=3))
     topic, payload, user = letters(watcher)[0]
     assert (topic, payload) == ("$dlq/schema/t/a", b"3")

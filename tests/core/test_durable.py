@@ -191,7 +191,7 @@ class TestQos2:
         assert kinds(publisher) == []
         world.commit()
         assert kinds(publisher) == [(PUBREC, [9])]
-        assert world.broker.budget.queued_messages == 1
+        assert world.broker.backlog.queued_messages == 1
 
     def test_an_id_that_was_acknowledged_is_known_after_a_crash(self) -> None:
         world = StoredWorld()
@@ -426,8 +426,8 @@ class TestQueues:
         session = world.broker.sessions.get("s")
         assert session is not None and session.outbound.queue is not None
         assert session.outbound.queued == 3000 and session.outbound.queue.in_memory <= 1000
-        assert world.broker.budget.queued_messages == 3000
-        assert world.broker.budget.memory_bytes == session.outbound.queue.memory_bytes
+        assert world.broker.backlog.queued_messages == 3000
+        assert world.broker.backlog.memory_bytes == session.outbound.queue.memory_bytes
         publisher.send(publish("a", b"last", qos=1, packet_id=4000, version=V311))
         subscriber = world.client("s", expiry=EXPIRY, clean=False)
         got: list[bytes] = []
@@ -440,7 +440,7 @@ class TestQueues:
                 subscriber.send(b"".join(encode_ack(PUBACK, i) for i in packet.packet_ids()))
             world.page()
         assert got == [b"%d" % number for number in range(3000)] + [b"last"]
-        budget = world.broker.budget
+        budget = world.broker.backlog
         assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
         world.fold()
         assert not world.store._tables.messages
@@ -463,10 +463,10 @@ class TestQueues:
         for number in range(100):
             data = publish("a", bytes(1000), qos=1, packet_id=number + 1, version=V311)
             publisher.send(data)
-        assert world.broker.budget.memory_bytes > 1 << 20
+        assert world.broker.backlog.memory_bytes > 1 << 20
         world.fold()
-        assert world.broker.budget.memory_bytes < 1 << 20
-        assert world.broker.budget.queued_messages == 2000
+        assert world.broker.backlog.memory_bytes < 1 << 20
+        assert world.broker.backlog.queued_messages == 2000
 
     def test_a_full_queue_in_the_store_drops_its_oldest(self) -> None:
         world = StoredWorld(queue_messages_max=5)
@@ -484,7 +484,7 @@ class TestQueues:
         subscriber = world.client("s", expiry=EXPIRY, clean=False)
         world.page()
         assert subscriber.payloads()[-5:] == [b"3", b"4", b"5", b"6", b"7"]
-        assert world.broker.budget.dropped["queue_full"] == 3
+        assert world.broker.backlog.dropped["queue_full"] == 3
 
     def test_publishers_are_held_back_while_the_store_stands_still(self) -> None:
         world = StoredWorld(journal_bytes_max=1 << 16)
@@ -532,8 +532,8 @@ class TestShares:
             data = publish("a", b"%d" % number, qos=1, packet_id=number, version=V311)
             publisher.send(data)
         world.fold()
-        size = world.broker.groups[self.FILTER]._waiting.head[0][0].envelope.size
-        assert world.broker.budget.memory_bytes <= 1000 * (size + 4)
+        size = world.broker.subscriptions.groups[self.FILTER]._waiting.head[0][0].envelope.size
+        assert world.broker.backlog.memory_bytes <= 1000 * (size + 4)
         member = world.client("m", expiry=EXPIRY, clean=False)
         got: list[bytes] = []
         for _ in range(100):
@@ -544,7 +544,7 @@ class TestShares:
         assert got == [b"%d" % number for number in range(1, 2501)]
         world.fold()
         assert not world.store._tables.messages
-        budget = world.broker.budget
+        budget = world.broker.backlog
         assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
 
     def test_what_moves_is_on_disk_before_it_is_answered_for(self) -> None:

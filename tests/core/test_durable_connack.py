@@ -123,7 +123,7 @@ class TestAnEndedSession:
         stored(world).drop()
         session = world.broker.sessions.get("c")
         assert session is not None
-        world.broker.end_session(session, world.now)
+        world.broker.state.lifecycle.end(session, world.now)
         peer = arrive(world)
         assert peer.take() == []
         world.commit()
@@ -155,7 +155,7 @@ class TestAnEndedSession:
         if is_packed:
             world.pack()
         peer.drop()
-        assert not world.broker.arriving
+        assert not world.broker.clients.arriving
         world.commit()
         assert peer.take() == [] and not world.broker.links
         assert len(world.broker.sessions) == 0
@@ -169,7 +169,7 @@ class TestAnEndedSession:
         assert [peer.take() for peer in peers[:2]] == [[], []]
         assert all(peer.is_closed for peer in peers[:2])
         assert not present(peers[2])
-        assert world.broker.clients_connected == 1
+        assert len(world.broker.connections) == 1
 
     def test_one_after_the_other(self) -> None:
         """Each ends the session of the one before."""
@@ -195,13 +195,13 @@ class TestAnEndedSession:
         assert peer.take() == []
         assert present(carried) and not present(other)
         lines: list[str] = []
-        world.broker.log = lines.append
+        world.broker.state.log = lines.append
         world.wait(11)
         (answer,) = peer.take()
         assert isinstance(answer, Connack) and answer.reason == code
-        assert peer.is_closed and not world.broker.arriving
+        assert peer.is_closed and not world.broker.clients.arriving
         assert "refused, Server unavailable (store timeout)" in lines[0]
-        assert world.broker.stats.refused["connect/store timeout"] == 1
+        assert world.broker.counters.refused["connect/store timeout"] == 1
         world.store.fail("")
         world.commit()
         assert not present(arrive(world, version=version))
@@ -425,7 +425,7 @@ class GuardedWorld(StoredWorld):
     def _live(self) -> None:
         super()._live()
         self.access = LateAccess()
-        self.broker.access = self.access
+        self.broker.state.authorizer.access = self.access
 
 
 def refused(peer: Peer) -> int:

@@ -169,12 +169,12 @@ class TestQos1:
         other.drop()
         world.commit()
         member.send(encode_ack(PUBACK, packet.packet_id))
-        assert FILTER not in world.broker.groups
+        assert FILTER not in world.broker.subscriptions.groups
         world.commit()
         assert answered(publisher) == [1, 2]
         session = world.broker.sessions.get("stored")
         assert session is not None
-        world.broker.end_session(session, world.now)
+        world.broker.state.lifecycle.end(session, world.now)
         assert is_empty(world)
 
     def test_the_stored_member_leaves_and_the_broker_dies(self) -> None:
@@ -191,7 +191,7 @@ class TestQos1:
         world.fold()
         assert is_empty(world), "nobody is left who could get it"
         assert not world.store._tables.shares
-        assert world.broker.budget.dropped == {"no_member": 1}
+        assert world.broker.backlog.dropped == {"no_member": 1}
 
     def test_what_waits_in_a_members_queue(self) -> None:
         world = StoredWorld()
@@ -293,7 +293,7 @@ class TestQos1:
         assert {int(payload) for payload in got} == set(range(1, 2001))
         assert len(got) <= 2000 + 4 * 30, "only what a member left comes again"
         assert is_empty(world)
-        budget = world.broker.budget
+        budget = world.broker.backlog
         assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
 
 
@@ -372,7 +372,7 @@ class TestStoredMembers:
             world.page()
             got += one.payloads()
         assert got == [*(b"%d" % number for number in range(1200)), b"last"]
-        budget = world.broker.budget
+        budget = world.broker.backlog
         assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
 
     @pytest.mark.parametrize("returns", [False, True])
@@ -394,7 +394,7 @@ class TestStoredMembers:
             one.drop()
         world.wait(100)
         assert back(world, "two").payloads() == [b"0", b"1", b"2"]
-        budget = world.broker.budget
+        budget = world.broker.backlog
         assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
 
     def test_a_member_that_left_the_group(self) -> None:
@@ -449,7 +449,7 @@ class TestExpiry:
         member.drop()
         world.commit()
         assert other.payloads() == []
-        assert world.broker.budget.dropped == {"expired": 2 if waits else 1}
+        assert world.broker.backlog.dropped == {"expired": 2 if waits else 1}
         assert is_empty(world)
 
     def test_it_waits_with_the_group(self) -> None:
@@ -458,7 +458,7 @@ class TestExpiry:
         send(world, b"x", expiry=5)
         world.wait(10)
         assert back(world).payloads() == []
-        assert world.broker.budget.dropped == {"expired": 1}
+        assert world.broker.backlog.dropped == {"expired": 1}
         assert is_empty(world)
 
     @pytest.mark.parametrize("waits", [False, True])
@@ -484,7 +484,7 @@ class TestExpiry:
         world.wait(10)
         one.drop()
         assert two.payloads() == []
-        assert world.broker.budget.dropped == {"expired": 1}
+        assert world.broker.backlog.dropped == {"expired": 1}
 
     def test_what_has_not_expired_moves(self) -> None:
         world = StoredWorld()

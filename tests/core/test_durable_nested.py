@@ -53,7 +53,7 @@ def check(world: StoredWorld) -> int:
                 add(session.session_number, item)
             elif isinstance(group, SharedGroup) and item[2]:
                 add(group.session_number, item)
-    for group in world.broker.groups.values():
+    for group in world.broker.subscriptions.groups.values():
         for item in group._waiting.items():
             add(group.session_number, item)
     kept = {
@@ -92,9 +92,9 @@ class TestJournal:
         assert session is not None
         message = single("a", b"x", qos=1, retain=True, publisher="p", now=world.now)
         txn = world.journal.begin([message], awaits_commit=True)
-        world.broker.retain(message, txn, world.now)  # it is written whoever takes it
+        world.broker.retained.put(message, txn)  # it is written whoever takes it
         session.outbound.deliver([message], DeliveryOptions(1), txn, world.now)
-        world.broker.end_session(session, world.now)
+        world.broker.state.lifecycle.end(session, world.now)
         world.journal.add(txn)
         world.fold()
         assert not world.store._tables.sessions
@@ -106,7 +106,7 @@ class TestJournal:
         def retain(payload: bytes, then: Callable[[], None] = lambda: None) -> None:
             message = single("t", payload, qos=1, retain=True, publisher="p", now=world.now)
             txn = world.journal.begin([message], awaits_commit=True)
-            world.broker.retain(message, txn, world.now)
+            world.broker.retained.put(message, txn)
             then()
             world.journal.add(txn)
 
@@ -133,7 +133,7 @@ class Broken:
 class TestPaths:
     def test_a_will_under_the_retained_messages_of_a_subscription(self) -> None:
         world = StoredWorld(outbox_bytes_max=100_000)
-        world.broker.on_bug = lambda connection, data, error: None
+        world.broker.runtime.on_bug = lambda connection, data, error: None
         stored(world, "watcher", "will").drop()
         publisher = world.client("p")
         for number in range(6):
@@ -283,10 +283,10 @@ class TestPaths:
     def test_a_strategy_that_fails(self) -> None:
         """An exception on the way leaves no transaction open."""
         world = StoredWorld()
-        world.broker.on_bug = lambda connection, data, error: None
+        world.broker.runtime.on_bug = lambda connection, data, error: None
         stored(world, "member", "$share/g/a")
         stored(world, "other", "a").drop()
-        group = world.broker.groups["$share/g/a"]
+        group = world.broker.subscriptions.groups["$share/g/a"]
         group._strategy = Broken()
         publisher = world.client("p")
         publisher.send(publish("a", b"x", qos=1))

@@ -210,8 +210,8 @@ class Rules:
 def test_an_id_that_was_refused_when_it_was_repeated_is_free_after_a_crash() -> None:
     world = StoredWorld()
     rules = Rules()
-    world.broker.access = rules
-    world.broker.guarded = True
+    world.broker.state.authorizer.access = rules
+    world.broker.state.authorizer.guarded = True
     peer = kept(world, "p")
     reader = kept(world, "s")
     reader.send(subscribe(V5, "a", qos=2))
@@ -219,7 +219,7 @@ def test_an_id_that_was_refused_when_it_was_repeated_is_free_after_a_crash() -> 
     world.commit()
     peer.take()
     rules.is_open = False
-    world.broker.recheck(world.now)
+    world.broker.reauthorize(world.now)
     peer.send(publish("a", b"x", qos=2, packet_id=9))
     assert peer.take() == []
     world.commit()

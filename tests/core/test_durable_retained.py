@@ -126,7 +126,7 @@ def test_what_has_room_in_the_window_is_not_dropped(queue_messages_max: int) -> 
     assert sorted(peer.payloads()) == [*payloads, b"live", b"live"]
     session = world.broker.sessions.get("s")
     assert session is not None and session.outbound.queued == queue_messages_max
-    assert not world.broker.budget.dropped
+    assert not world.broker.backlog.dropped
 
 
 @pytest.mark.parametrize("is_taken_over", [False, True])
@@ -195,7 +195,7 @@ def test_it_expires_before_suback() -> None:
     world.wait(10)
     world.commit()
     assert shown(peer) == [Suback]
-    assert world.broker.budget.dropped == {"expired": 1}
+    assert world.broker.backlog.dropped == {"expired": 1}
     world.fold()
     assert not any(world.store._tables.deliveries.values())
 

@@ -10,6 +10,7 @@ import pytest
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.packets import Disconnect, Will
 from mqtt_broker.codec.properties import Properties
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.interfaces.access import PENDING, Access, Allow, ConnectRequest, Verdict
 from tests.core.peers import V5, V311, World, connect, disconnect, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -89,7 +90,7 @@ def test_retained_messages_do_not_pile_up_in_one_turn() -> None:
     world.client("p").send(publish("a", bytes(5_000), retain=True))
     one = world.client("s")
     one.is_slow = True
-    one.connection.receive(subscribe(V5, "a") * 500, world.now)
+    dispatch.receive(one.connection, subscribe(V5, "a") * 500, world.now)
     world.settle()
     assert len(one.waiting) < 100_000
 
@@ -102,7 +103,7 @@ def test_properties_count_as_memory(where: str) -> None:
     found = {prop.USER_PROPERTY: [("k" * 60_000, "v" * 60_000)] * 5}
     packet = publish("a", b"x", qos=1, retain=where == "retained", properties=found)
     world.client("p").send(packet)
-    counted = world.broker.budget.queued_bytes if where == "queue" else world.broker.retained_bytes
+    counted = world.broker.backlog.queued_bytes if where == "queue" else world.broker.retained.bytes
     assert counted >= len(packet)
 
 
@@ -113,7 +114,7 @@ def test_what_waits_for_a_group_is_bounded_in_bytes() -> None:
     one = world.client("p")
     for _ in range(100):
         one.send(publish("a", bytes(1_000), qos=1))
-    assert world.broker.budget.queued_bytes <= 10_000
+    assert world.broker.backlog.queued_bytes <= 10_000
 
 
 def test_what_waits_for_groups_counts_in_the_total() -> None:
@@ -123,7 +124,7 @@ def test_what_waits_for_groups_counts_in_the_total() -> None:
     one = world.client("p")
     for _ in range(100):
         one.send(publish("a", bytes(1_000), qos=1))
-    assert world.broker.budget.queued_bytes <= 10_000
+    assert world.broker.backlog.queued_bytes <= 10_000
 
 
 def test_sessions_are_bounded() -> None:
@@ -162,7 +163,7 @@ def test_what_strangers_make_us_keep_is_bounded_together() -> None:
     for stranger in strangers:
         stranger.send(half_a_connect(40_000))
     assert [one.is_closed for one in strangers] == [False] * 5 + [True] * 15
-    assert world.broker.stats.refusals() == {"connect/connecting_bytes": 15}
+    assert world.broker.counters.refusals() == {"connect/connecting_bytes": 15}
     late = world.peer()  # in pieces, and small: it comes in all the same
     data = connect("late")
     late.send(data[:9])
@@ -186,13 +187,13 @@ def test_what_follows_a_connect_that_waits_is_bounded_together() -> None:
     for number, comer in enumerate(comers):
         comer.send(connect(f"c{number}", expiry=1000) + many)
     assert [one.is_closed for one in comers] == [False] + [True] * 19
-    assert world.broker.stats.refusals()["connect/connecting_bytes"] == 19
+    assert world.broker.counters.refusals()["connect/connecting_bytes"] == 19
     small = world.peer()
     small.send(connect("c19", expiry=1000) + subscribe(V5, "a"))
     world.commit()
     world.commit()  # of what they asked for then
     assert [len(comers[0].take()), len(small.take())] == [2_001, 2]
-    assert world.broker.strangers._bytes == 0
+    assert world.broker.state.preconnect_limits._bytes == 0
 
 
 def test_long_topics_do_not_stay_in_the_match_cache() -> None:

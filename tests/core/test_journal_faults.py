@@ -17,7 +17,7 @@ import pytest
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.packets import Ack, Publish, Suback
-from mqtt_broker.core.clients import connection as connections
+from mqtt_broker.core.clients import ack_queue
 from sessions import outbound
 from sessions.journal import journal, packing, records, transaction
 from sessions.journal.transaction import PendingCall
@@ -42,7 +42,7 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (MemoryStore, "submit"),
     (journal.Journal, "_take_in"),
     (journal.Journal, "_hand_over"),
-    (connections.Connection, "send_answers"),
+    (ack_queue.AckQueue, "release_ready"),
     (outbound.Outbound, "send_run"),
     (outbound.Outbound, "resend_window"),
 )
@@ -85,8 +85,8 @@ class Life(StoredWorld):
 
     def _live(self) -> None:
         super()._live()
-        self.broker.on_bug = lambda connection, data, error: self.bugs.append(error)
-        self.journal.report_to(self.broker.log, self.bugs.append)
+        self.broker.runtime.on_bug = lambda connection, data, error: self.bugs.append(error)
+        self.journal.report_to(self.broker.runtime.log, self.bugs.append)
         self.journal.part_bytes_max = 200
 
     def pack(self) -> None:
@@ -296,7 +296,7 @@ def test_what_cannot_be_packed_is_refused_alone(qos: int) -> None:
         world.commit()
         assert [(p.packet_ids, p.reason) for p in one.take()] == [([7], 0)]
     world.restart()
-    assert world.broker.budget.queued_messages == 1 + (qos == 2)
+    assert world.broker.backlog.queued_messages == 1 + (qos == 2)
 
 
 @pytest.mark.usefixtures("poison")
@@ -326,7 +326,7 @@ def test_a_large_group_is_committed_in_parts_and_as_one() -> None:
     assert world.journal.number > before + 5
     assert sum(len(p.packet_ids) for p in publisher.take()) == 150
     world.restart()
-    assert world.broker.budget.queued_messages == 150
+    assert world.broker.backlog.queued_messages == 150
 
 
 def test_one_that_fails_when_it_is_released_does_not_keep_the_others() -> None:
@@ -334,7 +334,7 @@ def test_one_that_fails_when_it_is_released_does_not_keep_the_others() -> None:
     kept(world, "away", "a", 1).drop()
     world.commit()
     bugs: list[Exception] = []
-    world.journal.report_to(world.broker.log, bugs.append)
+    world.journal.report_to(world.broker.runtime.log, bugs.append)
 
     def fail(now: float) -> None:
         raise ZeroDivisionError

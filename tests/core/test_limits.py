@@ -14,6 +14,7 @@ from mqtt_broker.codec.constants import PUBACK, REMAINING_LENGTH_MAX, V5, V311
 from mqtt_broker.codec.encode import encode_ack, encode_auth, encode_from_client
 from mqtt_broker.codec.packets import Ack, Auth, Connack, Connect, Disconnect, Publish, Suback, Will
 from mqtt_broker.codec.properties import Properties
+from mqtt_broker.core.clients.send_throttle import count_publishes
 from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, OpenAccess, Verdict
 from mqtt_broker.core.limits.client_limits import (
     ANY_RATE,
@@ -24,7 +25,7 @@ from mqtt_broker.core.limits.client_limits import (
     stricter,
 )
 from mqtt_broker.core.limits.settings import UNLIMITED, Settings
-from mqtt_broker.core.limits.token_bucket import ListenerLimits, TokenBucket, count_publishes
+from mqtt_broker.core.limits.token_bucket import ListenerLimits, TokenBucket
 from sessions.messages.message import DeliveryOptions, single
 from tests.core.peers import START, Peer, World, connect, publish
 from tests.core.stored import StoredWorld
@@ -138,12 +139,13 @@ def test_connack_tells_the_strictest(of: str) -> None:
 
 
 def test_what_nobody_limits_costs_nothing() -> None:
-    """No meter, no valve, no set of topics: the hot path is that of a broker without limits."""
+    """No bucket, no throttle, no set of topics: the hot path of a broker without limits."""
     found = world()
     enter(found, "c")
     connection = found.broker.connections["c"]
-    assert connection.limits is found.broker.limits.base
-    assert (connection.meter, connection.valve, connection.allowed) == (None, None, None)
+    assert connection.limits is found.broker.state.known_limits.base
+    assert (connection.bucket, connection.throttle) == (None, None)
+    assert connection.authorization.allowed is None
 
 
 def test_clients_of_one_kind_share_what_holds() -> None:
@@ -182,14 +184,14 @@ def test_packet_size(of: str, version: int) -> None:
     if version == V5:
         assert goodbye(peer) == reasons.PACKET_TOO_LARGE
     assert not is_here(peer)
-    assert found.broker.stats.refusals() == {"disconnect/packet_too_large": 1}
+    assert found.broker.counters.refusals() == {"disconnect/packet_too_large": 1}
 
 
 def test_a_listener_takes_no_larger_connect() -> None:
     found = world()
     peer = come(found, "c" * 200, at=ListenerLimits(ClientLimits(packet_bytes_max=100), None))
     assert peer.is_closed and not found.broker.connections
-    assert found.broker.stats.refusals() == {"connect/packet_too_large": 1}
+    assert found.broker.counters.refusals() == {"connect/packet_too_large": 1}
 
 
 def test_receive_maximum() -> None:
@@ -230,8 +232,8 @@ def test_queue(limits: ClientLimits) -> None:
     for name, count in (("c", mine), ("d", 5)):
         peer = come(found, name, clean=False, expiry=1_000)
         assert peer.payloads() == [b"%d" % n for n in range(9 - count, 9)]
-    assert found.broker.budget.dropped == {"queue_full": (9 - mine) + 4}
-    assert not found.broker.budget.queued_bytes and not found.broker.budget.memory_bytes
+    assert found.broker.backlog.dropped == {"queue_full": (9 - mine) + 4}
+    assert not found.broker.backlog.queued_bytes and not found.broker.backlog.memory_bytes
 
 
 @pytest.mark.parametrize("is_folded", [False, True])
@@ -270,7 +272,7 @@ def test_a_queue_that_may_hold_nothing() -> None:
     peer.drop()
     enter(found, "s").send(publish("t", b"x", qos=1))
     assert not come(found, "c", clean=False).payloads()
-    assert found.broker.budget.dropped == {"queue_full": 1}
+    assert found.broker.backlog.dropped == {"queue_full": 1}
 
 
 def test_subscriptions() -> None:
@@ -286,7 +288,7 @@ def test_subscriptions() -> None:
         peer.subscribe("1", "2", "3", "4")
         answer = peer.take()[0]
         assert isinstance(answer, Suback) and answer.reasons == codes
-    assert found.broker.stats.refusals() == {"subscribe/quota_exceeded": 3}
+    assert found.broker.counters.refusals() == {"subscribe/quota_exceeded": 3}
 
 
 @pytest.mark.parametrize("version", [V5, V311])
@@ -353,19 +355,19 @@ def test_how_many_topics_one_client_may_retain_in(qos: int) -> None:
 
     for topic in ("a", "b", "a", "c"):  # the third replaces its own
         keep(peer, topic)
-    assert found.broker.retained_of == {"c": 2} and found.broker.retained.get("c") is None
+    assert found.broker.retained.published_by == {"c": 2} and found.broker.retained.get("c") is None
     if qos:
         assert getattr(peer.received[-1], "reason", 0) == reasons.QUOTA_EXCEEDED
     keep(other, "a")  # takes one over
     keep(peer, "c")
-    assert found.broker.retained_of == {"c": 2, "d": 1}
+    assert found.broker.retained.published_by == {"c": 2, "d": 1}
     keep(peer, "a", b"")  # whose it is does not matter
     keep(peer, "b", b"")
     keep(peer, "a")
-    assert found.broker.retained_of == {"c": 2}
-    found.broker.forget_retained("a")
-    found.broker.forget_retained("c")
-    assert found.broker.retained_of == {}
+    assert found.broker.retained.published_by == {"c": 2}
+    found.broker.retained.remove("a")
+    found.broker.retained.remove("c")
+    assert found.broker.retained.published_by == {}
 
 
 def test_retained_messages_are_counted_after_a_restart() -> None:
@@ -373,7 +375,7 @@ def test_retained_messages_are_counted_after_a_restart() -> None:
     enter(found, "c").send(publish("a", b"x", qos=1, retain=True))
     found.commit()
     found.restart()
-    assert found.broker.retained_of == {"c": 1}
+    assert found.broker.retained.published_by == {"c": 1}
 
 
 # Rates.
@@ -387,10 +389,10 @@ def test_what_is_sent_is_counted_in_messages() -> None:
     for n in range(4):
         sender.send(publish("t", b"%d" % n))
     assert peer.payloads() == [b"0", b"1", b"2"]  # the third is owed, the fourth is too much
-    assert found.broker.budget.dropped == {"slow_reader": 1}
+    assert found.broker.backlog.dropped == {"slow_reader": 1}
     found.wait(0.6)
     sender.send(publish("t", b"!"))
-    assert peer.payloads() == [b"!"] and found.broker.stats.throttled == 2
+    assert peer.payloads() == [b"!"] and found.broker.counters.throttled == 2
 
 
 def test_what_waits_goes_out_at_the_rate() -> None:
@@ -450,7 +452,7 @@ def test_its_own_rate_and_the_listeners() -> None:
     peer.send(*[publish("t", b"x")] * 3)
     assert paused(peer)
     connection = found.broker.connections["c"]
-    assert connection.meter is not None and connection.meter.messages_per_s == 2
+    assert connection.bucket is not None and connection.bucket.messages_per_s == 2
 
 
 class Exchanging(Tiered):
@@ -509,7 +511,7 @@ def test_refusals_are_counted_by_what_and_why(version: int) -> None:
     assert silent.is_closed
     rubbish = found.peer()
     rubbish.send(b"\xf0\x00")
-    assert found.broker.stats.refusals() == {
+    assert found.broker.counters.refusals() == {
         "connect/server_busy": 1,
         "connect/timeout": 1,
         "connect/protocol_error": 1,

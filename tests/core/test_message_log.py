@@ -224,7 +224,7 @@ def test_mqtt_3_has_no_word_for_it_and_is_not_answered(qos: int, restarts: bool)
     world.commit()
     assert acks(publisher) == []
     assert publisher.is_closed
-    assert world.broker.budget.dropped == {}
+    assert world.broker.backlog.dropped == {}
     if restarts:
         world.restart()
         tape = taped(world)

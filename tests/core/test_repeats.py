@@ -1,6 +1,6 @@
 """A client that repeats itself for ever: answered each time, and bounded like other work.
 
-The bounds are `outbox_bytes_max` where the peer does not read, `ANSWERS_HELD_BYTES_MAX` where the
+The bounds are `outbox_bytes_max` where the peer does not read, `WAITING_BYTES_MAX` where the
 answers wait for the store, and one read of a socket where it reads as fast as it writes.
 """
 
@@ -11,8 +11,8 @@ import pytest
 from mqtt_broker.codec.constants import PUBCOMP, PUBREC
 from mqtt_broker.codec.encode import encode_publish
 from mqtt_broker.codec.packets import Ack
-from mqtt_broker.core.clients.ack_queue import ANSWERS_HELD_BYTES_MAX
-from mqtt_broker.core.clients.states import ACTIVE
+from mqtt_broker.core.clients.ack_queue import WAITING_BYTES_MAX
+from mqtt_broker.core.clients.connection import ACTIVE
 from tests.core.peers import V5, V311, Peer, World, publish
 from tests.core.stored import StoredWorld
 
@@ -50,7 +50,7 @@ def test_a_reader_is_answered_each_time_and_nothing_stays(version: int, dup: boo
         one.send(chunk)
     assert answers(one) == 1 + 5 * 2 * chunk.count(b"other")
     assert len(one.connection.session.receiver.ids) == 1
-    assert not one.connection.held and not one.connection.outbox.pieces and not one.is_paused
+    assert one.connection.acks is None and not one.connection.outbox.pieces and not one.is_paused
     one.send(PUBREL)
     assert answers(one, PUBCOMP) == 1
     assert listener.payloads() == [b"x"]
@@ -72,7 +72,7 @@ def test_who_does_not_read_its_answers_is_not_read_from(dup: bool) -> None:
     assert turns < 5 and len(one.waiting) < 100_000 + len(chunk)
     assert listener.payloads() == [b"x", *(b"%d" % turn for turn in range(1, turns + 1))]
     world.wait(world.broker.settings.stalled_reader_s + 1)
-    assert one.is_closed and world.broker.waiting_bytes == 0
+    assert one.is_closed and world.broker.outboxes.waiting_bytes == 0
 
 
 @pytest.mark.parametrize("kind", ["repeats", "repeats that alternate", "PUBREL"])
@@ -93,18 +93,23 @@ def test_answers_that_wait_for_the_store_are_bounded_in_bytes(kind: str) -> None
         one.send(chunk)
         sent += 1
         other.send(publish("t", b"%d" % sent))
-        assert one.connection.held_bytes <= ANSWERS_HELD_BYTES_MAX + len(chunk)
+        assert waiting_bytes(one) <= WAITING_BYTES_MAX + len(chunk)
     assert sent < 100
     assert one.connection.state == ACTIVE and answers(one) == 0
     assert len(listener.payloads()) == sent + 1
     count = sent * len(chunk) // sum(map(len, packets)) * len(packets)
     world.commit()
     world.commit()
-    assert (one.is_paused, one.connection.held_bytes) == (False, 0)
+    assert (one.is_paused, waiting_bytes(one)) == (False, 0)
     if kind == "PUBREL":
         assert answers(one, PUBCOMP) == count
     else:
         assert answers(one) == 1 + count
+
+
+def waiting_bytes(peer: Peer) -> int:
+    acks = peer.connection.acks
+    return 0 if acks is None else acks.waiting_bytes
 
 
 def test_answers_of_who_has_gone_are_not_kept() -> None:
@@ -116,7 +121,7 @@ def test_answers_of_who_has_gone_are_not_kept() -> None:
     kept = 0
     for _ in range(20):
         one.send(chunk)
-        held = list(one.connection.held)
+        held = list(one.connection.open_acks().waiting)
         one.drop()
         kept += sum(len(answer.data) for answer in held)
         one = world.client("p", clean=False, expiry=1000)

@@ -18,7 +18,7 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.codec.encode import PINGREQ_BYTES
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Auth, Connack, Disconnect, Pingresp
-from mqtt_broker.core.clients.states import ACTIVE
+from mqtt_broker.core.clients.connection import ACTIVE
 from mqtt_broker.security.authentication import scram
 from mqtt_broker.security.authentication.accounts import Account
 from mqtt_broker.security.authentication.chain import Chain, ChainEntry, PasswordMethod, ScramMethod

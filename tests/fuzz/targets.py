@@ -35,9 +35,9 @@ from mqtt_broker.codec.packets import (
     Unsuback,
 )
 from mqtt_broker.codec.properties import Properties
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
-from mqtt_broker.core.clients.connection import Connection
-from mqtt_broker.core.clients.states import CLOSED
+from mqtt_broker.core.clients.connection import CLOSED, Connection
 from mqtt_broker.core.interfaces.access import (
     PENDING,
     Allow,
@@ -240,7 +240,7 @@ class Play:
         return len(self.links) - 1
 
     def _receive(self, number: int, data: bytes) -> None:
-        self.connections[number].receive(data, self.now)
+        dispatch.receive(self.connections[number], data, self.now)
         self.settle()
 
     def settle(self) -> None:
@@ -305,9 +305,9 @@ class Play:
         for connection, link in zip(self.connections, self.links, strict=True):
             if connection.state == CLOSED:
                 assert link.is_closed
-                assert not connection.kept
+                assert connection.handshake is None
             assert connection.decoder.buffered_bytes <= PACKET_BYTES_MAX
-        assert broker.waiting_bytes == sum(
+        assert broker.outboxes.waiting_bytes == sum(
             link.waiting for link in self.links if not link.is_closed
         )
         queued = 0
@@ -319,16 +319,16 @@ class Play:
             queued += session.outbound.queue_bytes
             for text in session.subscriptions:
                 if split_share(text):
-                    assert session.client_id in broker.groups[text].members
-        for text, group in broker.groups.items():
+                    assert session.client_id in broker.subscriptions.groups[text].members
+        for text, group in broker.subscriptions.groups.items():
             assert group.members, text
             for client_id in group.members:
                 owner = broker.sessions.get(client_id)
                 assert owner is not None and text in owner.subscriptions
             queued += group._waiting.bytes
-        assert broker.budget.queued_bytes == queued
+        assert broker.backlog.queued_bytes == queued
         sizes = sum(message.envelope.size for message in broker.retained.values())
-        assert broker.retained_bytes == sizes
+        assert broker.retained.bytes == sizes
 
     def check_answers(self) -> None:
         """Everything the broker wrote is packets of its side; a DISCONNECT is the last."""

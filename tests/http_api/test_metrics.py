@@ -175,9 +175,9 @@ def test_many_partitions_are_quick_enough(broker: LogBroker, http: Serving) -> N
 @pytest.mark.parametrize("settings", [{}, {"sys_interval_s": 1}])
 def test_a_core_gives_a_snapshot(settings: dict[str, Any]) -> None:
     core = Broker(CoreSettings(**settings), now=1_000.0, rng=random.Random(1))
-    core.budget.drop("queue_full", 3)
-    core.stats.refuse("disconnect", "Malformed Packet", 2)
-    core.stats.refuse("connection", "TLS", 5)
+    core.backlog.drop("queue_full", 3)
+    core.counters.refuse("disconnect", "Malformed Packet", 2)
+    core.counters.refuse("connection", "TLS", 5)
     found = snapshot_of(core)
     assert found.started_at == 1_000.0
     assert found.dropped == {"queue_full": 3}

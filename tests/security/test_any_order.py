@@ -13,7 +13,7 @@ import pytest
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Connack, Publish
-from mqtt_broker.core.clients import states
+from mqtt_broker.core.clients import connection as states
 from tests.core.peers import Peer, publish
 from tests.security.people import PASSWORDS, Gate, connect, rule_set
 
@@ -69,7 +69,7 @@ def run(seed: int) -> int:
     gate.workers.do_all(world)
     check(gate, attempts, owners)
     gate.change(rules=rule_set([]))
-    broker.recheck(world.now)
+    broker.reauthorize(world.now)
     world.wait(200)
     return sum(isinstance(p, Connack) for a in attempts for p in a.peer.received)
 
@@ -88,11 +88,11 @@ def check(gate: Gate, attempts: list[Attempt], owners: dict[str, str]) -> None:
         session = broker.sessions.get(client_id)
         if session is None:
             owners.pop(client_id, None)
-            assert client_id not in broker.guards
+            assert client_id not in broker.state.authorizer.guards
         else:
             assert session.username is not None
             assert owners.setdefault(client_id, session.username) == session.username
-    assert sum(broker.users.values()) == len(active)
+    assert sum(broker.clients.users.values()) == len(active)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -158,10 +158,10 @@ def test_a_role_that_was_taken_away_is_gone_for_who_is_connected() -> None:
     also.subscribe("t", qos=0)
 
     known.by_name["ann"] = Account("ann", HASHES["ann"])
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     gate.world.settle()
     assert ann.is_closed and not also.is_closed
-    guard = gate.world.broker.guards["b"]
+    guard = gate.world.broker.state.authorizer.guards["b"]
     assert not guard.may_publish("ops/x") and guard.may_publish("t")
 
 
@@ -212,7 +212,7 @@ def test_claims_that_are_not_listened_to(tmp_path: Path) -> None:
     gate = Gate(ChainEntry(way(tmp_path, acl="", roles="")), rules=[("allow", "all", "t")])
     mine = token({**GOOD, "": {"all": ["secret"]}})
     gate.enter("c", "u", password=mine)
-    assert not gate.world.broker.guards["c"].may_publish("secret")
+    assert not gate.world.broker.state.authorizer.guards["c"].may_publish("secret")
     gate.enter("d", "u", password=token({**GOOD, "": "ops"}))
 
 

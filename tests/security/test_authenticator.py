@@ -240,7 +240,7 @@ def test_publish_and_subscribe() -> None:
         assert suback(peer, text) == code, text
     peer.send(publish("fleet/d/a", b"x", qos=2, packet_id=9))
     assert peer.take()[0].reason == denied
-    dropped = gate.world.broker.budget.dropped
+    dropped = gate.world.broker.backlog.dropped
     assert dropped["not_authorized"] >= 5
 
 
@@ -265,7 +265,7 @@ def test_what_is_denied_on_each_version(version: int) -> None:
     assert answer.reason == (reasons.NOT_AUTHORIZED if version == V5 else 0)
     peer.subscribe("no")
     assert peer.take()[0].reasons == [0x87 if version == V5 else 0x80]
-    assert gate.world.broker.budget.dropped["not_authorized"] == 1  # counted where it is silent
+    assert gate.world.broker.backlog.dropped["not_authorized"] == 1  # counted where it is silent
     assert not peer.is_closed
 
 
@@ -275,13 +275,13 @@ def test_wills() -> None:
     assert reason_of(refused) == reasons.NOT_AUTHORIZED
     reader = gate.enter("d", "bob")
     gate.change(rules=rule_set([("allow", "all", "#")]))
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     assert suback(reader, "#") == 1
     gate.enter("c", "ann", will=Will("a/gone", b"!")).drop()
     assert reader.payloads() == [b"!"]
     peer = gate.enter("c", "ann", will=Will("a/gone", b"!"))
     gate.change(rules=rule_set([("allow", "subscribe", "#"), ("allow", "publish", "b")]))
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     peer.drop()
     assert reader.payloads() == []
 
@@ -295,7 +295,7 @@ def test_rules_that_change_reach_those_who_are_connected() -> None:
     away.drop()
     assert puback(keeps, "x") == reasons.NO_MATCHING_SUBSCRIBERS
     gate.change(rules=rule_set([("allow", "subscribe", "a/b")]))
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     gate.world.settle()
     assert not keeps.is_closed and loses.is_closed
     assert puback(keeps, "x") == reasons.NOT_AUTHORIZED
@@ -309,7 +309,7 @@ def test_an_mqtt_5_client_is_told_that_it_lost_a_subscription() -> None:
     peer.subscribe("a")
     peer.take()
     gate.change(rules=rule_set([("allow", "all", "b")]))
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     gate.world.settle()
     (goodbye,) = peer.take()
     assert isinstance(goodbye, Disconnect) and goodbye.reason == reasons.NOT_AUTHORIZED
@@ -323,7 +323,7 @@ def test_a_recheck_of_many_gives_others_their_turn() -> None:
     for peer in peers:
         peer.subscribe("a")
     gate.change(rules=rule_set([]))
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     gate.world.settle()
     assert sum(peer.is_closed for peer in peers) == 200
     gate.world.wait(0.003)
@@ -336,7 +336,7 @@ def test_users_who_are_taken_away_go() -> None:
     gate = Gate()
     ann, bob = gate.enter("a", "ann"), gate.enter("b", "bob")
     del gate.known.by_name["ann"]
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     gate.world.settle()
     assert ann.is_closed and not bob.is_closed
 
@@ -352,7 +352,7 @@ def test_roles_and_addresses() -> None:
     assert suback(ann, "ops/#") == suback(ann, "lan/#") == 1
     assert suback(bob, "ops/#") == suback(bob, "lan/#") == reasons.NOT_AUTHORIZED
     gate.change(roles={"bob": frozenset({"ops"})})
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     gate.world.settle()
     assert ann.is_closed and suback(bob, "ops/#") == 1
 
@@ -384,7 +384,7 @@ def test_rates_pause_reading_and_lose_nothing() -> None:
     assert paused(peer)
     gate.world.wait(0.2)
     assert not paused(peer)
-    assert gate.world.broker.stats.throttled == 1
+    assert gate.world.broker.counters.throttled == 1
     peer.send(publish("t", b"!"), publish("t", b"!"), publish("t", b"!"))
     assert paused(peer) and reader.payloads() == [b"!"] * 3
 
@@ -418,7 +418,7 @@ def test_limits_of_a_role_and_of_a_user() -> None:
     gate.enter("b2", "bob")  # in its own place
     one.send(disconnect())
     gate.enter("b3", "bob")
-    assert gate.world.broker.users == {"ann": 1, "bob": 2}
+    assert gate.world.broker.clients.users == {"ann": 1, "bob": 2}
 
 
 def test_bans() -> None:
@@ -435,7 +435,7 @@ def test_bans() -> None:
     assert reason_of(gate.come("y", "bob")) == 0
     assert gate.authenticator.admit("10.1.1.1:5") == "banned"
     assert gate.authenticator.admit("11.1.1.1:5") == ""
-    gate.world.broker.recheck(gate.world.now)
+    gate.world.broker.reauthorize(gate.world.now)
     gate.world.settle()
     assert ann.is_closed
     bans.replace([make_ban("user", "ann", until=gate.world.now + 5)])
@@ -468,7 +468,7 @@ def test_flapping() -> None:
 def test_no_secret_is_told() -> None:
     gate = Gate(rules=RULES)
     logged: list[str] = []
-    gate.world.broker.log = logged.append
+    gate.world.broker.state.log = logged.append
     peer = gate.peer()
     peer.send(connect("c", "ann", password=b"hunter2"))
     request, _ = gate.workers.waiting[0]
@@ -510,7 +510,7 @@ def test_a_publisher_asks_its_rules_once_a_topic() -> None:
     assert asked == ["fleet/c/t"]
     for n in range(2_000):
         peer.send(publish(f"fleet/c/{n}"))
-    allowed = gate.world.broker.connections["c"].allowed
+    allowed = gate.world.broker.connections["c"].authorization.allowed
     assert allowed is not None and len(allowed) <= 512
     assert not [packet for packet in peer.take() if type(packet) is Publish]
 
@@ -528,7 +528,7 @@ def test_what_a_client_is_sent_is_bounded_too() -> None:
     for n in range(5):
         bob.send(publish(f"q/{n}", b"%d" % n, qos=1, packet_id=2 + n), publish("q", b"lost"))
     assert len(ann.payloads()) == 1  # a turn is written whole, what follows waits
-    assert gate.world.broker.budget.dropped["slow_reader"] == 5
+    assert gate.world.broker.backlog.dropped["slow_reader"] == 5
     assert not paused(ann) and not paused(bob)  # who publishes does not wait
     gate.world.wait(1.9)
     assert not ann.payloads()
@@ -565,4 +565,4 @@ def test_limits_hold_for_those_who_wait_at_once() -> None:
         peer.send(connect(f"c{number}", "ann"))
     gate.workers.do_all(gate.world)
     assert [reason_of(peer) for peer in peers] == [0, 0, *[reasons.SERVER_BUSY] * 3]
-    assert gate.world.broker.clients_connected == 2
+    assert len(gate.world.broker.connections) == 2

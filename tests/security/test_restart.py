@@ -36,8 +36,8 @@ class Guarded(StoredWorld):
 
     def _live(self) -> None:
         super()._live()
-        self.broker.access = self.authenticator
-        self.broker.guarded = self.authenticator.guards_topics
+        self.broker.state.authorizer.access = self.authenticator
+        self.broker.state.authorizer.guarded = self.authenticator.guards_topics
 
     def set_rules(self, *rules: tuple[str, str, str] | dict[str, Any]) -> None:
         authenticator = self.authenticator
@@ -96,7 +96,7 @@ def test_wills_are_judged_by_the_rules_of_the_moment() -> None:
         reader.take()
         world.wait(15)
         assert reader.payloads() == ([b"!"] if is_sent else []), topic
-        assert world.broker.budget.dropped.get("not_authorized", 0) == (0 if is_sent else 1)
+        assert world.broker.backlog.dropped.get("not_authorized", 0) == (0 if is_sent else 1)
 
 
 def test_messages_for_who_is_away_wait_for_their_owner_alone() -> None:

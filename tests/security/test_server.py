@@ -105,13 +105,13 @@ def test_a_storm_of_known_clients_comes_in(tmp_path: Path) -> None:
         for number, raw in enumerate(crowd):
             raw.send(connect(f"c{number}", "ann"))
         assert all(raw.packet()[3] == 0 for raw in crowd)
-        assert broker.ask(lambda: broker.server.broker.users) == {"ann": 300}
+        assert broker.ask(lambda: broker.server.broker.clients.users) == {"ann": 300}
         security = broker.server.security
         assert security is not None and security.authenticator.policy.chain is not None
         assert security.authenticator.policy.chain.passwords.hashes == 1
         for raw in crowd:
             raw.sock.close()
-        broker.wait_until(lambda: not broker.server.broker.users)
+        broker.wait_until(lambda: not broker.server.broker.clients.users)
 
 
 def take_up(broker: Running) -> None:

@@ -120,7 +120,7 @@ class Running:
     @property
     def refusals(self) -> dict[str, int]:
         """Connections that never came to MQTT, by reason."""
-        refused = self.server.broker.stats.refused
+        refused = self.server.broker.counters.refused
         return {
             reason: count
             for what, _, reason in (key.partition("/") for key in refused)

@@ -18,9 +18,9 @@ from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.packets import Publish, Will
 from mqtt_broker.core.clients.connection import Connection
-from mqtt_broker.core.inbound.acknowledge import LATER, NOW, ONLY_ACKS, SOON, UNREAD_MAX
+from mqtt_broker.core.interfaces.link import LATER, NOW, ONLY_ACKS, SOON
 from mqtt_broker.server.net import poller as turns_module
-from mqtt_broker.server.net.poller import LAG_S, Poller
+from mqtt_broker.server.net.poller import LAG_S, UNREAD_MAX, Poller
 from tests.core.peers import connect, disconnect, publish, subscribe
 from tests.server.running import PATIENCE_S, Raw, Running
 

@@ -101,11 +101,11 @@ def test_qos_0_that_is_not_taken_is_dropped_by_the_core_and_not_kept_here() -> N
         async with Broker(outbox_bytes_max=65_536) as broker, broker.subscribe("a") as messages:
             for _ in range(100):
                 await broker.publish("a", bytes(10_000))
-            waiting = broker.server.broker.waiting_bytes
+            waiting = broker.server.broker.outboxes.waiting_bytes
             assert waiting <= 65_536 + 2 * 10_100
             await take(messages, 5)
             await broker.publish("a", "last")
-            assert broker.server.broker.budget.dropped
+            assert broker.server.broker.backlog.dropped
 
     run(main())
 

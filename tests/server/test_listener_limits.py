@@ -97,11 +97,11 @@ def test_messages_of_all_its_clients(tmp_path: Path) -> None:
             enter(raw, f"c{number}")
             raw.send(*[publish("t", b"x")] * 8)
         connections = broker.server.broker.connections
-        broker.wait_until(lambda: connections["c0"].is_throttled or connections["c1"].is_throttled)
-        broker.wait_until(lambda: broker.server.broker.stats.packets_received[3] == 24)
-        assert not connections["c2"].is_throttled and connections["c2"].meter is None
-        assert connections["c0"].meter is not connections["c1"].meter
-        broker.wait_until(lambda: not any(c.is_throttled for c in connections.values()))
+        broker.wait_until(lambda: connections["c0"].is_paused or connections["c1"].is_paused)
+        broker.wait_until(lambda: broker.server.broker.counters.packets_received[3] == 24)
+        assert not connections["c2"].is_paused and connections["c2"].bucket is None
+        assert connections["c0"].bucket is not connections["c1"].bucket
+        broker.wait_until(lambda: not any(c.is_paused for c in connections.values()))
         for raw in (one, two, other):
             raw.sock.close()
 

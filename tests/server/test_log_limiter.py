@@ -41,7 +41,7 @@ def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
             with broker.raw() as raw:
                 raw.send(b"\xff\x00")
                 raw.rest()
-        assert broker.server.broker.stats.sockets == LINES_PER_S * 3
+        assert broker.server.broker.counters.sockets == LINES_PER_S * 3
     seconds = {int(record.created) for record in caplog.records}
     assert len(caplog.records) <= (LINES_PER_S + 1) * (len(seconds) + 1)
 
@@ -53,7 +53,9 @@ def test_a_password_is_not_among_the_bytes_of_a_mistake_of_ours(
         raise ZeroDivisionError
 
     with Running() as broker:
-        monkeypatch.setattr(broker.server.broker.access, "connect", wrong, raising=False)
+        monkeypatch.setattr(
+            broker.server.broker.state.authorizer.access, "connect", wrong, raising=False
+        )
         with broker.raw() as raw:
             raw.send(connect("c", "ann", password=b"hunter2"))
             raw.rest()

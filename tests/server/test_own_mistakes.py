@@ -16,15 +16,17 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.clients.ack_queue import AckQueue
 from mqtt_broker.core.clients.connection import Connection
-from mqtt_broker.core.inbound import publish as core_publish
-from mqtt_broker.core.routing.dead_letters import DeadLetters
+from mqtt_broker.core.routing import dead_letters
+from mqtt_broker.core.routing.router import Router
 from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.storage import StorageService
 from mqtt_broker.server.services.streams import StreamService
 from sessions.journal import records
 from sessions.journal.journal import Journal
+from sessions.messages.outbox import Outboxes
 from sessions.outbound import Outbound
 from sessions.store import pager, worker
 from sessions.store.applier import JournalApplier
@@ -35,16 +37,16 @@ from tests.server.running import Running
 
 CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (Broker, "flush"),
-    (Broker, "write_out"),
+    (Outboxes, "write"),
     (Broker, "tick"),
     (Broker, "on_committed"),
     (Broker, "on_folded"),
-    (Broker, "on_closed"),
+    (Connection, "_leave"),
     (Broker, "on_store_state"),
-    (Connection, "send_answers"),
+    (AckQueue, "release_ready"),
     (Connection, "end"),
     (Turn, "end_now"),
-    (DeadLetters, "publish"),
+    (dead_letters, "publish_all"),
     (StorageService, "after_turn"),
     (StorageService, "_flush"),
     (StorageService, "_end_linger"),
@@ -72,7 +74,7 @@ CALLS: Final[tuple[tuple[Any, str], ...]] = (
     (pager.Pager, "_read"),
     (worker.Worker, "attempt"),
     (worker.Worker, "_set_state"),
-    (core_publish, "route_messages"),
+    (Router, "deliver"),
     (records, "seal"),
     (records, "encode_delivered"),
 )  # fmt: skip
@@ -117,7 +119,9 @@ def until_acknowledged(broker: Running, topic: str, payload: bytes) -> None:
             client.send(publish(topic, payload, qos=1, version=V311))
             if client.packet() == b"\x40\x02\x00\x01":
                 return
-    pytest.fail(f"{payload!r} is never acknowledged: {broker.server.broker.store_state}")
+    pytest.fail(
+        f"{payload!r} is never acknowledged: {broker.server.broker.backpressure.store_state}"
+    )
 
 
 def received(broker: Running, count: int) -> set[bytes]:
@@ -157,7 +161,7 @@ def examine(directory: Path, owner: Any, name: str, nth: int, error: type[Except
                 until_acknowledged(broker, "t", payload)
             broker.ask(lambda: None)
             faults.is_armed = False
-            broker.wait_until(lambda: not broker.server.broker.store_state)
+            broker.wait_until(lambda: not broker.server.broker.backpressure.store_state)
         with Running(config=config(directory)) as broker:
             assert received(broker, len(sent)) >= set(sent)
     return faults.calls
@@ -188,7 +192,7 @@ def test_each_call_fails_in_one_broker(tmp_path: Path) -> None:
                 broker.server.storage._store.apply_soon()  # type: ignore[union-attr]
                 sent.append(b"%03d" % len(sent))
                 until_acknowledged(broker, "t", sent[-1])
-            broker.wait_until(lambda: not broker.server.broker.store_state)
+            broker.wait_until(lambda: not broker.server.broker.backpressure.store_state)
         with Running(config=config(tmp_path)) as broker:
             assert received(broker, len(sent)) >= set(sent)
     assert sum(faults.calls > 0 for faults in found) > len(CALLS) - 8

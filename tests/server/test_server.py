@@ -93,7 +93,7 @@ def test_a_slow_reader_harms_nobody(loop: str) -> None:
         core = broker.server.broker
         packet = publish("a", bytes(50_000))
         count = 0
-        while not broker.ask(lambda: core.budget.dropped.get("slow_reader", 0)):
+        while not broker.ask(lambda: core.backlog.dropped.get("slow_reader", 0)):
             publisher.send(packet)
             assert len(good.packet()) == len(packet)
             count += 1
@@ -109,7 +109,7 @@ def test_a_slow_reader_harms_nobody(loop: str) -> None:
         slow.send(PING)
         while (answer := slow.packet()) != PONG:
             received += len(answer) == len(packet)
-        dropped = core.budget.dropped["slow_reader"]
+        dropped = core.backlog.dropped["slow_reader"]
         assert received + dropped == count + 50
 
 
@@ -126,7 +126,7 @@ def test_a_reader_that_stalls_is_closed(loop: str) -> None:
         publisher.send(publish("a", bytes(1_900_000)) * 10, PING)
         assert publisher.packet() == PONG
         broker.wait_until(lambda: "slow" not in core.connections)
-        assert broker.ask(lambda: core.waiting_bytes) == 0
+        assert broker.ask(lambda: core.outboxes.waiting_bytes) == 0
 
 
 @any_loop
@@ -146,7 +146,7 @@ def test_publishers_are_held_back_and_let_go(loop: str) -> None:
         core = broker.server.broker
         connection = core.connections["p"]
         packet = publish("a", bytes(500_000))
-        while not broker.ask(lambda: connection.is_held_back):
+        while not broker.ask(lambda: connection.is_paused):
             publisher.send(packet)
         publisher.send(PING)
         for one in readers:
@@ -166,7 +166,7 @@ def test_a_reset_while_we_do_not_read_is_no_busy_loop(loop: str) -> None:
         assert slow.packet()[0] == 0x90
         core = broker.server.broker
         connection = core.connections["p"]
-        while not broker.ask(lambda: connection.is_held_back):
+        while not broker.ask(lambda: connection.is_paused):
             publisher.send(publish("a", bytes(100_000)))
         publisher.reset()
         poller = broker.server.net.poller
@@ -349,7 +349,7 @@ def test_a_thousand_silent_connections(loop: str) -> None:
         with broker.client("c") as client:
             client.send(PING)
             assert client.packet() == PONG
-        broker.wait_until(lambda: broker.server.broker.stats.sockets == 1001)
+        broker.wait_until(lambda: broker.server.broker.counters.sockets == 1001)
         stack.close()
         broker.wait_until(lambda: not broker.server.broker.links)
 

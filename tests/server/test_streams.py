@@ -300,8 +300,8 @@ def test_a_full_disk_stops_acknowledgements_and_nothing_else(
             disk.is_full = True
             client.send(publish("t/a", b"1", qos=1, packet_id=2))
             assert subscriber.packet()[-1:] == b"1"  # live delivery goes on
-            broker.wait_until(lambda: broker.server.broker.store_state != "")
-            assert broker.server.broker.store_state == "telemetry log: disk full"
+            broker.wait_until(lambda: broker.server.broker.backpressure.store_state != "")
+            assert broker.server.broker.backpressure.store_state == "telemetry log: disk full"
             send(other, [2], qos=0)
             assert subscriber.packet()[-1:] == b"2"
             client.sock.settimeout(0.05)
@@ -310,7 +310,7 @@ def test_a_full_disk_stops_acknowledgements_and_nothing_else(
             disk.is_full = False
             client.sock.settimeout(PATIENCE_S)
             assert client.packet()[0] == 0x40
-            broker.wait_until(lambda: broker.server.broker.store_state == "")
+            broker.wait_until(lambda: broker.server.broker.backpressure.store_state == "")
     assert disk.attempts > 0
     assert payloads(tmp_path) == [b"0", b"1", b"2"]
 

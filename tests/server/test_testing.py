@@ -76,7 +76,7 @@ def test_on_the_running_loop() -> None:
             reader, writer = await asyncio.open_connection(broker.host, broker.port)
             writer.write(connect("c"))
             assert (await reader.readexactly(4))[3] == 0
-            assert broker.server.broker.stats.connections == 1
+            assert broker.server.broker.counters.connections == 1
             assert broker.url == f"mqtt://127.0.0.1:{broker.port}"
             writer.close()
             await writer.wait_closed()

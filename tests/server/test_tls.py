@@ -253,7 +253,7 @@ def test_a_slow_reader_is_congested_as_on_a_plain_link(files: Files) -> None:
         connected(slow, "slow").send(subscribe(V5, "a"))
         slow.packet()
         connected(fast, "fast")
-        budget = broker.server.broker.budget
+        budget = broker.server.broker.backlog
         payload = bytes(100_000)
         for _ in range(200):
             fast.send(publish("a", payload), PING)

@@ -73,7 +73,7 @@ class Watching:
         return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
     def sys(self, name: str) -> str:
-        return self.broker.ask(lambda: _gauges(self.server.broker, self.clock)[name])
+        return self.broker.ask(lambda: _gauges(self.server.broker.state, self.clock)[name])
 
 
 @contextmanager
@@ -256,7 +256,7 @@ def test_limits_may_be_off(tmp_path: Path, stopped: threading.Event) -> None:
 def test_the_command_has_one_and_embedders_have_none(tmp_path: Path) -> None:
     with Running() as broker:
         assert broker.server.watchdog is None
-        names = broker.ask(lambda: set(_gauges(broker.server.broker, 0.0)))
+        names = broker.ask(lambda: set(_gauges(broker.server.broker.state, 0.0)))
         assert not names & {"health", "loop/late", "publish/unanswered/oldest"}
     with Process("--port", "0", "--http", "127.0.0.1:0", "--data-dir", str(tmp_path)) as process:
         assert process.process.stdout is not None

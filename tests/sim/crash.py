@@ -281,7 +281,7 @@ class CrashWorld(World):
         elif chance < 0.23:
             for session in self.broker.sessions:
                 session.outbound.unload(self.journal.folded, 0)
-            for group in self.broker.groups.values():
+            for group in self.broker.subscriptions.groups.values():
                 group.unload(self.journal.folded, 0)
         else:
             super()._act(client)

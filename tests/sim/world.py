@@ -14,6 +14,7 @@ from typing import Final
 
 from mqtt_broker.codec.constants import V5, V31, V311
 from mqtt_broker.codec.packets import SubscriptionRequest
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.topics.shared import STRATEGIES
@@ -133,7 +134,7 @@ class World:
                 continue
             data = wire.take()
             self.model.on_heard(wire, data)
-            wire.connection.receive(data, self.now)
+            dispatch.receive(wire.connection, data, self.now)
         self.end_turn()
 
     def end_turn(self) -> None:
@@ -149,7 +150,7 @@ class World:
         while wire.arrived and not wire.is_closed and not wire.is_paused:
             data = wire.take()
             self.model.on_heard(wire, data)
-            wire.connection.receive(data, self.now)
+            dispatch.receive(wire.connection, data, self.now)
         wire.is_lost = True
         self.model.end(wire)
         wire.is_closed = True
@@ -223,17 +224,24 @@ class World:
     def _check_empty(self) -> None:
         broker = self.broker
         assert not broker.links and not broker.connections and not len(broker.sessions)
-        assert not broker.groups and broker.routes.count == broker.routes.shared_count == 0
+        assert (
+            not broker.subscriptions.groups
+            and broker.routes.count == broker.routes.shared_count == 0
+        )
         trie = broker.routes._trie
         assert not trie._exact and trie._root.is_empty() and broker.routes._groups.count == 0
         assert not any(
             route.targets or route.groups for route in broker.routes.cache.results.values()
         )
-        budget = broker.budget
+        budget = broker.backlog
         assert (budget.queued_messages, budget.queued_bytes) == (0, 0)
-        assert broker.waiting_bytes == 0 and not broker.dirty and not broker._held_back
+        assert (
+            broker.outboxes.waiting_bytes == 0
+            and not broker.outboxes.dirty
+            and not broker.backpressure._paused
+        )
         assert {m.envelope.topic for m in broker.retained.values()} >= {
             topic for topic, said in self.model.retained.items() if not said.may_expire
         }
         sizes = sum(message.envelope.size for message in broker.retained.values())
-        assert broker.retained_bytes == sizes
+        assert broker.retained.bytes == sizes

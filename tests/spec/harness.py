@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from tests.spec.notation import Pattern, Step, Vector
@@ -132,7 +133,7 @@ class Player:
         return peer
 
     def receive(self, peer: Peer, data: bytes) -> None:
-        peer.connection.receive(data, self.now)
+        dispatch.receive(peer.connection, data, self.now)
         self.settle()
         _, peer.sent = split_packets(peer.sent + data)
 
@@ -222,7 +223,7 @@ class Player:
         for at in range(len(data)):
             if peer.link.closed:
                 return
-            peer.connection.receive(data[at : at + 1], self.now)
+            dispatch.receive(peer.connection, data[at : at + 1], self.now)
             self.settle()
         _, peer.sent = split_packets(peer.sent + data)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.interfaces.access import (
@@ -42,7 +43,9 @@ class Client:
         self.connection: Connection = self.broker.accept(self.link, 0.0)
 
     def send(self, data: bytes | str, now: float = 0.0) -> bytes:
-        self.connection.receive(bytes.fromhex(data) if isinstance(data, str) else data, now)
+        dispatch.receive(
+            self.connection, bytes.fromhex(data) if isinstance(data, str) else data, now
+        )
         return self.read(now)
 
     def read(self, now: float = 0.0) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from tests.spec import harness
@@ -146,7 +147,7 @@ def answer_of_broker(body: bytes) -> str:
     connection = broker.accept(link, 0.0)
     length = len(body)
     head = bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7])
-    connection.receive(b"\x10" + head + body, 0.0)
+    dispatch.receive(connection, b"\x10" + head + body, 0.0)
     broker.flush(0.0)
     packets, rest = harness.split_packets(bytes(link.unread))
     assert not rest and len(packets) <= 1, packets

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mqtt_broker.codec import constants as c
 from mqtt_broker.codec import encode
 from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from tests.codec.examples import CHECK, wires
@@ -32,12 +33,12 @@ def play(version: int, chunks: list[bytes]) -> tuple[Seen, Seen, bool]:
     broker = Broker(Settings(sys_interval_s=0), now=0.0, rng=random.Random(1))
     listener, talker = FakeLink("listener"), FakeLink("talker")
     ear = broker.accept(listener, 0.0)
-    ear.receive(encode.encode_connect(Connect(version, "ear")), 0.0)
+    dispatch.receive(ear, encode.encode_connect(Connect(version, "ear")), 0.0)
     every = Subscribe(1, [SubscriptionRequest("#", 2)])
-    ear.receive(encode.encode_subscribe(version, every), 0.0)
+    dispatch.receive(ear, encode.encode_subscribe(version, every), 0.0)
     mouth = broker.accept(talker, 0.0)
     for chunk in [encode.encode_connect(Connect(version, "mouth")), *chunks]:
-        mouth.receive(chunk, 0.0)
+        dispatch.receive(mouth, chunk, 0.0)
         broker.flush(0.0)
     return by_type(bytes(talker.unread)), by_type(bytes(listener.unread)), talker.closed
 

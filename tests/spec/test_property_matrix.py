@@ -16,6 +16,7 @@ import pytest
 
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.errors import Violation
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from tests.spec import harness
@@ -197,14 +198,14 @@ def answer(kind: str, properties: bytes) -> tuple[str, int]:
     link = harness.FakeLink("peer")
     connection = broker.accept(link, 0.0)
     if kind not in ("connect", "will"):
-        connection.receive(packet("connect", b"\x11\x00\x00\x00\x64"), 0.0)
+        dispatch.receive(connection, packet("connect", b"\x11\x00\x00\x00\x64"), 0.0)
         broker.flush(0.0)
         link.unread.clear()
-    connection.receive(packet(kind, properties), 0.0)
+    dispatch.receive(connection, packet(kind, properties), 0.0)
     broker.flush(0.0)
     out = bytes(link.unread)
     if not link.closed:
-        connection.receive(b"\xc0\x00", 0.0)
+        dispatch.receive(connection, b"\xc0\x00", 0.0)
         broker.flush(0.0)
         assert link.unread.endswith(b"\xd0\x00")
         return "taken", 0

@@ -185,7 +185,7 @@ def test_a_reason_string_only_for_who_wants_and_can_take_it(world: Replays) -> N
 
 
 def test_a_broker_without_streams(world: Replays) -> None:
-    world.broker.message_log = None
+    world.broker.attach_log(None)
     one = world.client("one")
     suback = ask(one, STREAM)
     assert suback.reasons == [0x8F]
@@ -272,7 +272,7 @@ def test_a_slow_peer_is_sent_little(world: Replays) -> None:
     for _ in range(40):
         world.put(*[bytes(1000)] * 50)
     assert 250_000 < len(one.waiting) < 400_000
-    assert world.broker.waiting_bytes == len(one.waiting)
+    assert world.broker.outboxes.waiting_bytes == len(one.waiting)
     assert world.replay.context.read_ahead.bytes < 1_000_000
     seen = 0
     while one.waiting:
@@ -294,9 +294,9 @@ def test_nobody_is_held_back_for_readers(tmp_path: Path, qos: int) -> None:
         slow.append(peer)
     for _ in range(30):
         world.put(*[bytes(2000)] * 20)
-    assert world.broker.waiting_bytes < 12 * 1_100_000
+    assert world.broker.outboxes.waiting_bytes < 12 * 1_100_000
     if qos == 0:
-        assert world.broker.waiting_bytes < 1_500_000
+        assert world.broker.outboxes.waiting_bytes < 1_500_000
     for peer in slow:
         seen = 0
         while peer.waiting:
@@ -312,7 +312,7 @@ def test_what_is_too_large_for_the_peer_is_skipped_and_counted(world: Replays) -
         one = world.client(f"one{qos}", packet_bytes_max=500, receive_maximum=1)
         subscribe(one, qos=qos)
         assert [record.payload for record in drain(one)] == [b"1", b"2", b"3"]
-        assert world.broker.budget.dropped["packet_too_large"] == 2 * qos + 2
+        assert world.broker.backlog.dropped["packet_too_large"] == 2 * qos + 2
         reader = world.replay._subscriptions[f"one{qos}", STREAM]
         assert reader.cursors[0].position == 5 and not reader.in_window
         assert not reader.cursors[0].in_flight.bytes

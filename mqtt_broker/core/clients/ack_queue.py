@@ -1,67 +1,167 @@
-"""Acknowledgements that wait for the store, and how many of one client's may."""
+"""Acknowledgements of one client that wait for the store, in their order.
+
+The journal and its transactions know the `PendingAck` that they release, and nothing more. With
+too many of them, or too many bytes, the client is not read from.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import PUBREC, V5
+from mqtt_broker.codec.constants import PUBREC
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.strings import decode_varint
-from mqtt_broker.core.clients import states
+from mqtt_broker.core.clients.unanswered import Unanswered
+from mqtt_broker.core.runtime.backpressure import ACKS_OWED
+from qos import Receiver
 from sessions.journal.transaction import PendingCommit
+from sessions.messages.outbox import Outbox
 
-if TYPE_CHECKING:
-    from mqtt_broker.core.clients.connection import Connection
+WAITING_MAX: Final = 4_096
+WAITING_BYTES_MAX: Final = 1 << 20
 
-# Of one client; with so many, or so many bytes of them, it is not read from.
-ANSWERS_HELD_MAX: Final = 4_096
-ANSWERS_HELD_BYTES_MAX: Final = 1 << 20
+
+class AckClient(Protocol):
+    """The connection that owes them."""
+
+    def pause(self, reason: int) -> None: ...
+
+    def resume(self, reason: int) -> None: ...
+
+    def end(self, now: float, reason: int = 0, *, say: bool = True, why: str = "") -> None: ...
+
+    def on_error(self, error: Exception, data: bytes, now: float) -> None: ...
+
+
+class AckQueue:
+    """Made for a client when the first of its acknowledgements has to wait."""
+
+    __slots__ = (
+        "_client",
+        "_is_closed",
+        "_is_paused",
+        "_outbox",
+        "_receiver",
+        "_unanswered",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self, client: AckClient, outbox: Outbox, receiver: Receiver, unanswered: Unanswered
+    ) -> None:
+        self._client = client
+        self._outbox = outbox
+        self._receiver = receiver
+        self._unanswered = unanswered
+        self._is_closed = False
+        self._is_paused = False
+        self.waiting: deque[PendingAck] = deque()
+        self.waiting_bytes = 0
+
+    def hold(self, data: bytes) -> PendingAck:
+        """Keep an acknowledgement that leaves when it is safe, and all before it are."""
+        waiting = self.waiting
+        if not waiting:
+            self._unanswered.add(self)
+        ack = PendingAck(self, data)
+        waiting.append(ack)
+        self.waiting_bytes += len(data)
+        if not self._is_paused and (
+            len(waiting) >= WAITING_MAX or self.waiting_bytes >= WAITING_BYTES_MAX
+        ):
+            self._is_paused = True
+            self._client.pause(ACKS_OWED)
+        return ack
+
+    def release_ready(self, now: float) -> None:
+        """Send those at the front that are safe."""
+        waiting = self.waiting
+        while waiting and waiting[0].is_safe:
+            ack = waiting.popleft()
+            self.waiting_bytes -= len(ack.data)
+            self._outbox.put(ack.data)
+            if ack.after is not None:
+                ack.after(now)
+        if (
+            self._is_paused
+            and len(waiting) < WAITING_MAX // 2
+            and self.waiting_bytes < WAITING_BYTES_MAX // 2
+        ):
+            self._is_paused = False
+            self._client.resume(ACKS_OWED)
+
+    def on_error(self, error: Exception, now: float) -> None:
+        """End this connection for an error, and no other's."""
+        self._client.on_error(error, b"", now)
+
+    def refuse(self, ack: PendingAck, now: float) -> None:
+        """Refuse what cannot be stored; 3.x has no code for that, and its connection ends."""
+        if self._is_closed:
+            return
+        if not self._outbox.v5:
+            self._client.end(now, reasons.UNSPECIFIED_ERROR, why="its message cannot be stored")
+            return
+        before = len(ack.data)
+        freed = ack.make_refusal()
+        self.waiting_bytes += len(ack.data) - before
+        for packet_id in freed:
+            self._receiver.refuse(packet_id)
+        ack.release(now)
+
+    def close(self) -> None:
+        """The connection is closed. The journal has them until the next commit."""
+        self._is_closed = True
+        self._unanswered.forget(self)
+        for ack in self.waiting:
+            ack.drop()
+        self.waiting.clear()
+        self.waiting_bytes = 0
 
 
 class PendingAck(PendingCommit):
-    """An acknowledgement that waits for the store; those of one client leave in their order."""
+    """An acknowledgement that waits for the store."""
 
-    __slots__ = ("after", "connection", "data")
+    __slots__ = ("_queue", "after", "data")
 
-    def __init__(self, connection: Connection, data: bytes) -> None:
+    def __init__(self, queue: AckQueue, data: bytes) -> None:
         super().__init__()
-        self.connection = connection
+        self._queue = queue
         self.data = data
         self.after: Callable[[float], None] | None = None  # what follows it
 
+    def follow(self, after: Callable[[float], None] | None, *, is_safe: bool) -> None:
+        """Call `after` when it has been sent; `is_safe`: it only waits for those before it."""
+        self.after = after
+        self.is_safe = is_safe
+
     def release(self, now: float) -> None:
-        connection = self.connection
         try:
-            connection.send_answers(now)
-        except Exception as error:  # it costs this connection, and nobody else's answers
-            connection.on_error(error, b"", now)
+            self._queue.release_ready(now)
+        except Exception as error:
+            self._queue.on_error(error, now)
 
     def refuse(self, now: float) -> None:
-        """Refuse what cannot be stored; 3.x has no word for that, and its connection ends."""
-        connection = self.connection
-        if connection.state == states.CLOSED:
-            return
-        if connection.version != V5:
-            connection.end(now, reasons.UNSPECIFIED_ERROR, why="its message cannot be stored")
-            return
-        before = len(self.data)
+        self._queue.refuse(self, now)
+
+    def make_refusal(self) -> list[int]:
+        """Turn it into a refusal; returns the packet ids that are free again."""
         self.data, freed = refused(self.data)
-        connection.held_bytes += len(self.data) - before
-        for packet_id in freed:
-            connection.session.receiver.refuse(packet_id)
-        self.release(now)
+        return freed
 
-
-NOTHING_HELD: Final[deque[PendingAck]] = deque(maxlen=0)  # shared by the many that wait for nothing
+    def drop(self) -> None:
+        """Let go of what it holds: the journal may keep it for a while."""
+        self.data = b""
+        self.after = None
 
 
 def refused(data: bytes) -> tuple[bytes, list[int]]:
-    """PUBACKs and PUBRECs as refusals of MQTT 5, and the packet ids of those that were PUBREC.
+    """Turn PUBACKs and PUBRECs into refusals of MQTT 5; returns the ids of those that were PUBREC.
 
-    What is a refusal already stays as it is.
+    A refusal stays as it is.
     """
     out: list[bytes] = []
     freed: list[int] = []

@@ -1,285 +1,302 @@
-"""One client's connection: the only dispatch, and the only catch of `Violation`.
+"""One client's connection: its phase, its timers, and both directions of its bytes.
 
-`receive` is called with every byte the kernel had; PUBLISH is asked for first, the rest goes
-through a small table. A Violation is answered with its reason code, in CONNACK before the
-session and in DISCONNECT after, and costs this connection only. An exception that is no
-Violation is our own mistake: it closes this connection with 0x80, and the broker is told.
+`core.dispatch` brings what the peer sent; `core.inbound` acts on it. The connection has a
+handshake until CONNACK, and from then on a session, an authorization and the outbox that the
+session writes to.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Final
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import CONNACK, PINGREQ, PINGRESP, V5
+from mqtt_broker.codec.constants import CONNACK, DISCONNECT, V5
 from mqtt_broker.codec.decode import Decoder
-from mqtt_broker.codec.encode import PINGRESP_BYTES, encode_connack
+from mqtt_broker.codec.encode import encode_connack
 from mqtt_broker.codec.errors import Violation
-from mqtt_broker.codec.packets import (
-    Ack,
-    Auth,
-    Connect,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Publish,
-    Subscribe,
-    Unsubscribe,
-)
-from mqtt_broker.core.clients.ack_queue import (
-    ANSWERS_HELD_BYTES_MAX,
-    ANSWERS_HELD_MAX,
-    NOTHING_HELD,
-    PendingAck,
-)
-from mqtt_broker.core.clients.states import ACTIVE, CLOSED, NEW, WAITING
-from mqtt_broker.core.inbound import acknowledge, connect, disconnect, publish, subscribe
-from mqtt_broker.core.interfaces.access import Allow, Guard, Verdict
-from mqtt_broker.core.limits import token_bucket
+from mqtt_broker.codec.packets import Connect, Packet, Publish
+from mqtt_broker.core.clients.ack_queue import AckQueue
+from mqtt_broker.core.clients.authorization import OPEN, Authorization
+from mqtt_broker.core.clients.goodbye import last_packet
+from mqtt_broker.core.clients.handshake import Handshake
+from mqtt_broker.core.clients.send_throttle import SendThrottle
+from mqtt_broker.core.clients.state import BrokerState
+from mqtt_broker.core.interfaces.access import Allow
+from mqtt_broker.core.interfaces.link import LATER, NOW, SOON, Link
 from mqtt_broker.core.limits.client_limits import ClientLimits
-from mqtt_broker.core.limits.token_bucket import ListenerLimits, SendThrottle, TokenBucket
+from mqtt_broker.core.limits.token_bucket import (
+    ListenerLimits,
+    TokenBucket,
+    known_rate,
+    window_max,
+)
+from mqtt_broker.core.runtime.backpressure import READS_SLOWLY, THROTTLED, UNDECIDED
 from mqtt_broker.core.runtime.timers import Timer
-from mqtt_broker.topics.aliases import InboundAliases
-from mqtt_broker.topics.names import level_count
-from sessions.messages.outbox import CONGESTED, Outbox
+from mqtt_broker.topics.aliases import InboundAliases, OutboundAliases
+from sessions.messages.outbox import Outbox
 from sessions.session import Session
 
-if TYPE_CHECKING:
-    from mqtt_broker.core.broker import Broker
-
-
-TOPICS_REMEMBERED_MAX: Final = 512  # of one client: those it may publish to, and did
-_TOPIC_CHARS_REMEMBERED_MAX: Final = 256
-
-
-class Link(Protocol):
-    """The socket's side of a connection, whatever kind of socket it is."""
-
-    @property
-    def peer(self) -> str:
-        """Address of the peer, for logs and access rules."""
-
-    def write(self, data: bytes) -> int:
-        """Send the data; returns how many bytes wait for the peer to read."""
-
-    def close(self) -> None:
-        """Close when what was written is sent."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
+# The phases of a connection, in the order it goes through them.
+NEW: Final = 0  # waiting for CONNECT
+WAITING: Final = 1  # CONNECT is being decided; what follows it is kept
+ACTIVE: Final = 2  # connected
+CLOSED: Final = 3  # nothing more is read or written
 
 
 class Connection:
     __slots__ = (
-        "_session",
-        "acks_in_row",
-        "admitted_by",
+        "_pauses",
+        "acks",
         "aliases",
-        "allowance",
-        "allowed",
-        "awaits_log",
+        "authorization",
         "broker",
-        "connect",
+        "bucket",
         "connected_at",
-        "counted_as",
         "decoder",
-        "expiry",
-        "guard",
-        "has_published",
-        "held",
-        "held_bytes",
-        "is_held_back",
-        "is_owed",
-        "is_stuck",
-        "is_throttled",
-        "is_undecided",
-        "kept",
+        "handshake",
+        "has_session",
         "last_heard_at",
         "last_read_at",
         "limits",
         "link",
-        "meter",
-        "only_acknowledges",
+        "listener_limits",
+        "may_expire",
         "outbox",
-        "proceed",
-        "question",
+        "reauthenticates_with",
         "server_keep_alive",
+        "session",
         "state",
+        "throttle",
         "timer",
-        "username",
-        "valve",
+        "wants_reasons",
     )
 
-    def __init__(self, broker: Broker, link: Link, now: float) -> None:
+    def __init__(self, broker: BrokerState, link: Link, now: float) -> None:
         settings = broker.settings
         self.broker = broker
         self.link = link
         self.state = NEW
         # Of its listener; links of embedders and tests need have none.
-        self.allowance: ListenerLimits | None = getattr(link, "allowance", None)
-        # The strictest of all that hold for it.
-        self.limits: ClientLimits = broker.limits.met(
-            None if self.allowance is None else self.allowance.limits, None
-        )
+        self.listener_limits: ListenerLimits | None = getattr(link, "allowance", None)
+        self.limits: ClientLimits = self.meet_limits(None)  # the strictest of all that hold
         self.decoder = Decoder(
             packet_bytes_max=self.limits.packet_bytes_max,
             connect_bytes_max=settings.connect_bytes_max,
         )
-        self.outbox = Outbox(0, self, link.write, broker.dirty)
-        self.aliases = InboundAliases(settings.topic_alias_maximum)
-        self._session: Session | None = None
-        self.connect: Connect | None = None  # the CONNECT that is being decided, then in force
-        self.proceed: Callable[[bytes | None], Any] | None = None  # an AUTH exchange goes on here
-        self.admitted_by: Allow | None = None  # the CONNECT is allowed, and waits for the store
-        self.kept: list[Packet | Violation] = []  # came while the CONNECT was being decided
-        self.username: str | None = None
-        self.counted_as: str | None = None  # the user it is one of the connections of
-        self.guard: Guard | None = None  # None: everything is open to it
-        self.allowed: set[str] | None = None  # topics it may publish to, as asked; None: any
-        self.question = 0  # the number of the last one the access door was asked
-        self.expiry: Timer | None = None  # when it may no longer be here
-        self.meter: TokenBucket | None = None  # how fast it may send
-        self.valve: SendThrottle | None = None  # how much it may be sent
-        self.is_stuck = False  # so much waits for the peer that it is not read from
-        self.is_throttled = False  # it was faster, and is not read until it is due again
+        self.outbox = Outbox(0, self, link.write, broker.outboxes.dirty)
+        self.aliases: InboundAliases | None = None  # made when the peer uses the first
+        self.handshake: Handshake | None = Handshake(broker.preconnect_limits)
+        self.session: Session  # set by `enter`: it is read for each message, so it is no property
+        self.has_session = False
+        self.authorization = OPEN
+        self.acks: AckQueue | None = None  # made when the first acknowledgement has to wait
+        self.bucket: TokenBucket | None = None  # how fast it may send
+        self.throttle: SendThrottle | None = None  # how fast it is sent
+        # Of its CONNECT, which is forgotten after CONNACK unless it names a method.
+        self.wants_reasons = False  # it understands Reason Strings, and did not refuse them
+        self.may_expire = False  # its session outlives the connection, so that may be changed
+        self.reauthenticates_with: Connect | None = None
         self.server_keep_alive = 0
         self.connected_at = now
         self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
-        self.held: deque[PendingAck] = NOTHING_HELD  # answers that wait, in their order
-        self.held_bytes = 0
-        self.is_held_back = False
-        self.awaits_log = False  # held back, and only because the log cannot keep up
-        self.is_owed = False  # so many answers wait that it is not read
-        self.is_undecided = False  # the access door owes an answer
-        # It has sent acknowledgements and never a PUBLISH: a pure subscriber, for the link.
-        self.only_acknowledges = False
-        self.acks_in_row = 0
-        self.has_published = False
+        self._pauses = 0  # why it is not read from, as bits
         self.timer: Timer | None = broker.timers.at(
             now + settings.connect_timeout_s, self._on_connect_timeout
         )
 
     @property
-    def session(self) -> Session:
-        assert self._session is not None
-        return self._session
-
-    @session.setter
-    def session(self, session: Session) -> None:
-        self._session = session
-
-    @property
-    def has_session(self) -> bool:
-        return self._session is not None
-
-    @property
-    def urgency(self) -> int:
-        """How soon the link is to read what is acknowledged here."""
-        return acknowledge.NOW if self._session is None else acknowledge.urgency(self)
+    def username(self) -> str | None:
+        """Of its user, as the access knows it."""
+        return self.authorization.username
 
     @property
     def version(self) -> int:
         return self.decoder.version
 
     @property
-    def wants_reasons(self) -> bool:
-        """Whether it understands Reason Strings, and did not refuse them. [MQTT-3.1.2-29]"""
-        connect = self.connect
-        return (
-            connect is not None
-            and self.version == V5
-            and connect.properties.number(prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
+    def name(self) -> str:
+        """Client id and address, for the log."""
+        if self.has_session:
+            return f"{self.session.client_id} ({self.link.peer})"
+        return self.link.peer
+
+    def urgency(self, unread_max: int) -> int:
+        """Say how soon the link is to read what the peer acknowledges.
+
+        With more than `unread_max` messages under way to it the acknowledgements are read soon.
+        """
+        if not self.has_session or self.session.outbound.sources is not None:
+            return NOW
+        outbound = self.session.outbound
+        journal = self.broker.journal
+        if journal is not None and len(journal):  # it may save us from writing them
+            return NOW
+        window = outbound.window
+        unacked = len(window.unacked)
+        if outbound.has_waiting or window.qos2 or window.releasing or unacked * 2 >= window.limit:
+            return NOW  # it lets something go on that waits
+        if unacked >= unread_max or self.broker.subscriptions.groups:  # strategies compare loads
+            return SOON
+        return LATER
+
+    # The way in.
+
+    def open_handshake(self, connect: Connect) -> Handshake:
+        """Begin a re-authentication."""
+        handshake = self.handshake = Handshake(self.broker.preconnect_limits, connect)
+        return handshake
+
+    def close_handshake(self) -> None:
+        """The client is in, as it was before a re-authentication or newly."""
+        if self.handshake is not None:
+            self.handshake.stop_counting()
+            self.handshake = None
+
+    def wait(self) -> None:
+        """Take only AUTH and DISCONNECT until CONNACK."""
+        self.state = WAITING
+
+    def wait_unread(self) -> None:
+        """Read nothing until the CONNECT is decided."""
+        self.state = WAITING
+        self.pause(UNDECIDED)
+
+    def meet_limits(self, own: ClientLimits | None) -> ClientLimits:
+        """Find the strictest limits of all: the settings', its listener's and its own."""
+        listener = self.listener_limits
+        return self.broker.known_limits.met(None if listener is None else listener.limits, own)
+
+    def authorize(self, session: Session, verdict: Allow, limits: ClientLimits) -> None:
+        """Set who it is, what it may do, and for how long."""
+        broker = self.broker
+        authorizer = broker.authorizer
+        username = verdict.username
+        guard = authorizer.guard_for(verdict.guard, session.client_id, username)
+        authorizer.set_guard(session.client_id, guard)
+        self.authorization.end()
+        # Topics are looked into for a guard's sake, or for levels of which others may have more.
+        is_deep = limits.topic_levels_max == broker.known_limits.base.topic_levels_max
+        remembers = guard is not None or not is_deep
+        if username is None and not remembers and not verdict.expires_at:
+            self.authorization = OPEN
+        else:
+            self.authorization = Authorization(
+                username,
+                guard,
+                levels_max=limits.topic_levels_max,
+                remembers=remembers,
+                expiry=broker.timers.at(verdict.expires_at, self._on_expired)
+                if verdict.expires_at
+                else None,
+            )
+        session.outbound.limit_queue(broker.known_limits.bounds(limits))
+        self.limits = limits
+        self.decoder.packet_bytes_max = limits.packet_bytes_max
+        self._set_rates(limits)
+
+    def forget_topics(self) -> None:
+        """The rules changed: what was allowed is asked for again."""
+        self.authorization.forget_topics()
+
+    def enter(
+        self, packet: Connect, session: Session, verdict: Allow, limits: ClientLimits
+    ) -> None:
+        """Carry this session from now on. Nothing is sent to it before `activate`."""
+        version = packet.version
+        found = packet.properties
+        self.session = session
+        self.has_session = True
+        self.authorize(session, verdict, limits)
+        if version == V5:
+            # [MQTT-3.1.2-29]
+            self.wants_reasons = found.number(prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
+            self.may_expire = found.number(prop.SESSION_EXPIRY_INTERVAL) > 0
+            if found.text(prop.AUTHENTICATION_METHOD) is not None:
+                self.reauthenticates_with = packet
+        alias_maximum = min(
+            found.number(prop.TOPIC_ALIAS_MAXIMUM), self.broker.settings.topic_alias_outbound_max
+        )
+        self.outbox = Outbox(
+            version,
+            self,
+            self.link.write if self.throttle is None else self.throttle.write,
+            self.broker.outboxes.dirty,
+            packet_bytes_max=found.number(prop.MAXIMUM_PACKET_SIZE),
+            aliases=OutboundAliases(alias_maximum) if alias_maximum else None,  # [MQTT-3.1.2-27]
         )
 
-    @property
-    def name(self) -> str:
-        """For the log."""
-        if self._session is not None:
-            return f"{self._session.client_id} ({self.link.peer})"
-        return self.link.peer
+    def activate(self, receive_maximum: int, keep_alive: int, now: float) -> None:
+        """CONNACK follows: the session writes to this connection from now on."""
+        broker = self.broker
+        session = self.session
+        self.state = ACTIVE
+        self.connected_at = now
+        self._watch_keep_alive(keep_alive, now)
+        outbound = session.outbound
+        before = outbound.version, outbound.is_plain
+        quota = min(receive_maximum, window_max(self.limits))
+        outbound.attach(self.outbox, quota, lambda: self._on_overflow(now))
+        if session.subscriptions and before != (outbound.version, outbound.is_plain):
+            broker.subscriptions.drop_routes(session)
+        broker.clients.connect(self, session.client_id, session.username)
+        broker.subscriptions.on_attached(session, now)
+        counters = broker.counters
+        counters.connections += 1
+        counters.clients_maximum = max(counters.clients_maximum, len(broker.clients.connections))
+
+    def _on_overflow(self, now: float) -> None:
+        """The queue is full and the policy is to disconnect. Not from inside a delivery: soon."""
+        self.broker.timers.at(
+            now, lambda then: self.end(then, reasons.QUOTA_EXCEEDED, why="queue full")
+        )
 
     # From the peer.
 
-    def receive(self, data: bytes, now: float) -> None:
-        if self.state == CLOSED:
-            return
-        self.broker.stats.bytes_received += len(data)
-        meter = self.meter
-        try:
-            packets = self.decoder.feed(data)
-            if packets:
-                self.last_heard_at = now
-                self.take(packets, now)
-            elif self.state == NEW:
-                self.broker.strangers.keep(self, len(data), now)
-            if meter is not None:
-                token_bucket.pay(self, meter, packets, len(data), now)
-        except Exception as error:
-            self.on_error(error, data, now)
+    def pause(self, reason: int) -> None:
+        """Stop reading from the peer."""
+        if not self._pauses:
+            self.link.pause_reading()
+        self._pauses |= reason
 
-    def resume(self, verdict: Verdict, now: float) -> None:
-        """The access door's late answer to the CONNECT that waits here."""
-        self.is_undecided = False
-        try:
-            if self.state == ACTIVE:
-                connect.settle_again(self, verdict, now)
-            else:
-                connect.settle(self, verdict, now)
-        except Exception as error:
-            self.on_error(error, b"", now)
+    def resume(self, reason: int) -> None:
+        """Read from the peer again, unless there is another reason not to."""
+        if self._pauses & reason:
+            self._pauses &= ~reason
+            if not self._pauses and self.state != CLOSED:
+                self.link.resume_reading()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pauses != 0
+
+    def hold_back(self, reason: int, now: float) -> None:
+        """Stop reading until what is behind has caught up."""
+        if self.state == ACTIVE and not self._pauses & reason:
+            self.broker.backpressure.pause(self, reason, now)
 
     def on_error(self, error: Exception, data: bytes, now: float) -> None:
-        """The one place where errors end: the peer's, and our own."""
+        """End the connection for an error, the peer's or our own. [MQTT-4.13.1-1]"""
         if isinstance(error, Violation):
             self._on_violation(error, now)
-        else:
-            self.broker.on_bug(self, data, error)
-            try:
-                self.end(now, reasons.UNSPECIFIED_ERROR)
-            except Exception as another:  # a goodbye may fail as well, and still costs only this
-                self.broker.on_bug(self, b"", another)
-
-    def take(self, packets: list[Packet | Violation], now: float) -> None:
-        """Act on packets in their order, while the connection stands."""
-        for index, packet in enumerate(packets):
-            if self.state == ACTIVE:
-                if type(packet) is Publish:
-                    publish.on_publish(self, packet, now)
-                else:
-                    self._dispatch(packet, now)
-            elif self.state == CLOSED:  # what follows a refused CONNECT too. [MQTT-3.1.4-6]
-                return
-            elif self.state == WAITING and self.proceed is None:
-                kept = packets[index:]
-                self.kept.extend(kept)
-                self.broker.strangers.keep_packets(self, kept, now)
-                return
-            else:
-                self._dispatch(packet, now)
-
-    def _dispatch(self, packet: Packet | Violation, now: float) -> None:
-        if type(packet) is Violation:
-            raise packet
-        if self.state == WAITING and type(packet) not in (Auth, Disconnect):
-            raise Violation(
-                reasons.PROTOCOL_ERROR, "MQTT-3.1.2-30", "only AUTH may follow until CONNACK"
-            )
-        if type(packet) is Ack:
-            acknowledge.on_ack(self, packet, now)
             return
-        self.only_acknowledges = False  # it may be about to ask for more
-        self.acks_in_row = 0
-        act = _ACTS.get(type(packet))
-        assert act is not None, "the decoder lets only a client's packets through"
-        act(self, packet, now)
+        on_bug = self.broker.runtime.on_bug
+        on_bug(self, data, error)
+        try:
+            self.end(now, reasons.UNSPECIFIED_ERROR)
+        except Exception as another:  # a goodbye may fail as well, and still costs only this
+            on_bug(self, b"", another)
+
+    def _on_violation(self, violation: Violation, now: float) -> None:
+        if self.state != ACTIVE:
+            self.broker.counters.refuse("connect", reasons.name(violation.reason))
+        self.broker.log(f"{self.name}: {violation}")
+        if violation.silent:
+            self.end(now, violation.reason, say=False, why=violation.text)
+        else:
+            self.end(now, violation.reason, why=violation.text)
 
     def lost(self, now: float) -> None:
         """The peer closed, or the network did."""
@@ -291,31 +308,28 @@ class Connection:
         self.outbox.put(data)
 
     def check_answer(self, data: bytes) -> None:
-        """An answer that grows with what the peer asked for may be too large. [MQTT-3.1.2-24]"""
+        """Refuse to send what the peer cannot take: some answers grow with what it asked for.
+
+        [MQTT-3.1.2-24]
+        """
         if not self.outbox.fits(len(data)):
             raise Violation(
-                reasons.PACKET_TOO_LARGE,
-                "MQTT-3.1.2-24",
-                "an answer larger than it takes",
+                reasons.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "an answer larger than it takes"
             )
 
-    def hold(self, data: bytes) -> PendingAck:
-        """An answer that leaves when it is safe, and all before it are."""
-        if not self.held:
-            self.broker.unanswered.add(self)
-            if self.held is NOTHING_HELD:
-                self.held = deque()
-        answer = PendingAck(self, data)
-        self.held.append(answer)
-        self.held_bytes += len(data)
-        if not self.is_owed and (
-            len(self.held) >= ANSWERS_HELD_MAX or self.held_bytes >= ANSWERS_HELD_BYTES_MAX
-        ):
-            self.is_owed = True
-            self.link.pause_reading()
-        return answer
+    def open_aliases(self) -> InboundAliases:
+        """Make the table of the peer's Topic Aliases: it uses the first."""
+        aliases = self.aliases = InboundAliases(self.broker.settings.topic_alias_maximum)
+        return aliases
 
-    def answer(
+    def open_acks(self) -> AckQueue:
+        """Make the queue of acknowledgements that wait, unless there is one."""
+        if self.acks is None:
+            receiver = self.session.receiver
+            self.acks = AckQueue(self, self.outbox, receiver, self.broker.unanswered)
+        return self.acks
+
+    def send_in_order(
         self,
         data: bytes,
         now: float,
@@ -323,7 +337,7 @@ class Connection:
         *,
         safely: bool = False,
     ) -> None:
-        """Send it in its turn, behind the answers that wait, and then `after`.
+        """Send an acknowledgement behind those that wait, and then call `after`.
 
         `safely`: not before everything recorded so far is on disk.
         """
@@ -331,80 +345,25 @@ class Connection:
         must_wait = (
             safely and journal is not None and journal.awaits_commit and not journal.is_settled
         )
-        if not must_wait and not self.held:
-            self.send(data)
+        acks = self.acks
+        if not must_wait and (acks is None or not acks.waiting):
+            self.outbox.put(data)
             if after is not None:
                 after(now)
             return
-        answer = self.hold(data)
-        answer.after = after
-        answer.is_safe = not must_wait
+        ack = self.open_acks().hold(data)
+        ack.follow(after, is_safe=not must_wait)
         if must_wait and journal is not None:
-            journal.wait(answer)
+            journal.wait(ack)
 
-    def answer_before(self, data: bytes, place: int) -> None:
-        """In its turn, but in front of what the peer was sent since: from `place` on."""
-        if self.held:
-            self.hold(data).is_safe = True
+    def send_before(self, data: bytes, place: int) -> None:
+        """Send an acknowledgement in front of what the peer was sent since, from `place` on."""
+        acks = self.acks
+        if acks is not None and acks.waiting:
+            acks.hold(data).follow(None, is_safe=True)
         else:
             self.outbox.pieces.insert(place, data)
             self.outbox.mark()
-
-    def send_answers(self, now: float) -> None:
-        """Those at the front that are safe."""
-        held = self.held
-        while held and held[0].is_safe:
-            answer = held.popleft()
-            self.held_bytes -= len(answer.data)
-            self.outbox.put(answer.data)
-            if answer.after is not None:
-                answer.after(now)
-        if (
-            self.is_owed
-            and len(held) < ANSWERS_HELD_MAX // 2
-            and self.held_bytes < ANSWERS_HELD_BYTES_MAX // 2
-        ):
-            self.is_owed = False
-            self.read_on()
-
-    def read_on(self) -> None:
-        """Read from the peer, unless there is still a reason not to."""
-        if not self.is_unread:
-            self.link.resume_reading()
-
-    @property
-    def is_unread(self) -> bool:
-        """Whether there is a reason not to read from the peer."""
-        return self.is_held_back or self.is_owed or self.is_throttled or self.is_stuck
-
-    # What it may do, and how fast.
-
-    def may_publish(self, topic: str) -> bool:
-        """Looked into once, as long as the rules stay as they are."""
-        allowed = self.allowed
-        if allowed is None or topic in allowed:
-            return True
-        if level_count(topic) > self.limits.topic_levels_max:
-            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
-        if self.guard is not None and not self.guard.may_publish(topic):
-            return False
-        if len(topic) <= _TOPIC_CHARS_REMEMBERED_MAX:
-            if len(allowed) >= TOPICS_REMEMBERED_MAX:
-                allowed.clear()
-            allowed.add(topic)
-        return True
-
-    def watch_expiry(self, expires_at: float) -> None:
-        """What let it in holds until then; 0: as long as it likes."""
-        if self.expiry is not None:
-            self.expiry.cancel()
-            self.expiry = None
-        if expires_at:
-            self.expiry = self.broker.timers.at(expires_at, self._on_expired)
-
-    def _on_expired(self, now: float) -> None:
-        self.broker.log(f"{self.name}: what let it in has expired")
-        self.end(now, reasons.MAXIMUM_CONNECT_TIME, why="credentials expired")
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
@@ -418,133 +377,204 @@ class Connection:
         broker = self.broker
         if waiting_bytes < box.waiting_bytes or not waiting_bytes:
             self.last_read_at = now
-        broker.waiting_bytes += waiting_bytes - box.waiting_bytes
-        box.waiting_bytes = waiting_bytes
+        broker.outboxes.count_waiting(box, waiting_bytes)
         limit = broker.settings.outbox_bytes_max
+        is_stuck = self._pauses & READS_SLOWLY
         if waiting_bytes > limit:
-            if not self.is_stuck:
+            if not is_stuck:
                 # It reads too slowly, so it is not read from either: what it asks for would
                 # only pile up. [a client that floods and never reads]
-                self.is_stuck = True
-                box.state |= CONGESTED
-                self.link.pause_reading()
+                self.pause(READS_SLOWLY)
+                box.congest()
                 self._watch_stalled(now)
-        elif self.is_stuck and waiting_bytes <= limit // 2:
-            self.is_stuck = False
-            self.read_on()
+        elif is_stuck and waiting_bytes <= limit // 2:
+            self.resume(READS_SLOWLY)
             self.write_on(now)
-        elif self._session is not None and self._session.outbound.sources is not None:
-            self._session.outbound.pump_sources(now)
-        broker.release_held_back()
+        elif self.has_session and self.session.outbound.sources is not None:
+            self.session.outbound.pump_sources(now)
+        broker.backpressure.resume()
 
     def write_on(self, now: float) -> None:
         """Send what waits, unless there is still a reason not to."""
-        if self.is_stuck or (self.valve is not None and self.valve.is_shut):
+        throttle = self.throttle
+        if self._pauses & READS_SLOWLY or (throttle is not None and throttle.is_shut):
             return
-        self.outbox.state &= ~CONGESTED
-        if self._session is not None:
-            self._session.outbound.pump(now)
+        self.outbox.decongest()
+        if self.has_session:
+            self.session.outbound.pump(now)
 
     def _watch_stalled(self, now: float) -> None:
         self.broker.timers.at(now + self.broker.settings.stalled_reader_s, self._on_stalled_check)
 
     def _on_stalled_check(self, now: float) -> None:
-        if self.state != CLOSED and self.is_stuck:
+        if self.state != CLOSED and self._pauses & READS_SLOWLY:
             if not self.close_if_stalled(now):
                 self._watch_stalled(now)
 
     def close_if_stalled(self, now: float) -> bool:
-        """Give up on a peer that has bytes to read and takes none of them."""
+        """Close the connection if the peer has bytes to read and takes none of them."""
         limit = self.broker.settings.stalled_reader_s
         if not self.outbox.waiting_bytes or now - self.last_read_at < limit:
             return False
-        self.broker.stats.refuse("disconnect", "reads nothing")
+        self.broker.counters.refuse("disconnect", "reads nothing")
         self.broker.log(f"{self.name}: reads nothing, closed")
         self.link.abort()
         self.end(now, say=False, why="reads nothing")
         return True
 
-    # Packets that mean little more than themselves.
+    # How fast.
 
-    def on_pingreq(self, packet: Pingreq, now: float) -> None:
-        stats = self.broker.stats
-        stats.packets_received[PINGREQ] += 1
-        stats.packets_sent[PINGRESP] += 1
-        self.send(PINGRESP_BYTES)  # [MQTT-3.12.4-1]
+    def _set_rates(self, limits: ClientLimits) -> None:
+        """Set how fast it may send and be sent; a re-authentication fills no bucket."""
+        listener = self.listener_limits
+        shared = None if listener is None else listener.meter
+        messages, size = known_rate(limits.messages_per_s), known_rate(limits.bytes_per_s)
+        if not (messages or size or shared is not None):
+            self.bucket = None
+        elif self.bucket is None:
+            self.bucket = TokenBucket(messages, size, shared)
+        else:
+            self.bucket.set(messages, size)
+        messages = known_rate(limits.sent_messages_per_s)
+        size = known_rate(limits.sent_bytes_per_s)
+        if self.throttle is not None:
+            self.throttle.bucket.set(messages, size)
+        elif messages or size:
+            self.throttle = SendThrottle(
+                TokenBucket(messages, size),
+                self.broker.runtime,
+                self.link.write,
+                self._on_throttle_shut,
+                self._on_throttle_open,
+            )
+            if self.state == ACTIVE:  # else its outbox is made next
+                self.outbox.write_through(self.throttle.write)
+
+    def pay(
+        self, bucket: TokenBucket, packets: list[Packet | Violation], size: int, now: float
+    ) -> None:
+        """Count what came; a client that is ahead of its rate is not read until it is not."""
+        messages = 0
+        for packet in packets:
+            if type(packet) is Publish:
+                messages += packet.count
+        wait_s = bucket.take(messages, size, now)
+        if wait_s > 0 and not self._pauses & THROTTLED and self.state == ACTIVE:
+            self.broker.counters.throttled += 1
+            self.pause(THROTTLED)
+            self.broker.timers.at(now + wait_s, lambda then: self.resume(THROTTLED))
+
+    def _on_throttle_shut(self) -> bool:
+        if self.state != ACTIVE:
+            return False
+        self.outbox.congest()
+        return True
+
+    def _on_throttle_open(self, now: float) -> None:
+        if self.state == ACTIVE:
+            self.write_on(now)
 
     # The end.
 
-    def _on_violation(self, violation: Violation, now: float) -> None:
-        if self.state != ACTIVE:
-            self.broker.stats.refuse("connect", reasons.name(violation.reason))
-        self.broker.log(f"{self.name}: {violation}")
-        if violation.silent:
-            self.end(now, violation.reason, say=False, why=violation.text)
-        else:
-            self.end(now, violation.reason, why=violation.text)
-
     def end(self, now: float, reason: int = 0, *, say: bool = True, why: str = "") -> None:
-        """Close, with the reason in the packet that fits the moment. [MQTT-4.13.1-1]
+        """Close, with the reason in the packet that fits the phase. [MQTT-4.13.1-1]
 
-        Whether the reason was said or not, the link is closed. [MQTT-4.13.2-1]
+        Whether the reason was sent or not, the link is closed. [MQTT-4.13.2-1]
         """
         if self.state == CLOSED:
             return
-        state, self.state = self.state, CLOSED
-        if reason >= reasons.UNSPECIFIED_ERROR and state == ACTIVE:
-            self.broker.stats.refuse("disconnect", reasons.name(reason))
+        broker = self.broker
+        phase, self.state = self.state, CLOSED
+        if reason >= reasons.UNSPECIFIED_ERROR and phase == ACTIVE:
+            broker.counters.refuse("disconnect", reasons.name(reason))
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.watch_expiry(0.0)
+        self.authorization.end()
         try:
             if say:
-                disconnect.say_goodbye(self, state, reason)
-            self.broker.write_out(self.outbox, now)
+                self._send_goodbye(phase, reason)
+            broker.outboxes.write(self.outbox, now)
         finally:
             self.link.close()  # DISCONNECT was the last packet. [MQTT-3.14.4-1], [MQTT-3.14.4-2]
             try:
-                self.broker.on_closed(self, why or reasons.name(reason), now)
+                self._leave(why or reasons.name(reason), now)
             finally:
                 # Let go of what could keep this object in a cycle: a fleet that reconnects all
                 # day then leaves nothing for the garbage collector.
-                self.kept = []
-                self.proceed = None
-                for answer in self.held:  # the journal has them until the next commit
-                    answer.data = b""
-                self.held = NOTHING_HELD
+                self.handshake = None
+                if self.acks is not None:
+                    self.acks.close()
+
+    def _leave(self, why: str, now: float) -> None:
+        """Take the connection out of everything that knows it; its session may live on."""
+        broker = self.broker
+        clients = broker.clients
+        clients.remove(self)
+        broker.backpressure.forget(self)
+        if self.acks is not None:
+            broker.unanswered.forget(self.acks)
+        handshake = self.handshake
+        if handshake is not None:
+            handshake.stop_counting()
+            handshake.stop_waiting()
+            if handshake.connect is not None:
+                broker.lifecycle.on_abandoned(self, handshake.connect.client_id)
+        broker.outboxes.count_waiting(self.outbox, 0)
+        broker.backpressure.resume()
+        if not self.has_session or self.session.outbound.outbox is not self.outbox:
+            return
+        session = self.session
+        session.outbound.detach()
+        clients.disconnect(session.client_id)
+        try:
+            if broker.events.is_wanted:
+                broker.events.publish(session.client_id, "disconnected", {"reason": why}, now)
+        finally:
+            broker.lifecycle.on_disconnected(session, now)
 
     def refuse(
         self, now: float, reason: int, *, v3_code: int | None = None, counted_as: str = ""
     ) -> None:
-        """CONNACK with a reason, and close. [MQTT-3.2.2-7]"""
-        self.broker.stats.refuse("connect", counted_as or reasons.name(reason))
+        """Send CONNACK with a reason, and close. [MQTT-3.2.2-7]"""
+        self.broker.counters.refuse("connect", counted_as or reasons.name(reason))
         version = self.version
         code = reason if version == V5 else v3_code or reasons.connack_v3(reason)
         if code is not None:  # else the close says it. [MQTT3-3.2.2-6]
-            self.broker.stats.packets_sent[CONNACK] += 1
+            self.broker.counters.packets_sent[CONNACK] += 1
             self.send(encode_connack(version, False, code))  # no session. [MQTT-3.2.2-6]
         said = reasons.name(reason) + (f" ({counted_as})" if counted_as else "")
         self.broker.log(f"{self.name}: refused, {said}")
         self.end(now, reason, say=False, why=f"refused: {said}")
 
+    def _send_goodbye(self, phase: int, reason: int) -> None:
+        data = last_packet(self.version, reason, is_connected=phase == ACTIVE)
+        if data:
+            if phase == ACTIVE:
+                self.broker.counters.packets_sent[DISCONNECT] += 1
+            self.send(data)
+
     # Time.
 
     def expect_connect(self, seconds: float, now: float) -> None:
-        """Its listener has a connect timeout of its own."""
+        """Take the connect timeout of its listener, in place of the settings'."""
         if self.state == NEW and self.timer is not None:
             self.timer.cancel()
             self.timer = self.broker.timers.at(now + seconds, self._on_connect_timeout)
 
     def _on_connect_timeout(self, now: float) -> None:
-        if self.admitted_by is not None:
+        if self.handshake is not None and self.handshake.admitted_by is not None:
             self.refuse(now, reasons.SERVER_UNAVAILABLE, counted_as="store timeout")
             return
-        self.broker.stats.refuse("connect", "timeout")
+        self.broker.counters.refuse("connect", "timeout")
         self.broker.log(f"{self.name}: no CONNECT in time")  # [MQTT-3.1.4-1]
         self.end(now, say=False, why="no CONNECT in time")
 
-    def watch_keep_alive(self, seconds: int, now: float) -> None:
+    def _on_expired(self, now: float) -> None:
+        self.broker.log(f"{self.name}: credentials expired")
+        self.end(now, reasons.MAXIMUM_CONNECT_TIME, why="credentials expired")
+
+    def _watch_keep_alive(self, seconds: int, now: float) -> None:
         """Allow one and a half times the keep alive between packets. [MQTT-3.1.2-22]"""
         if self.timer is not None:
             self.timer.cancel()
@@ -553,7 +583,7 @@ class Connection:
         self.timer = self.broker.timers.at(due_at, self._on_keep_alive) if seconds else None
 
     def _on_keep_alive(self, now: float) -> None:
-        if self.is_unread:
+        if self._pauses:
             self.last_heard_at = now  # we are not reading: its silence is ours
         deadline = self.last_heard_at + self.server_keep_alive * 1.5
         if now < deadline:
@@ -561,13 +591,3 @@ class Connection:
             return
         self.broker.log(f"{self.name}: keep alive timeout")
         self.end(now, reasons.KEEP_ALIVE_TIMEOUT)
-
-
-_ACTS: Final[dict[type, Callable[[Connection, Any, float], None]]] = {
-    Pingreq: Connection.on_pingreq,
-    Subscribe: subscribe.on_subscribe,
-    Unsubscribe: subscribe.on_unsubscribe,
-    Disconnect: disconnect.on_disconnect,
-    Connect: connect.on_connect,
-    Auth: connect.on_auth,
-}

@@ -1,57 +1,19 @@
-"""What an acknowledgement means: PUBACK, PUBREC, PUBREL, PUBCOMP, many at a time."""
+"""Act on acknowledgements: PUBACK, PUBREC, PUBREL, PUBCOMP, many at a time."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL
 from mqtt_broker.codec.encode import ID_BYTES
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Ack
+from mqtt_broker.core.clients.connection import Connection
 from qos import WrongAck
-
-if TYPE_CHECKING:
-    from mqtt_broker.core.clients.connection import Connection
-
-# How soon the link is to read the acknowledgements of a client that sends nothing else.
-LATER: Final = 0  # in some milliseconds
-SOON: Final = 1  # when something else is read
-NOW: Final = 2  # when they come
-ONLY_ACKS: Final = 16  # reads in a row with nothing else until a client counts as such
-# Messages under way to it until it is read soon: the kernel has a buffer of 2 KB for each
-# acknowledgement that is not read.
-UNREAD_MAX: Final = 16
-
-
-def urgency(connection: Connection) -> int:
-    """How soon what the peer acknowledges is wanted."""
-    session = connection.session
-    if session.outbound.sources is not None:
-        return NOW
-    journal = connection.broker.journal
-    if journal is not None and len(journal):  # it may save us from writing them
-        return NOW
-    window = session.outbound.window
-    unacked = len(window.unacked)
-    if (
-        session.outbound.has_waiting
-        or window.qos2
-        or window.releasing
-        or unacked * 2 >= window.limit
-    ):
-        return NOW  # it lets something go on that waits
-    if unacked >= UNREAD_MAX or connection.broker.groups:  # strategies compare loads
-        return SOON
-    return LATER
 
 
 def on_ack(connection: Connection, packet: Ack, now: float) -> None:
     packet_type = packet.packet_type
-    connection.broker.stats.packets_received[packet_type] += len(packet.packet_ids)
-    if not connection.only_acknowledges and not connection.has_published:
-        connection.acks_in_row += 1
-        connection.only_acknowledges = connection.acks_in_row >= ONLY_ACKS
+    connection.broker.counters.packets_received[packet_type] += len(packet.packet_ids)
     try:
         _act(connection, packet, now)
     except WrongAck:
@@ -59,7 +21,7 @@ def on_ack(connection: Connection, packet: Ack, now: float) -> None:
 
 
 def _act_singly(connection: Connection, packet: Ack, now: float) -> None:
-    """One of the run is wrong: those in front of it count, then the connection ends."""
+    """Act on a run with a wrong one in it: those in front of it count, then the connection ends."""
     for packet_id in packet.packet_ids:
         try:
             _act(connection, Ack(packet.packet_type, [packet_id], packet.reason), now)
@@ -83,7 +45,7 @@ def _act(connection: Connection, packet: Ack, now: float) -> None:
 
 
 def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
-    """The peer owns the messages: release them. [MQTT-4.3.3-5]
+    """Release messages that the peer owns now. [MQTT-4.3.3-5]
 
     An id that nobody knows is released too: after a lost session that ends the peer's wait.
     """
@@ -92,14 +54,14 @@ def _on_pubrec(connection: Connection, packet: Ack, now: float) -> None:
         session.outbound.on_pubrec_error(packet.packet_ids, now)
         return
     must_wait = session.outbound.on_pubrec(packet.packet_ids, now)
-    connection.broker.stats.packets_sent[PUBREL] += len(packet.packet_ids)
+    connection.broker.counters.packets_sent[PUBREL] += len(packet.packet_ids)
     data = b"".join([b"\x62\x02" + ID_BYTES[i] for i in packet.packet_ids])
     # After PUBREL it may be too late to learn that PUBREC had come.
-    connection.answer(data, now, safely=must_wait)
+    connection.send_in_order(data, now, safely=must_wait)
 
 
 def _on_pubrel(connection: Connection, packet: Ack, now: float) -> None:
-    """The peer let go of its ids: they are free again. [MQTT-4.3.3-11], [MQTT-4.3.3-12]
+    """Free ids that the peer has let go of. [MQTT-4.3.3-11], [MQTT-4.3.3-12]
 
     An id that is not open is completed as well, since it repeats a PUBREL whose PUBCOMP was
     lost.
@@ -107,9 +69,9 @@ def _on_pubrel(connection: Connection, packet: Ack, now: float) -> None:
     session = connection.session
     journal = connection.broker.journal
     freed = [i for i in packet.packet_ids if session.receiver.on_pubrel(i)]
-    connection.broker.stats.packets_sent[PUBCOMP] += len(packet.packet_ids)
+    connection.broker.counters.packets_sent[PUBCOMP] += len(packet.packet_ids)
     data = b"".join([b"\x70\x02" + ID_BYTES[i] for i in packet.packet_ids])
     if freed and session.outbound.session_number and journal is not None:
         journal.on_freed(session.outbound.session_number, freed)
     # After PUBCOMP the id may come with another message, which is not a repetition.
-    connection.answer(data, now, safely=session.outbound.session_number > 0)
+    connection.send_in_order(data, now, safely=session.outbound.session_number > 0)

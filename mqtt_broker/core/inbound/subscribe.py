@@ -1,9 +1,8 @@
-"""What SUBSCRIBE and UNSUBSCRIBE mean."""
+"""Act on SUBSCRIBE and UNSUBSCRIBE, and send the retained messages that a subscription brings."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
@@ -12,15 +11,10 @@ from mqtt_broker.codec.encode import encode_suback, encode_unsuback
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core import sys_topics
+from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.interfaces.message_log import OFFSET_PROPERTY, Refusal
-from mqtt_broker.topics.names import (
-    filter_problem,
-    is_stream_filter,
-    level_count,
-    split_share,
-)
-from sessions.journal.rows import SubscriptionRow
+from mqtt_broker.topics.names import filter_problem, is_stream_filter, level_count, split_share
 from sessions.journal.transaction import PublishTransaction
 from sessions.messages.message import DeliveryOptions
 from sessions.messages.outbox import CONGESTED
@@ -29,10 +23,6 @@ from sessions.session import Session, Subscription
 _RETAINED_BYTES_AT_ONCE: Final = 256 << 10
 _REASON_CHARS_MAX: Final = 1_000
 
-if TYPE_CHECKING:
-    from mqtt_broker.core.broker import Broker
-    from mqtt_broker.core.clients.connection import Connection
-
 
 def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     """Every request gets its own code; SUBACK goes before the retained messages it brings.
@@ -40,7 +30,7 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     A filter that breaks the grammar spoils the whole packet, so all are checked first.
     """
     broker = connection.broker
-    broker.stats.packets_received[SUBSCRIBE] += 1
+    broker.counters.packets_received[SUBSCRIBE] += 1
     for request in packet.requests:
         check_request(request, connection.limits.topic_levels_max)
     identifiers = packet.properties.subscription_ids
@@ -67,18 +57,18 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
                 request.retain_handling,
                 identifier,
             )
-            is_new = subscribe(broker, subscription, now, start)
+            is_new = broker.subscriptions.add(subscription, now, start)
             fresh.append((subscription, is_new))
             code = request.qos  # whatever our Maximum QoS. [MQTT-3.8.4-7], [MQTT-3.2.2-10]
             if is_stream:
                 code = min(code, 1)  # offsets make repeats visible, so once more says enough
         if code >= reasons.UNSPECIFIED_ERROR:
-            broker.stats.refuse("subscribe", reasons.name(code))
+            broker.counters.refuse("subscribe", reasons.name(code))
         codes.append(code)  # one for each, in order. [MQTT-3.8.4-6], [MQTT-3.9.3-1]
     if connection.version != V5:  # 3.1.1 knows one refusal. [MQTT3-3.9.3-2]
         codes = [code if code < 0x80 else 0x80 for code in codes]
     # The answer, under the id of the request. [MQTT-3.8.4-1], [MQTT-2.2.1-6]
-    broker.stats.packets_sent[SUBACK] += 1
+    broker.counters.packets_sent[SUBACK] += 1
     data = _encode_suback(connection, packet.packet_id, codes, texts)
     connection.check_answer(data)
 
@@ -95,11 +85,11 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
         for subscription, is_new in fresh:
             if not is_stream_filter(subscription.filter):
                 _send_retained(broker, subscription, is_new, then, 0, 0 if keeps else 2)
-            elif broker.message_log is not None:
-                broker.message_log.subscriptions.begin(subscription, then)
+            elif broker.subscriptions.log is not None:
+                broker.subscriptions.log.subscriptions.begin(subscription, then)
 
-    connection.answer(data, now, begin, safely=session.session_number > 0)
-    _tell(connection, "subscribed", [s.filter for s, _ in fresh], now)
+    connection.send_in_order(data, now, begin, safely=session.session_number > 0)
+    _publish_event(connection, "subscribed", [s.filter for s, _ in fresh], now)
 
 
 def _stream_start(packet: Subscribe) -> str | None:
@@ -113,7 +103,7 @@ def _stream_start(packet: Subscribe) -> str | None:
 def _stream_refusal(
     connection: Connection, request: SubscriptionRequest, start: str | None
 ) -> Refusal | None:
-    log = connection.broker.message_log
+    log = connection.broker.subscriptions.log
     if log is None:
         return Refusal(reasons.TOPIC_FILTER_INVALID, "this broker keeps no streams")
     return log.subscriptions.refusal(
@@ -130,13 +120,7 @@ def _encode_suback(
     large. [MQTT-3.9.2-1]
     """
     version = connection.version
-    connect = connection.connect
-    if (
-        texts
-        and version == V5
-        and connect is not None
-        and connect.properties.number(prop.REQUEST_PROBLEM_INFORMATION, 1)
-    ):
+    if texts and connection.wants_reasons:
         said = Properties({prop.REASON_STRING: "; ".join(texts)[:_REASON_CHARS_MAX]})
         data = encode_suback(version, packet_id, codes, said)
         if connection.outbox.fits(len(data)):
@@ -147,7 +131,7 @@ def _encode_suback(
 def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> None:
     """However many filters, one UNSUBACK. [MQTT-3.10.4-4], [MQTT-3.10.4-6]"""
     broker = connection.broker
-    broker.stats.packets_received[UNSUBSCRIBE] += 1
+    broker.counters.packets_received[UNSUBSCRIBE] += 1
     session = connection.session
     codes: list[int] = []
     for text in packet.filters:  # a code for each, in order. [MQTT-3.11.3-1]
@@ -157,13 +141,13 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> N
         if subscription is None:
             codes.append(reasons.NO_SUBSCRIPTION_EXISTED)  # [MQTT-3.10.4-5]
         else:
-            unsubscribe(broker, subscription, now)
+            broker.subscriptions.remove(subscription, now)
             codes.append(reasons.SUCCESS)  # or the other of its codes. [MQTT-3.11.3-2]
-    broker.stats.packets_sent[UNSUBACK] += 1
+    broker.counters.packets_sent[UNSUBACK] += 1
     data = encode_unsuback(connection.version, packet.packet_id, codes)
     connection.check_answer(data)
-    connection.answer(data, now, safely=session.session_number > 0)
-    _tell(connection, "unsubscribed", packet.filters, now)
+    connection.send_in_order(data, now, safely=session.session_number > 0)
+    _publish_event(connection, "unsubscribed", packet.filters, now)
 
 
 def check_request(request: SubscriptionRequest, levels_max: int) -> None:
@@ -193,83 +177,14 @@ def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
     limit = connection.limits.subscriptions_max
     if request.filter not in session.subscriptions and len(session.subscriptions) >= limit:
         return reasons.QUOTA_EXCEEDED
-    guard = connection.guard
+    guard = connection.authorization.guard
     if guard is not None and not guard.may_subscribe(request.filter, request.qos):
         return reasons.NOT_AUTHORIZED
     return 0
 
 
-def subscribe(
-    broker: Broker, subscription: Subscription, now: float, start: str | None = None
-) -> bool:
-    """Put it in force and in the store; True when the client did not have the filter yet."""
-    is_new = put_in_force(broker, subscription, now, start)
-    session = subscription.session
-    if session.session_number and broker.journal is not None:
-        broker.journal.on_subscribed(
-            SubscriptionRow(
-                session.session_number,
-                subscription.filter,
-                subscription.qos,
-                subscription.no_local,
-                subscription.retain_as_published,
-                subscription.retain_handling,
-                subscription.identifier,
-            )
-        )
-    return is_new
-
-
-def put_in_force(
-    broker: Broker, subscription: Subscription, now: float, start: str | None = None
-) -> bool:
-    """`start`: where to begin to read, if it is a stream."""
-    session = subscription.session
-    text = subscription.filter
-    is_new = text not in session.subscriptions
-    session.subscriptions[text] = subscription  # in place of one before it. [MQTT-3.8.4-3]
-    if is_stream_filter(text):
-        if broker.message_log is not None:
-            goes_on = subscription.retain_handling == 1
-            broker.message_log.subscriptions.join(subscription, start, now, goes_on=goes_on)
-        return is_new
-    shared = split_share(text)
-    if shared is None:
-        broker.routes.add(subscription)
-    else:
-        broker.group(text, shared[1]).join(subscription, now)
-        broker.routes.shared_count += is_new
-    return is_new
-
-
-def unsubscribe(broker: Broker, subscription: Subscription, now: float) -> None:
-    """Nothing new comes by the filter from now on. [MQTT-3.10.4-2]
-
-    What is under way to the client stays in its window and is finished. [MQTT-3.10.4-3]
-    """
-    session = subscription.session
-    text = subscription.filter
-    del session.subscriptions[text]
-    if session.session_number and broker.journal is not None:
-        broker.journal.on_unsubscribed(session.session_number, text)
-    if is_stream_filter(text):
-        if broker.message_log is not None:
-            broker.message_log.subscriptions.leave(subscription, now)
-        return
-    if split_share(text) is None:
-        broker.routes.remove(subscription)
-        return
-    broker.routes.shared_count -= 1
-    broker.leave_group(text, session, now)
-
-
-def end_subscriptions(broker: Broker, session: Session, now: float) -> None:
-    for subscription in list(session.subscriptions.values()):
-        unsubscribe(broker, subscription, now)
-
-
 def _bring(
-    broker: Broker, session: Session, fresh: list[tuple[Subscription, bool]], now: float
+    broker: BrokerState, session: Session, fresh: list[tuple[Subscription, bool]], now: float
 ) -> bool:
     """Record what these subscriptions bring at QoS 1 and 2 with them: whoever has got SUBACK gets
     the messages too, over a crash. True when there are any: they leave behind SUBACK, and
@@ -284,7 +199,7 @@ def _bring(
     return count > 0
 
 
-def _let_go(broker: Broker, session: Session, now: float) -> None:
+def _let_go(broker: BrokerState, session: Session, now: float) -> None:
     """SUBACK has left. What it kept back is written as much at a time as a peer may read."""
     outbound = session.outbound
     outbound.remove_barrier()
@@ -292,13 +207,13 @@ def _let_go(broker: Broker, session: Session, now: float) -> None:
     while is_more and outbound.resend and outbound.outbox.state < CONGESTED:
         before = len(outbound.resend)
         outbound.send_resends(now, _RETAINED_BYTES_AT_ONCE)
-        broker.write_out(outbound.outbox, now)
+        broker.outboxes.write(outbound.outbox, now)
         is_more = len(outbound.resend) < before
     outbound.pump(now)
 
 
 def _send_retained(
-    broker: Broker, subscription: Subscription, is_new: bool, now: float, low: int, high: int
+    broker: BrokerState, subscription: Subscription, is_new: bool, now: float, low: int, high: int
 ) -> int:
     """Retained messages a subscription brings, of QoS `low` to `high`; returns how many.
 
@@ -320,7 +235,7 @@ def _send_retained(
 
 
 def _deliver_retained(
-    broker: Broker,
+    broker: BrokerState,
     subscription: Subscription,
     txn: PublishTransaction | None,
     now: float,
@@ -346,14 +261,13 @@ def _deliver_retained(
         waiting_bytes += envelope.size
         if waiting_bytes > _RETAINED_BYTES_AT_ONCE:  # see whether the peer can take more
             waiting_bytes = 0
-            broker.write_out(session.outbound.outbox, now)
+            broker.outboxes.write(session.outbound.outbox, now)
     if waiting_bytes > broker.settings.outbox_bytes_max // 4:
-        broker.write_out(session.outbound.outbox, now)
+        broker.outboxes.write(session.outbound.outbox, now)
     return count
 
 
-def _tell(connection: Connection, what: str, filters: list[str], now: float) -> None:
-    broker = connection.broker
-    if broker.settings.client_events and filters:
-        body = json.dumps({"filters": filters, "at": round(now, 3)})
-        sys_topics.publish_event(broker, connection.session.client_id, what, body, now)
+def _publish_event(connection: Connection, event: str, filters: list[str], now: float) -> None:
+    events = connection.broker.events
+    if filters and events.is_wanted:
+        events.publish(connection.session.client_id, event, {"filters": filters}, now)

@@ -46,6 +46,7 @@ class Route:
         "check",
         "durability",
         "groups",
+        "is_matched",
         "plain_v3",
         "plain_v5",
         "refusal",
@@ -72,6 +73,7 @@ class Route:
         self.plain_v3: list[Outbound] = []
         self.plain_v5: list[Outbound] = []
         self.rest: list[Target] = []
+        self.is_matched = len(targets) > 0 or len(groups) > 0
         for target in targets:
             outbound = target.outbound
             if not (target.plain and outbound.is_plain):
@@ -80,10 +82,6 @@ class Route:
                 self.plain_v5.append(outbound)
             else:
                 self.plain_v3.append(outbound)
-
-    @property
-    def is_matched(self) -> bool:
-        return bool(self.targets or self.groups)
 
 
 class Routes:
@@ -101,6 +99,10 @@ class Routes:
     def count(self) -> int:
         """Subscriptions, shared ones included."""
         return self._trie.count + self.shared_count
+
+    def count_shared(self, change: int) -> None:
+        """Count members of shared subscriptions that came or went."""
+        self.shared_count += change
 
     def add(self, subscription: Subscription) -> bool:
         """True when it is new, False when it replaces one. [MQTT-3.8.4-3]"""

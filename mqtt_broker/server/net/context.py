@@ -104,7 +104,7 @@ class NetContext:
 
     def refuse(self, listener: str, reason: str, peer: str, detail: str) -> None:
         """Count and log a connection that is not let in, or whose layers broke."""
-        self.broker.stats.refuse("connection", reason)
+        self.broker.counters.refuse("connection", reason)
         source = f"{listener}: {peer}" if peer else listener
         text = f"{source}: refused, {reason}"
         self.log(f"{text}: {detail}" if detail else text)

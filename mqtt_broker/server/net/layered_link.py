@@ -12,9 +12,10 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
-from mqtt_broker.core.inbound.publish import TURN_BYTES_MAX
+from mqtt_broker.core import dispatch
+from mqtt_broker.core.interfaces.link import ONLY_ACKS
 from mqtt_broker.server.config.endpoints import Endpoint, Network, ProxyRules
-from mqtt_broker.server.net.link import SocketLink
+from mqtt_broker.server.net.link import TURN_BYTES_MAX, SocketLink
 from mqtt_broker.server.net.proxy_protocol import ProxyError, read_header
 from mqtt_broker.server.net.tls import PORTION_BYTES, TlsContext, TlsLayer
 
@@ -212,7 +213,7 @@ class LayeredLink(SocketLink):
         now = self._context.turn.clock()
         self._begin_mqtt()
         if data and self.connection is not None:
-            self.connection.receive(data, now)
+            self._ack_runs = dispatch.receive(self.connection, data, now, self._ack_runs)
         self._check_layers(now)  # all of it, and the end, may have come in one piece
 
     def _watch_for_connect(self) -> None:
@@ -283,14 +284,14 @@ class LayeredLink(SocketLink):
         if size:
             data = self._pass_up(context.read_view[:size].tobytes())
             if data:
-                connection.receive(data, now)
+                self._ack_runs = dispatch.receive(connection, data, now, self._ack_runs)
             self._check_layers(now)
-            if connection.only_acknowledges is not self._is_deferred and self._backlog is None:
-                self._defer_reads(connection.only_acknowledges)
+            if (self._ack_runs >= ONLY_ACKS) is not self._is_deferred and self._backlog is None:
+                self._defer_reads(not self._is_deferred)
         else:
             self._release()
             connection.lost(now)
-        if context.broker.turn_bytes > TURN_BYTES_MAX:
+        if context.broker.outboxes.turn_bytes > TURN_BYTES_MAX:
             context.broker.flush(now)
 
     def _check_layers(self, now: float) -> None:

@@ -12,7 +12,9 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from mqtt_broker.core.inbound.publish import TURN_BYTES_MAX
+from mqtt_broker.core import dispatch
+from mqtt_broker.core.interfaces.link import ONLY_ACKS
+from mqtt_broker.server.net.poller import UNREAD_MAX
 
 if TYPE_CHECKING:
     from mqtt_broker.core.clients.connection import Connection
@@ -25,10 +27,14 @@ _WRITE_BYTES: Final = 1_048_576  # handed to the kernel in one call when a backl
 _LINGER_S: Final = 2.0  # how long a closed connection's last bytes may take to be read
 
 
+TURN_BYTES_MAX: Final = 16 << 20  # written to outboxes until a turn is flushed half-way
+
+
 class SocketLink:
     """The link over a TCP or unix socket."""
 
     __slots__ = (
+        "_ack_runs",
         "_address",
         "_backlog",
         "_backlog_bytes",
@@ -58,6 +64,7 @@ class SocketLink:
         self._backlog_bytes = 0
         self._is_closing = False
         self._is_reading = True
+        self._ack_runs = 0  # read in a row with nothing else; -1: the client publishes
         self._is_deferred = False  # the poller reads it some milliseconds late
         self._is_admitted = False  # counted by the connection filter
         self._linger: asyncio.TimerHandle | None = None
@@ -158,16 +165,17 @@ class SocketLink:
         now = context.turn.clock()
         if size:
             try:
-                connection.receive(context.read_view[:size].tobytes(), now)
+                data = context.read_view[:size].tobytes()
+                self._ack_runs = dispatch.receive(connection, data, now, self._ack_runs)
             except Exception:  # closing the connection failed, too: close the socket at least
                 self._release()
                 raise
-            if connection.only_acknowledges is not self._is_deferred and self._backlog is None:
-                self._defer_reads(connection.only_acknowledges)
+            if (self._ack_runs >= ONLY_ACKS) is not self._is_deferred and self._backlog is None:
+                self._defer_reads(not self._is_deferred)
         else:
             self._release()
             connection.lost(now)
-        if context.broker.turn_bytes > TURN_BYTES_MAX:
+        if context.broker.outboxes.turn_bytes > TURN_BYTES_MAX:
             context.broker.flush(now)
 
     def _defer_reads(self, is_deferred: bool) -> None:
@@ -201,7 +209,7 @@ class SocketLink:
         if self._is_closing:
             return 0
         if self._is_deferred and self.connection is not None:
-            self._poller.expect(self.connection.urgency)
+            self._poller.expect(self.connection.urgency(UNREAD_MAX))
         if self._backlog is not None:
             self._backlog.append(memoryview(data))
             self._backlog_bytes += len(data)

@@ -16,11 +16,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqtt_broker.core.inbound.acknowledge import LATER, NOW, SOON
+from mqtt_broker.core.interfaces.link import LATER, NOW, SOON
 
 _READ: Final = 1
 _WRITE: Final = 4
 EVENTS_MAX: Final = 1024
+# Messages under way to a client until its acknowledgements are read soon: the kernel has a buffer
+# of 2 KB for each that is not read.
+UNREAD_MAX: Final = 16
 # A wait that ends before the kernel's next tick (4 ms, 10 on some) makes it set the hardware's
 # clock, and set it back when something comes first: 7 us a wait on a virtual machine.
 LAG_S: Final = 0.01

@@ -67,7 +67,7 @@ class Turn:
         if broker is None:
             return
         try:
-            if broker.dirty or (broker.dead_letters is not None and len(broker.dead_letters)):
+            if broker.has_output:
                 broker.flush(self.at)
         except Exception as error:
             self._try_again(error)

@@ -56,7 +56,7 @@ class Watchdog:
         self._logged: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fleetmq-watchdog", daemon=True)
-        broker.watch_figures = self._figures
+        broker.runtime.metrics.add("watchdog", self._figures)
 
     def start(self) -> None:
         self._thread.start()
@@ -96,7 +96,7 @@ class Watchdog:
         A store that reports an error tries again, and clients that do not need it are served.
         """
         why = self.look().why
-        return THREADS in why or (UNANSWERED in why and not self._broker.store_state)
+        return THREADS in why or (UNANSWERED in why and not self._broker.backpressure.store_state)
 
     # In the thread.
 

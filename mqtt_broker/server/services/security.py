@@ -166,7 +166,7 @@ class SecurityService:
     def start(self, broker: Broker) -> None:
         """Reload files and tables when they change; `broker` checks its clients then."""
         self._started = broker
-        broker.access_figures = self.figures
+        broker.runtime.metrics.add("access", self.figures, "access/")
         reload = self._reload
         security = self._security
         self._watch_methods()
@@ -245,7 +245,7 @@ class SecurityService:
             apply()
         self.audit.note("reloaded", what=name)
         self._reload.on_reloaded(name)
-        self._broker.recheck(self._turn.now())
+        self._broker.reauthorize(self._turn.now())
         self._turn.end_now()
 
     @property
@@ -355,7 +355,7 @@ class SecurityService:
         if self._is_polling or not (tables or self._sql_rules is not None):
             return
         self._is_polling = True
-        users = list(self._broker.users)
+        users = list(self._broker.clients.users)
         fresh: list[RuleSet] = []
 
         def load() -> bool:

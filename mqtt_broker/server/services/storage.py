@@ -95,7 +95,7 @@ class StorageService:
         restore(broker, self._snapshot, self._turn.now())
         self.streams.replay.on_restored()
         self._snapshot = None
-        broker.store_figures = self._figures
+        broker.runtime.metrics.add("store", self._figures, "store/journal/")
         self._store.start(
             self._from_thread(self._on_committed),
             self._from_thread(self._on_folded),
@@ -265,14 +265,14 @@ class StorageService:
     def _say_state(self) -> None:
         broker = self._broker
         state = "; ".join(filter(None, (self._trouble, self._state)))
-        if state == broker.store_state:
+        if state == broker.backpressure.store_state:
             return
         if state:
             _log.error("store: %s; trying again", state)
-        elif broker.store_state:
+        elif broker.backpressure.store_state:
             _log.warning("store: works again")
         broker.on_store_state(state)
-        self._turn.guard(lambda: sys_topics.publish_store_state(broker, self._turn.now()))
+        self._turn.guard(lambda: sys_topics.publish_store_state(broker.state, self._turn.now()))
         self._turn.end_now()
 
     def _figures(self) -> dict[str, int]:
@@ -283,7 +283,7 @@ class StorageService:
             "folded": store.folded,
             "cancelled": self.journal.cancelled + store.cancelled,
             "refused": self.journal.refused,
-            "healed": sum(self._broker.healed.values()) + sum(store.healed.values()),
+            "healed": sum(self._broker.runtime.repaired.values()) + sum(store.healed.values()),
             "lag": store.lag,
         }
 

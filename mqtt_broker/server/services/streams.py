@@ -126,7 +126,7 @@ class StreamService:
     def start(self, broker: Broker, cursors: Iterable[CursorRow]) -> None:
         """Write published messages from now on; `cursors` is where consumer groups were."""
         self._started = broker
-        self._topic_writers = TopicWriters(self.writer, broker.budget.drop)
+        self._topic_writers = TopicWriters(self.writer, broker.backlog.drop)
         for stream in self.log.streams.values():
             self._adopt(stream)
         for name in self._recorded.keys() - self.log.streams.keys():
@@ -142,10 +142,10 @@ class StreamService:
             cursors=cursors,
             limits=ReplayLimits(redeliveries_max=broker.redeliveries_max),
             skips_damage=lambda stream: broker.settings.replay_skips_damage,
-            dead_letters=broker.dead_letters,
+            dead_letters=broker.runtime.dead_letters,
         )
         broker.attach_log(self)
-        broker.log_figures = self._figures
+        broker.runtime.metrics.add("log", self._figures)
         self._maintenance.start()
 
     @property
@@ -325,10 +325,12 @@ def replay_host(broker: Broker) -> ReplayHost:
     return ReplayHost(
         timers=broker.timers,
         journal=broker.journal,
-        log=broker.log,
-        on_bug=lambda error: broker.on_bug(None, b"", error),
-        write_out=broker.write_out,
-        is_pressed=lambda: broker.waiting_bytes > broker.waiting_bytes_max // 2,
+        log=broker.runtime.log,
+        on_bug=lambda error: broker.runtime.on_bug(None, b"", error),
+        write_out=broker.outboxes.write,
+        is_pressed=lambda: (
+            broker.outboxes.waiting_bytes > broker.backpressure.waiting_bytes_max // 2
+        ),
         outbox_bytes_max=broker.settings.outbox_bytes_max,
     )
 

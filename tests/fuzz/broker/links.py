@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.fuzz.broker.facts import Door
 
@@ -46,13 +46,3 @@ class Link:
 
     def resume_reading(self) -> None:
         self.is_paused = False
-
-
-class Links(dict[Any, None]):
-    """A set that keeps its order: the same script is the same play."""
-
-    def add(self, link: Any) -> None:
-        self[link] = None
-
-    def discard(self, link: Any) -> None:
-        self.pop(link, None)

@@ -15,6 +15,7 @@ import struct
 from collections import deque
 from typing import Any, Final
 
+from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
@@ -26,7 +27,7 @@ from tests.fuzz.broker.decisions import Decisions, Script
 from tests.fuzz.broker.disk import Disk, MemoryDisk, SqliteDisk
 from tests.fuzz.broker.facts import Broken, Door, Ignored, Kept
 from tests.fuzz.broker.judge import SHUTTING_DOWN, Judge
-from tests.fuzz.broker.links import Link, Links
+from tests.fuzz.broker.links import Link
 from tests.fuzz.broker.restart import Restart
 
 START: Final = 1_000_000.0
@@ -103,7 +104,6 @@ class World:
         self.broker = Broker(
             self.settings, now=self.now, rng=random.Random(1), journal=self.journal
         )
-        self.broker.links = Links()  # type: ignore[assignment]
         self.disk.start(
             lambda number: self.broker.on_committed(number, self.now),
             lambda number: self.broker.on_folded(number, self.now),
@@ -170,7 +170,7 @@ class World:
         is_new = parsed[0].kind == wire.CONNECT
         if is_new:
             self._expect_connect(link, parsed[0])
-        link.connection.receive(data, self.now)
+        dispatch.receive(link.connection, data, self.now)
         for packet in parsed:
             if not (is_new and link.is_closed):
                 self._hear(link, packet)
@@ -247,14 +247,14 @@ class World:
         verdict = mutation.judge(door, raw, self.settings, is_whole=is_whole)
         self._doubt(link, verdict)
         if door.waits:
-            link.connection.receive(raw, self.now)
+            dispatch.receive(link.connection, raw, self.now)
             door.kept.append(Kept(verdict.packet, verdict.must_close, verdict.may_close))
             return
         if verdict.packet is not None and verdict.packet.kind == wire.CONNECT:
             door.version = verdict.packet.version
             self._expect_connect(link, verdict.packet)
             door.refusals |= {0x85, 0x87, 0x90, 0x99, 0x9B}
-        link.connection.receive(raw, self.now)
+        dispatch.receive(link.connection, raw, self.now)
         refused = link.is_closed
         if verdict.must_close:
             self.model.check(
@@ -440,7 +440,7 @@ class World:
         """Memory is short: what the tables have of queues is left to them."""
         for session in self.broker.sessions:
             session.outbound.unload(self.journal.folded, 0)
-        for group in self.broker.groups.values():
+        for group in self.broker.subscriptions.groups.values():
             group.unload(self.journal.folded, 0)
 
     def fail(self, is_failing: bool) -> None:

@@ -345,7 +345,7 @@ def test_whatever_a_publish_says_is_kept(worlds: Worlds, is_folded: bool) -> Non
     world.commit()
     assert [p.reason for p in publisher.take() if isinstance(p, Ack)] == [0] * len(wanted)
     world = worlds.crash(is_folded=is_folded)
-    assert not world.broker.healed
+    assert not world.broker.runtime.repaired
     for name, retained in (("away", False), ("new", True)):
         got: dict[str, Publish] = {}
         peer = world.client(name, clean=False, expiry=U32_MAX, packet_bytes_max=5_000_000)
@@ -381,7 +381,7 @@ def test_whatever_a_will_says_is_kept(worlds: Worlds) -> None:
         peer.drop()
     world.commit()
     world = worlds.crash(is_folded=False)
-    assert not world.broker.healed
+    assert not world.broker.runtime.repaired
     world.wait(1_000)
     world.commit()
     peer = world.client("away", clean=False, expiry=U32_MAX, packet_bytes_max=5_000_000)

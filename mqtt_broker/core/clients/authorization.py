@@ -1,0 +1,180 @@
+"""What clients may do: each connection's authorization, and the guards of all sessions.
+
+A guard answers for one client as long as its session lasts. What it allows is remembered with
+the connection, so that a publisher pays for its rules once a topic. When rules change,
+`Authorizer.reauthorize` forgets all that and takes back subscriptions that are no longer allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqtt_broker.codec import reasons
+from mqtt_broker.codec.errors import Violation
+from mqtt_broker.core.clients.registry import ClientRegistry
+from mqtt_broker.core.interfaces.access import Access, AskingGuard, Guard
+from mqtt_broker.core.routing.subscriptions import Subscriptions
+from mqtt_broker.core.runtime.runtime import Runtime
+from mqtt_broker.core.runtime.timers import Timer
+from mqtt_broker.topics.names import level_count
+from sessions.registry import SessionRegistry
+from sessions.session import Session
+
+TOPICS_REMEMBERED_MAX: Final = 512  # of one client: those it may publish to, and did
+_TOPIC_CHARS_REMEMBERED_MAX: Final = 256
+_REAUTHORIZED_AT_ONCE: Final = 200  # sessions, when rules change: then others have their turn
+_REAUTHORIZE_PAUSE_S: Final = 0.002
+
+
+class Authorization:
+    """Who one client is, what it may do and for how long."""
+
+    __slots__ = ("_expiry", "_levels_max", "allowed", "guard", "username")
+
+    def __init__(
+        self,
+        username: str | None,
+        guard: Guard | None,
+        *,
+        levels_max: int,
+        remembers: bool,
+        expiry: Timer | None,
+    ) -> None:
+        self.username = username
+        self.guard = guard  # None: everything is open to it
+        self._levels_max = levels_max  # of a topic
+        self.allowed: set[str] | None = set() if remembers else None  # topics; None: any
+        self._expiry = expiry  # when it has to be gone
+
+    def may_publish(self, topic: str) -> bool:
+        """Ask the guard, and remember the topics it allows as long as the rules stand."""
+        allowed = self.allowed
+        if allowed is None or topic in allowed:
+            return True
+        if level_count(topic) > self._levels_max:
+            raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
+        if self.guard is not None and not self.guard.may_publish(topic):
+            return False
+        if len(topic) <= _TOPIC_CHARS_REMEMBERED_MAX:
+            if len(allowed) >= TOPICS_REMEMBERED_MAX:
+                allowed.clear()
+            allowed.add(topic)
+        return True
+
+    def forget_topics(self) -> None:
+        """The rules changed: ask the guard again."""
+        if self.allowed is not None:
+            self.allowed.clear()
+
+    def end(self) -> None:
+        """Cancel the expiry: the connection is closed, or has another authorization."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+
+# Of everybody who has no name where everything is open, and who is not connected yet.
+OPEN: Final = Authorization(None, None, levels_max=0, remembers=False, expiry=None)
+
+
+class Authorizer:
+    """The guards of every session whose client was here, and what happens when rules change."""
+
+    __slots__ = (
+        "_clients",
+        "_log",
+        "_sessions",
+        "_subscriptions",
+        "_timers",
+        "_unchecked",
+        "access",
+        "guarded",
+        "guards",
+    )
+
+    def __init__(
+        self,
+        access: Access,
+        runtime: Runtime,
+        sessions: SessionRegistry,
+        subscriptions: Subscriptions,
+        clients: ClientRegistry,
+    ) -> None:
+        self.access = access
+        self.guarded = access.guards_topics
+        self.guards: dict[str, Guard] = {}  # by client id
+        self._log = runtime.log
+        self._timers = runtime.timers
+        self._sessions = sessions
+        self._subscriptions = subscriptions
+        self._clients = clients
+        self._unchecked: list[str] = []  # client ids that are still to be checked
+
+    def guard_for(self, guard: Guard | None, client_id: str, username: str | None) -> Guard | None:
+        """Complete a verdict's guard: without one, the access is asked if it guards topics."""
+        if guard is None and self.guarded:
+            return AskingGuard(self.access, client_id, username)
+        return guard
+
+    def set_guard(self, client_id: str, guard: Guard | None) -> None:
+        """Remember the guard with the session."""
+        if guard is None:
+            self.guards.pop(client_id, None)
+        else:
+            self.guards[client_id] = guard
+
+    def forget(self, client_id: str) -> None:
+        """The session is over."""
+        self.guards.pop(client_id, None)
+
+    def guard_of(self, session: Session) -> Guard:
+        """Find a guard; of a session from the store only client id and user name are known."""
+        guard = self.guards.get(session.client_id)
+        return guard or AskingGuard(self.access, session.client_id, session.username)
+
+    # Rules change.
+
+    def reauthorize(self, now: float) -> None:
+        """The rules changed: forget what was allowed, and check subscriptions again.
+
+        Sessions from the store whose client was not here since are checked when it comes.
+        """
+        self.guarded = self.access.guards_topics
+        for client in self._clients.connections.values():
+            client.forget_topics()
+        is_under_way = bool(self._unchecked)
+        self._unchecked = list(self.guards)
+        if not is_under_way:
+            self._reauthorize_some(now)
+
+    def _reauthorize_some(self, now: float) -> None:
+        for _ in range(min(_REAUTHORIZED_AT_ONCE, len(self._unchecked))):
+            self.reauthorize_client(self._unchecked.pop(), now)
+        if self._unchecked:
+            self._timers.at(now + _REAUTHORIZE_PAUSE_S, self._reauthorize_some)
+
+    def reauthorize_client(self, client_id: str, now: float) -> None:
+        """Check one client again. MQTT can end its connection, not take back a subscription."""
+        session = self._sessions.get(client_id)
+        if session is None:
+            return
+        client = self._clients.connections.get(client_id)
+        guard = self.guards.get(client_id)
+        is_gone = guard is not None and not guard.is_welcome
+        if (self.revoke(session, now) or is_gone) and client is not None:
+            client.end(now, reasons.NOT_AUTHORIZED, why="no longer allowed")
+
+    def revoke(self, session: Session, now: float) -> bool:
+        """Take back the subscriptions it may no longer have; True if there were any."""
+        guard = self.guards.get(session.client_id)
+        if guard is None:
+            return False
+        lost = [
+            s for s in session.subscriptions.values() if not guard.may_subscribe(s.filter, s.qos)
+        ]
+        for subscription in lost:
+            self._subscriptions.remove(subscription, now)
+            self._log(
+                f"{session.client_id}: no longer allowed to subscribe {subscription.filter!r}"
+            )
+        return bool(lost)

@@ -1,0 +1,120 @@
+"""The services that the connections of one broker share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mqtt_broker.core.clients.authorization import Authorizer
+from mqtt_broker.core.clients.events import ClientEvents
+from mqtt_broker.core.clients.lifecycle import Lifecycle
+from mqtt_broker.core.clients.registry import ClientRegistry
+from mqtt_broker.core.clients.unanswered import Unanswered
+from mqtt_broker.core.clients.wills import Wills
+from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
+from mqtt_broker.core.limits import client_limits
+from mqtt_broker.core.limits.preconnect_limits import PreconnectLimits
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.core.routing.retained import RetainedMessages
+from mqtt_broker.core.routing.router import Router
+from mqtt_broker.core.routing.routes import Routes
+from mqtt_broker.core.routing.subscriptions import Subscriptions
+from mqtt_broker.core.runtime.backpressure import Backpressure
+from mqtt_broker.core.runtime.runtime import Runtime
+from mqtt_broker.topics.shared import StrategyFactory
+from sessions.journal.journal import Journal
+from sessions.messages.backlog import Backlog, QueueFull
+from sessions.registry import SessionRegistry
+
+
+class BrokerState:
+    """Holds the services and decides nothing. `Broker` makes it, once."""
+
+    __slots__ = (
+        "authorizer",
+        "backlog",
+        "backpressure",
+        "checks_qos",
+        "clients",
+        "counters",
+        "events",
+        "journal",
+        "known_limits",
+        "lifecycle",
+        "log",
+        "outboxes",
+        "preconnect_limits",
+        "retained",
+        "router",
+        "routes",
+        "runtime",
+        "sessions",
+        "settings",
+        "subscriptions",
+        "timers",
+        "unanswered",
+        "wills",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        access: Access,
+        journal: Journal | None,
+        durabilities: Sequence[tuple[str, int]],
+        checks: PayloadChecks | None,
+        strategy: StrategyFactory,
+        now: float,
+    ) -> None:
+        self.settings = settings
+        self.checks_qos = settings.maximum_qos < 2  # of each PUBLISH
+        self.journal = journal  # None: everything is in memory
+        self.runtime = runtime
+        self.counters = runtime.counters
+        self.outboxes = runtime.outboxes
+        self.timers = runtime.timers
+        self.log = runtime.log
+        self.known_limits = client_limits.KnownLimits(client_limits.of_settings(settings))
+        self.preconnect_limits = PreconnectLimits(settings.connecting_bytes_max)
+        self.unanswered = Unanswered()  # acknowledgements that wait for the store
+        self.backlog = Backlog(
+            settings.queue_messages_max,
+            settings.queue_bytes_max,
+            settings.queue_total_bytes_max,
+            QueueFull(settings.queue_full),
+            settings.queue_qos0,
+            settings.inflight_max,
+            0 if journal is None else 2 * settings.queue_memory_bytes_max,
+            mourner=runtime.dead_letters,
+        )
+        self.sessions = SessionRegistry(self.backlog, settings.receive_maximum, journal)
+        self.routes = Routes()
+        self.retained = RetainedMessages(settings, runtime.timers, journal, now)
+        self.router = Router(
+            runtime,
+            self.backlog,
+            journal,
+            self.routes,
+            self.retained,
+            durabilities=durabilities,
+            checks=checks,
+        )
+        self.subscriptions = Subscriptions(
+            self.backlog, journal, self.routes, strategy, runtime.rng
+        )
+        self.clients = ClientRegistry()
+        self.backpressure = Backpressure(settings, runtime, journal, self.clients.links)
+        self.authorizer = Authorizer(
+            access, runtime, self.sessions, self.subscriptions, self.clients
+        )
+        self.wills = Wills(runtime, self.router, self.authorizer, self.backlog)
+        self.lifecycle = Lifecycle(
+            runtime,
+            self.sessions,
+            self.subscriptions,
+            self.wills,
+            self.authorizer,
+            self.clients,
+        )
+        self.events = ClientEvents(self.router, is_wanted=settings.client_events)

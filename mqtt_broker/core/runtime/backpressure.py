@@ -1,0 +1,147 @@
+"""Stop reading from publishers while readers, the store or the telemetry log cannot keep up.
+
+A publisher is paused by the PUBLISH that finds too much waiting, and goes on when enough of it
+is gone. Nothing that waits is dropped for it: TCP tells the publisher to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.core.runtime.runtime import Runtime
+from sessions.journal.journal import Journal
+
+# Reasons not to read from a client, as bits.
+BEHIND: Final = 1  # readers or the store cannot keep up with publishers
+LOG_BEHIND: Final = 2  # the telemetry log cannot keep up with QoS 0
+ACKS_OWED: Final = 4  # too many of its acknowledgements wait for the store
+THROTTLED: Final = 8  # it sent faster than it may
+READS_SLOWLY: Final = 16  # too much waits for it
+UNDECIDED: Final = 32  # its CONNECT waits for a verdict or for the store
+_RESUME_BELOW: Final = 0.8  # of the limit
+
+
+class PausableClient(Protocol):
+    """A connection, as far as it is paused here."""
+
+    def pause(self, reason: int) -> None: ...
+
+    def resume(self, reason: int) -> None: ...
+
+    def close_if_stalled(self, now: float) -> bool:
+        """Close it if it has bytes to read and takes none of them."""
+
+
+class Backpressure:
+    __slots__ = (
+        "_clients",
+        "_journal",
+        "_journal_bytes_max",
+        "_log_waiting",
+        "_memory_bytes_max",
+        "_outboxes",
+        "_paused",
+        "_stalled_reader_s",
+        "_stream_bytes_max",
+        "_timers",
+        "store_state",
+        "waiting_bytes_max",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        journal: Journal | None,
+        clients: Collection[PausableClient],
+    ) -> None:
+        self._outboxes = runtime.outboxes
+        self._timers = runtime.timers
+        self._journal = journal
+        self._clients = clients  # every one that is connected
+        self.waiting_bytes_max = settings.outbox_total_bytes_max
+        self._stalled_reader_s = settings.stalled_reader_s
+        self._journal_bytes_max = settings.journal_bytes_max
+        self._memory_bytes_max = settings.queue_memory_bytes_max
+        self._stream_bytes_max = settings.stream_bytes_max
+        self.store_state = ""  # what is wrong with the store; empty: nothing
+        self._paused: set[PausableClient] = set()
+        self._log_waiting: set[PausableClient] = set()  # of them, those that wait for the log
+
+    # What cannot keep up.
+
+    @property
+    def is_store_behind(self) -> bool:
+        """Whether more waits for the store, or for its tables, than memory is meant for."""
+        journal = self._journal
+        return journal is not None and (
+            journal.uncommitted_bytes > self._journal_bytes_max
+            or journal.unfolded_bytes > self._memory_bytes_max
+            or self._is_log_full
+        )
+
+    @property
+    def is_log_behind(self) -> bool:
+        """Whether QoS 0 waits for the log too. With a store that fails it goes on without it."""
+        return self._is_log_full and not self.store_state
+
+    @property
+    def _is_log_full(self) -> bool:
+        journal = self._journal
+        return (
+            journal is not None
+            and journal.participant is not None
+            and journal.participant.waiting_bytes > self._stream_bytes_max
+        )
+
+    # Who waits for it.
+
+    def pause(self, client: PausableClient, reason: int, now: float) -> None:
+        """Stop reading from a publisher, for one of the first two reasons."""
+        if not self._paused:
+            self._watch_readers(now)
+        client.pause(reason)
+        self._paused.add(client)
+        if reason == LOG_BEHIND:
+            self._log_waiting.add(client)
+
+    def forget(self, client: PausableClient) -> None:
+        """Drop a connection that is closed."""
+        self._paused.discard(client)
+        self._log_waiting.discard(client)
+
+    def resume(self) -> None:
+        """Read from everybody again if enough of what waited is gone."""
+        if (
+            self._paused
+            and self._outboxes.waiting_bytes < self.waiting_bytes_max * _RESUME_BELOW
+            and not self.is_store_behind
+        ):
+            for client in self._paused:
+                client.resume(BEHIND | LOG_BEHIND)
+            self._paused.clear()
+            self._log_waiting.clear()
+
+    def on_store_state(self, state: str) -> None:
+        """Take what is wrong with the store, or nothing. QoS 0 does not wait for one that fails."""
+        self.store_state = state
+        if state:
+            for client in self._log_waiting:
+                client.resume(BEHIND | LOG_BEHIND)
+                self._paused.discard(client)
+            self._log_waiting.clear()
+
+    def _watch_readers(self, now: float) -> None:
+        self._timers.at(now + self._stalled_reader_s, self._on_readers_check)
+
+    def _on_readers_check(self, now: float) -> None:
+        """Close readers that stand still: each below its own limit, they may not stop everybody."""
+        try:
+            if self._paused:
+                for client in list(self._clients):
+                    client.close_if_stalled(now)
+        finally:
+            if self._paused:
+                self._watch_readers(now)

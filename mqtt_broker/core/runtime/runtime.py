@@ -1,0 +1,103 @@
+"""What the core takes from its embedder, and what all of it counts and writes through.
+
+Everything here is independent of MQTT: deadlines, random numbers, a log, counters, outboxes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from mqtt_broker.core.runtime.dead_letter_buffer import DeadLetterBuffer
+from mqtt_broker.core.runtime.timers import Timers
+from sessions.messages.counters import Counters
+from sessions.messages.outbox import Outboxes
+
+
+class FailedClient(Protocol):
+    """The connection at which an internal error showed."""
+
+    @property
+    def name(self) -> str:
+        """Client id and address, for the log."""
+
+    @property
+    def has_session(self) -> bool: ...
+
+    @property
+    def connected_at(self) -> float: ...
+
+
+OnBug = Callable[[FailedClient | None, bytes, Exception], None]
+
+
+class Metrics:
+    """Values of other packages, read when `$SYS` or a scrape wants them."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self) -> None:
+        self._sources: dict[str, tuple[str, Callable[[], Mapping[str, int | str]]]] = {}
+
+    def add(
+        self, source: str, read: Callable[[], Mapping[str, int | str]], prefix: str = ""
+    ) -> None:
+        """Read the values of `source` from this function, in place of one given before.
+
+        `prefix` stands in front of their names under `$SYS/broker/`.
+        """
+        self._sources[source] = (prefix, read)
+
+    def read(self, source: str) -> dict[str, int]:
+        """The numbers of one source; none when nobody has added it."""
+        found = self._sources.get(source)
+        if found is None:
+            return {}
+        return {name: value for name, value in found[1]().items() if isinstance(value, int)}
+
+    def values(self) -> dict[str, str]:
+        """The values of every source under their names in `$SYS/broker/`."""
+        return {
+            prefix + name: str(value)
+            for prefix, read in self._sources.values()
+            for name, value in read().items()
+        }
+
+
+class Runtime:
+    """One for each broker."""
+
+    __slots__ = (
+        "counters",
+        "dead_letters",
+        "heap_bytes",
+        "log",
+        "metrics",
+        "on_bug",
+        "outboxes",
+        "repaired",
+        "rng",
+        "timers",
+    )
+
+    def __init__(
+        self,
+        *,
+        now: float,
+        rng: random.Random,
+        log: Callable[[str], None],
+        on_bug: OnBug,
+        heap_bytes: Callable[[], int],
+        dead_letters: DeadLetterBuffer | None,
+    ) -> None:
+        self.rng = rng
+        self.log = log
+        self.on_bug = on_bug
+        self.heap_bytes = heap_bytes
+        self.dead_letters = dead_letters  # None: dead letters are not wanted
+        self.timers = Timers()
+        self.counters = Counters(now)
+        self.outboxes = Outboxes(self.counters, now)
+        self.metrics = Metrics()
+        self.repaired: dict[str, int] = {}  # impossible values of the store, by what they were
