@@ -4,7 +4,7 @@
     spark_ingest.register(spark)
     rows = spark.read.format("fleetmq").option("path", "data/streams").option("stream", "t").load()
 
-Rules of this room: the only one that imports pyspark, and not before it is needed. A reader
+Rules of this package: it alone imports pyspark, and not before it is needed. A reader
 raises where reading on would lose data; what does not parse is a row with a reason; a sink is
 idempotent by query and batch. Of the broker it knows the log's library alone, which reads files or
 asks the broker's HTTP server; jobs and source never speak MQTT. Two things at the edges do, each as

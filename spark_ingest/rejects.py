@@ -21,7 +21,7 @@ COLUMNS: Final = (
 
 
 def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """(rows with a value, those without: where they stand, what they are, and why)."""
+    """Split rows into those with a value, and those without, with their place and reason."""
     if REASON not in rows.columns:
         raise ValueError(f"there is no column {REASON!r}: payloads were not parsed")
     good = rows.where(F.col(REASON).isNull()).drop(REASON)

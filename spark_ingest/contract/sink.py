@@ -85,7 +85,7 @@ class Sink(Protocol):
     """Takes the results of a job, batch by batch."""
 
     def write(self, batch: Batch) -> None:
-        """Take a batch, once however often it comes; raise if it is not safe in the end."""
+        """Write a batch, once however often it comes; raise unless it is safe."""
 
     def close(self) -> None: ...
 
@@ -110,7 +110,7 @@ def is_sql(url: str) -> bool:
 
 
 def open_sink(url: str, *, prefix: str = "") -> Sink:
-    """The sink for a URL; `prefix` is put in front of table names. SinkError."""
+    """Open the sink of a URL; `prefix` goes in front of table names. Raises SinkError."""
     scheme, colon, rest = url.partition(":")
     if not colon:
         raise SinkError(f"{url!r} is no URL: say sqlite:///FILE, parquet:DIR, mqtt://HOST, ...")

@@ -34,6 +34,6 @@ SUMMARIES: Final = {
 
 
 def load(name: str) -> Job:
-    """The job of one of these names."""
+    """Return the job of a name of `SUMMARIES`."""
     job: Job = importlib.import_module(f"{__name__}.{name}").JOB
     return job

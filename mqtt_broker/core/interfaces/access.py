@@ -1,17 +1,16 @@
-"""The access door: who may connect, and what may they do.
+"""The interface to access control: who may connect, and what clients may do.
 
-The core asks; whoever implements `Access` answers, at once or later. A CONNECT whose answer
-is PENDING waits as data, and `request.reply` (or `Broker.resume`) carries it on, in any order
-and once.
+The core asks an `Access`, which answers at once or later. A CONNECT whose answer is PENDING waits
+as data, and `request.reply` (or `Broker.resume`) carries it on, in any order and once.
 
-    Allow       come in, under this user name, and within what the guard lets through
+    Allow       let the client in, under this user name, within what the guard allows
     Refuse      a reason code
     Challenge   send AUTH with this data; `proceed` takes the client's reply to the next verdict
     PENDING     the answer comes later
 
-A `Guard` answers for one client, as long as its session lasts: it knows who was let in. What a
-guard allows is remembered with the connection, so that a publisher pays for its rules once a
-topic; `Broker.recheck` forgets all that, and takes back what is no longer allowed.
+A `Guard` answers for one client, as long as its session lasts. What it allows is remembered with
+the connection, so that a publisher pays for its rules once a topic; `Broker.recheck` forgets all
+that, and takes back what is no longer allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mqtt_broker.core.limits.client_limits import ClientLimits
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """What a verified client certificate says of its owner; the link's listener verified it."""
+    """The owner of a client certificate that the listener has verified."""
 
     common_name: str  # of the subject; empty: it has none
     names: tuple[str, ...] = ()  # Subject Alternative Names as `DNS:x`, `URI:x`, `email:x`, `IP:x`
@@ -36,17 +35,18 @@ class PeerCertificate:
 
 
 class Reply(Protocol):
-    """The way back to whoever waits for a verdict."""
+    """Carries a late verdict back to the client that waits for it."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody still waits: no work is worth doing for a client that is gone."""
+        """Tell whether the client still waits: work for one that is gone is wasted."""
 
-    def __call__(self, verdict: Verdict, now: float) -> None: ...
+    def __call__(self, verdict: Verdict, now: float) -> None:
+        """Carry the client on. A second or late verdict is ignored."""
 
 
 class _NoReply:
-    """Of a request that was made up: nobody waits."""
+    """The reply of a request that no client made."""
 
     is_wanted = True
 
@@ -59,7 +59,7 @@ _NO_REPLY: Final = _NoReply()
 
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
-    """What is known of a client that asks to connect."""
+    """A client that asks to connect, or to authenticate again."""
 
     client_id: str
     username: str | None
@@ -75,15 +75,17 @@ class ConnectRequest:
 
 
 class Guard(Protocol):
-    """What one client may do."""
+    """Decides what one client may do."""
 
     @property
     def is_welcome(self) -> bool:
-        """Whether whoever let it in still would; asked when that changed."""
+        """Tell whether the client may stay connected; asked when rules have changed."""
 
-    def may_publish(self, topic: str) -> bool: ...
+    def may_publish(self, topic: str) -> bool:
+        """Tell whether the client may publish to a Topic Name."""
 
-    def may_subscribe(self, text: str, qos: int) -> bool: ...
+    def may_subscribe(self, text: str, qos: int) -> bool:
+        """Tell whether the client may subscribe to a Topic Filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Allow:
 
     username: str | None = None
     auth_data: bytes | None = None  # the server's last word of an enhanced authentication
-    guard: Guard | None = None  # None: the door itself is asked, by client id and user name
+    guard: Guard | None = None  # None: `Access` itself is asked, by client id and user name
     expires_at: float = 0.0  # when the connection has to end; 0: never
     is_bound: bool = False  # a session of another user is not this client's to take
     limits: ClientLimits | None = (
@@ -132,18 +134,20 @@ class Access(Protocol):
 
     @property
     def guards_topics(self) -> bool:
-        """False: every topic is open, and `may_publish` need not be asked for each PUBLISH."""
+        """Tell whether topics are restricted. If not, `may_publish` is never asked."""
 
     def connect(self, request: ConnectRequest) -> Verdict:
-        """A CONNECT, or a re-authentication of a connected client."""
+        """Decide a CONNECT, or the re-authentication of a connected client."""
 
-    def may_publish(self, client_id: str, username: str | None, topic: str) -> bool: ...
+    def may_publish(self, client_id: str, username: str | None, topic: str) -> bool:
+        """Tell whether a client without a guard may publish to a Topic Name."""
 
-    def may_subscribe(self, client_id: str, username: str | None, text: str, qos: int) -> bool: ...
+    def may_subscribe(self, client_id: str, username: str | None, text: str, qos: int) -> bool:
+        """Tell whether a client without a guard may subscribe to a Topic Filter."""
 
 
 class AskingGuard:
-    """For doors that have no guards of their own, and for sessions the store remembers."""
+    """Asks an `Access` that gave no guard, and for sessions from the store."""
 
     __slots__ = ("access", "client_id", "username")
     is_welcome = True
@@ -161,7 +165,7 @@ class AskingGuard:
 
 
 class OpenAccess:
-    """Everybody may do everything; there are no enhanced authentication methods."""
+    """Lets everybody do everything; has no enhanced authentication methods."""
 
     guards_topics = False
 

@@ -1,8 +1,8 @@
-"""The check door: whether a payload is what its topic promises, and what happens if it is not.
+"""The interface to payload checks: a payload must be what its topic promises.
 
-Whoever knows schemas answers for a topic once; then each payload is asked about, and whether it
-is the text that its Payload Format Indicator says. A rejected message is refused alone, whatever
-run it came in.
+The check of a topic is looked for once; then it is asked about each payload. The core also checks
+that a payload is the text that its Payload Format Indicator promises. A rejected message is
+refused alone, whatever run it came in.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from mqtt_broker.codec.packets import Publish
 
 
 class PayloadCheck(Protocol):
-    """What is asked of the messages of some topics."""
+    """Checks the payloads of some topics."""
 
     def problem(self, payload: bytes) -> str:
-        """Why this payload is rejected, in one line; empty: it is not."""
+        """Return why a payload is rejected, in one line; empty: it is accepted."""
 
 
 class PayloadChecks(Protocol):
-    """Knows which topics are checked."""
+    """Finds the check of a topic."""
 
     def find(self, topic: str) -> PayloadCheck | None:
-        """Asked once for each topic, until its route is forgotten."""
+        """Return the check of a topic; None: its payloads are not checked.
+
+        Asked once for each topic, until its route is forgotten.
+        """
 
 
 NOT_TEXT: Final = "the payload is not UTF-8"
@@ -35,7 +38,7 @@ NOT_TEXT: Final = "the payload is not UTF-8"
 def checked(
     packet: Publish, check: PayloadCheck | None, *, is_text: bool
 ) -> Iterator[tuple[Publish, str]]:
-    """The run in parts that are alike, each with why it is rejected, or nothing."""
+    """Split a run into parts, each with why it is rejected, or with an empty text."""
     problems = [_problem(payload, check, is_text) for payload in packet.payloads()]
     if not any(problems):
         yield packet, ""

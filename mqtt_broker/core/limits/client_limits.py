@@ -23,7 +23,7 @@ _KNOWN_MAX: Final = 1_000  # a door of somebody else's may give each client its 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Of one client. The names are those of the settings, and of the configuration file."""
+    """The limits of one client, named as the settings and the configuration file name them."""
 
     packet_bytes_max: int = UNLIMITED
     receive_maximum: int = UNLIMITED
