@@ -7,8 +7,7 @@ caller has to do. The two directions have separate id spaces: `Sender` numbers w
 send, `Receiver` remembers what the peer numbered.
 """
 
-from qos.packet_ids import PACKET_ID_MAX
 from qos.receiver import Receiver
-from qos.sender import Sender, WrongAck
+from qos.sender import PACKET_ID_MAX, Sender, WrongAck
 
 __all__ = ["PACKET_ID_MAX", "Receiver", "Sender", "WrongAck"]

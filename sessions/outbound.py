@@ -578,7 +578,7 @@ class Outbound:
 
     def _want_page(self, queue: MessageQueue) -> None:
         assert self.journal is not None
-        queue.is_loading = True
+        queue.load_later()
         self.journal.want_page(self)
 
     def on_page(self, items: list[Delivery], now: float) -> None:

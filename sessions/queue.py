@@ -58,6 +58,10 @@ class MessageQueue:
     def in_memory(self) -> int:
         return len(self.head) + (0 if self._tail is None else len(self._tail))
 
+    def load_later(self) -> None:
+        """Note that the next page was asked for."""
+        self.is_loading = True
+
     @property
     def wants_page(self) -> bool:
         """Whether the head should be filled from the store."""

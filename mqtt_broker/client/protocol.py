@@ -52,7 +52,7 @@ from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, encode_prope
 from mqtt_broker.codec.strings import encode_varint
 from mqtt_broker.topics.aliases import InboundAliases
 from qos import Receiver, Sender, WrongAck
-from qos.packet_ids import allocate
+from qos.sender import allocate
 
 FIXED_HEADER_BYTES_MAX: Final = 5
 

@@ -107,6 +107,10 @@ class Decoder:
     def buffered_bytes(self) -> int:
         return sum(map(len, self._chunks))
 
+    def limit_packets(self, packet_bytes_max: int) -> None:
+        """Take packets up to this size from now on."""
+        self.packet_bytes_max = packet_bytes_max
+
     def feed(self, data: bytes) -> list[Packet | Violation]:
         if self._dead:
             return []

@@ -359,16 +359,14 @@ def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> 
 
 
 def _lost(session: Session, left_at: float) -> None:
-    """Its connection ended with the broker's process."""
-    session.expires_at = left_at + session.expiry_interval
-    if session.never_expires:
-        session.expires_at = float("inf")
+    """End the connection of a session: it died with the broker's process."""
+    session.disconnected(left_at)
     if session.will is not None:
-        session.will_at = left_at + wills.delay(session)
+        session.delay_will(left_at + wills.delay(session))
 
 
 def _catch_up(broker: BrokerState, session: Session, now: float) -> None:
-    """What came due, and the timers of what did not."""
+    """Do what came due, and arm the timers of what did not."""
     if session.expires_at <= now:
         broker.lifecycle.expire(session, now)  # which sends its will
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_broker.core.clients import unanswered
+from mqtt_broker.core.clients import ack_queue
 from sessions.journal.journal import MEMORY
 from sessions.journal.transaction import PublishTransaction
 from tests.core.peers import V5 as VERSION
@@ -60,7 +60,7 @@ def test_the_oldest_of_many_is_found_though_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The journal has lost one group; all that came before and comes after is answered."""
-    monkeypatch.setattr(unanswered, "CHECKED_MAX", 4)  # and there are more than that
+    monkeypatch.setattr(ack_queue, "CHECKED_MAX", 4)  # and there are more than that
     world = with_a_session(StoredWorld())
     peers = [world.client(f"p{number}") for number in range(10)]
     unlucky = peers[7]

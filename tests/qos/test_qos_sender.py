@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from qos import PACKET_ID_MAX, Sender, WrongAck
-from qos.packet_ids import allocate
+from qos.sender import allocate
 
 CHECK = settings(
     derandomize=True,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, Protocol
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import PUBREC
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.strings import decode_varint
-from mqtt_broker.core.clients.unanswered import Unanswered
 from mqtt_broker.core.runtime.backpressure import ACKS_OWED
 from qos import Receiver
 from sessions.journal.transaction import PendingCommit
@@ -22,6 +22,7 @@ from sessions.messages.outbox import Outbox
 
 WAITING_MAX: Final = 4_096
 WAITING_BYTES_MAX: Final = 1 << 20
+CHECKED_MAX: Final = 4_096  # queues looked at in one check: at most a millisecond
 
 
 class AckClient(Protocol):
@@ -156,6 +157,45 @@ class PendingAck(PendingCommit):
         """Let go of what it holds: the journal may keep it for a while."""
         self.data = b""
         self.after = None
+
+
+class Unanswered:
+    """Measures how long the oldest acknowledgement of all clients has waited.
+
+    The queues are asked, not the journal: an acknowledgement that the journal has lost is still
+    owed to its client. Only the first of each queue is noted.
+    """
+
+    __slots__ = ("_first", "since")
+
+    def __init__(self) -> None:
+        self.since = 0.0  # the oldest that waits was seen first then; 0: none waits
+        # The acknowledgement at the front of each queue at its last check, and since when, in the
+        # order of those times: whatever has not changed by the next check is the oldest.
+        self._first: dict[AckQueue, tuple[PendingAck | None, float]] = {}
+
+    def add(self, acks: AckQueue) -> None:
+        """Note that one waits from now on."""
+        if acks not in self._first:
+            self._first[acks] = (None, 0.0)
+
+    def forget(self, acks: AckQueue) -> None:
+        """Drop the queue of a connection that is closed: nothing is owed to it."""
+        self._first.pop(acks, None)
+
+    def check(self, now: float) -> None:
+        """Find the oldest. Called about once a second, which is how exact the times are."""
+        first = self._first
+        for acks in list(islice(first, CHECKED_MAX)):
+            ack, since = first[acks]
+            waiting = acks.waiting
+            if waiting and waiting[0] is ack:
+                self.since = since
+                return
+            del first[acks]
+            if waiting:
+                first[acks] = (waiting[0], now)
+        self.since = 0.0
 
 
 def refused(data: bytes) -> tuple[bytes, list[int]]:

@@ -194,7 +194,7 @@ class Connection:
             )
         session.outbound.limit_queue(broker.known_limits.bounds(limits))
         self.limits = limits
-        self.decoder.packet_bytes_max = limits.packet_bytes_max
+        self.decoder.limit_packets(limits.packet_bytes_max)
         self._set_rates(limits)
 
     def forget_topics(self) -> None:

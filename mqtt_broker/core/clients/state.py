@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mqtt_broker.core.clients.ack_queue import Unanswered
 from mqtt_broker.core.clients.authorization import Authorizer
 from mqtt_broker.core.clients.events import ClientEvents
 from mqtt_broker.core.clients.lifecycle import Lifecycle
 from mqtt_broker.core.clients.registry import ClientRegistry
-from mqtt_broker.core.clients.unanswered import Unanswered
 from mqtt_broker.core.clients.wills import Wills
 from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks

@@ -102,7 +102,7 @@ class SharedGroup:
         for item in items:
             self.hand_over(self.session_number, item, now)
         if waiting.wants_page and self._journal is not None:
-            waiting.is_loading = True
+            waiting.load_later()
             self._journal.want_page(self)
 
     def hand_over(self, sid: int, item: Delivery, now: float) -> bool:

@@ -26,6 +26,11 @@ class Timer:
     def __lt__(self, other: Timer) -> bool:
         return (self.when, self._order) < (other.when, other._order)
 
+    def fire(self, now: float) -> None:
+        action, self.action = self.action, None
+        assert action is not None
+        action(now)
+
     def cancel(self) -> None:
         if self.action is not None:
             self.action = None
@@ -73,6 +78,4 @@ class Timers:
         """Fire what is due, in the order of the deadlines."""
         while self.next() <= now:
             timer = heapq.heappop(self._heap)
-            action, timer.action = timer.action, None
-            assert action is not None
-            action(now)
+            timer.fire(now)
