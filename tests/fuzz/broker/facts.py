@@ -152,6 +152,8 @@ class State:
     open: dict[int, Message] = field(default_factory=dict)  # QoS 2, from the client
     freed: dict[int, Message] = field(default_factory=dict)  # and released, perhaps not on disk
     order: dict[tuple[bytes, bytes, int], int] = field(default_factory=dict)
+    # What it was sent as its own, and each of the copies of groups that this may have been.
+    lookalikes: list[tuple[Owed, list[Owed]]] = field(default_factory=list)
     will: Will | None = None
     will_due: float = float("inf")
     will_stamp: int = 0

@@ -262,6 +262,8 @@ class Judge(Model):
             if not owed.sent and owed.kind == "live" and owed in fresh:
                 self._check_order(state, packet, owed)
             owed.sent += 1
+            if owed.kind != "group" and (others := [one for one in alike if one in shared]):
+                state.lookalikes.append((owed, others))
             owed.receiver = state
             if owed.taken and owed.again:  # a crash forgot that it was
                 owed.taken = 0

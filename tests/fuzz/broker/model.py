@@ -414,9 +414,21 @@ class Model:
             self.send_will(state)
         for owed in state.owed:  # what is acknowledged from here on is not for it
             owed.must = owed.must and owed.message.promised
+        self.excuse_lookalikes(state)
         state.end_stamp = self.tick_stamp()
         self.clients[state.client].put(state.end_stamp, None)
         self.check_groups()
+
+    def excuse_lookalikes(self, state: State) -> None:
+        """A session is over. What it took as its own may have been a group's.
+
+        While it lived that made no difference: it was owed all of its own copies.
+        """
+        for own, others in state.lookalikes:
+            owed = next((one for one in others if one.must and not one.taken), None)
+            if own.taken and owed is not None:
+                owed.must = False
+        state.lookalikes.clear()
 
     def check_groups(self) -> None:
         """What waits for a group without members is nobody's."""

@@ -45,6 +45,8 @@ class Restart:
                 if state.door is not None:
                     state.door.is_open = False
                     state.door = None
+                if not state.stored:
+                    model.excuse_lookalikes(state)
                 state.outstanding.clear()
                 self._forget_owed(state.owed)
         fleeting = [state for state in model.states if not state.stored]
@@ -106,6 +108,7 @@ class Restart:
                         f"{client[:20]!r}: its session is gone {low - self.now:.3f} s too early",
                     )  # fmt: skip
             for state in possible:
+                model.excuse_lookalikes(state)
                 self._adopt_will(state, None, is_alone=fact.possible == [state])
             for one in fact.possible:
                 if one is not None and not one.stored:
