@@ -145,13 +145,14 @@ class Judge(Model):
     def _owe_retained(self, door: Door, state: State, wanted: wire.Asked, asked: Packet) -> None:
         """Those that stood all the while since SUBSCRIBE must come; others may."""
         identifier = asked.number(wire.SUB_ID)
-        brought = {owed.message.number: owed for owed in self.brought.pop(id(wanted), ())}
+        brought = {owed.message.number: owed for owed in self.brought.pop(wanted, ())}
         for topic, fact in self.retained.items():
             if not wire.is_met(wanted.filter, topic):
                 continue
             possible = fact.possible if fact.now is None or fact.now.number > asked.size else []
-            for message in {*possible, fact.now} - {None}:
-                assert message is not None
+            for message in dict.fromkeys((*possible, fact.now)):
+                if message is None:
+                    continue
                 if wanted.no_local and message.publisher == state.client:
                     continue
                 must = not possible and message.expires_at > self.now and not state.tainted
@@ -261,9 +262,9 @@ class Judge(Model):
         ):
             if not owed.sent and owed.kind == "live" and owed in fresh:
                 self._check_order(state, packet, owed)
-            owed.sent += 1
             if owed.kind != "group" and (others := [one for one in alike if one in shared]):
                 state.lookalikes.append((owed, others))
+            owed.sent += 1
             owed.receiver = state
             if owed.taken and owed.again:  # a crash forgot that it was
                 owed.taken = 0

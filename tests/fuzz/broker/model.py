@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tests.fuzz.broker import wire
 from tests.fuzz.broker.facts import Broken, Door, Fact, Ignored, Message, Owed, State, Subscription
-from tests.fuzz.broker.wire import Packet
+from tests.fuzz.broker.wire import Asked, Packet
 
 NEVER = 0xFFFF_FFFF
 FOREVER = float("inf")
@@ -27,7 +27,7 @@ class Model:
         self.is_stopping = False
         self.clients: dict[bytes, Fact[State | None]] = {}
         self.retained: dict[bytes, Fact[Message | None]] = {}
-        self.brought: dict[int, list[Owed]] = {}  # by request: since SUBSCRIBE, without SUBACK
+        self.brought: dict[Asked, list[Owed]] = {}  # since SUBSCRIBE, without SUBACK
         self.groups: dict[bytes, list[Owed]] = {}
         self.dealt: dict[bytes, set[tuple[bytes, bytes]]] = {}  # all that groups ever had
         self.arriving: dict[bytes, Door] = {}  # those whose CONNACK waits, in their order
@@ -262,9 +262,9 @@ class Model:
                         owed.must = False
         self._expect(door, wire.SUBACK, packet.id, packet)
 
-    def _bring(self, state: State, one: wire.Asked, identifier: int) -> None:
+    def _bring(self, state: State, one: Asked, identifier: int) -> None:
         """They are in the session from now on; that they come is sure with SUBACK."""
-        found = self.brought[id(one)] = []
+        found = self.brought[one] = []
         for topic, fact in self.retained.items():
             message = fact.now
             if message is None or not wire.is_met(one.filter, topic):

@@ -169,7 +169,7 @@ class Restart:
             text.encode(): (one.qos, one.no_local, one.retain_as_published, one.identifier)
             for text, one in session.subscriptions.items()
         }
-        for text in {*seen, *state.subs}:
+        for text in dict.fromkeys((*seen, *state.subs)):
             fact = state.subs.setdefault(text, Fact(None))
             values = [value for value in fact.possible if value is not None]
             if text not in seen:
@@ -199,7 +199,7 @@ class Restart:
             model.check(right, "session", f"{state.client[:20]!r} lost the id of {message}")
             del state.open[packet_id]
             self._unsay(message)
-        for packet_id in seen - set(state.open):
+        for packet_id in sorted(seen - set(state.open)):
             freed = state.freed.get(packet_id)
             right = freed is not None or state.tainted
             model.check(right, "returned", f"{state.client[:20]!r} has id {packet_id} again")
@@ -279,7 +279,7 @@ class Restart:
     def adopt_retained(self, broker: Any) -> None:
         model = self.model
         seen = {one.envelope.topic.encode(): one for one in broker.retained.values()}
-        for topic in {*seen, *model.retained}:
+        for topic in dict.fromkeys((*seen, *model.retained)):
             fact = model.retained.setdefault(topic, Fact(None))
             found = seen.get(topic)
             if found is None:

@@ -82,9 +82,9 @@ class Will:
     props: Properties = field(default_factory=list)
 
 
-@dataclass
+@dataclass(eq=False)
 class Asked:
-    """One filter of a SUBSCRIBE."""
+    """One filter of one SUBSCRIBE."""
 
     filter: bytes
     qos: int
