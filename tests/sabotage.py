@@ -194,6 +194,87 @@ def expiry_from_the_last_sign() -> None:
     _set(restore, "SIGN_OF_LIFE_S", 0.0)
 
 
+# Of what the protocol asks for.
+
+
+@sabotage("fuzz")
+def levels_refused_in_the_form_of_5() -> None:
+    """A level of 3.x that is not spoken is refused in a CONNACK of five bytes."""
+    from mqtt_broker.codec import decode
+
+    _set(decode, "refused_form", lambda level: 0)
+
+
+@sabotage("fuzz")
+def levels_refused_in_the_form_of_3() -> None:
+    """Every level that is not spoken is refused in a CONNACK of four bytes."""
+    from mqtt_broker.codec import decode
+    from mqtt_broker.codec.constants import V311
+
+    _set(decode, "refused_form", lambda level: V311)
+
+
+@sabotage("fuzz")
+def identifier_0_malformed() -> None:
+    """Subscription Identifier 0 in SUBSCRIBE is answered as a malformed packet."""
+    from mqtt_broker.codec import decode, reasons
+    from mqtt_broker.codec.constants import SUBSCRIBE
+    from mqtt_broker.codec.errors import Violation
+    from mqtt_broker.codec.properties import decode_properties as read
+
+    def read_other(data: bytes, at: int, end: int, packet: int) -> Any:
+        try:
+            return read(data, at, end, packet)
+        except Violation as violation:
+            if packet != SUBSCRIBE or "identifier may not be 0" not in violation.text:
+                raise
+            raise Violation(reasons.MALFORMED_PACKET, violation.rule, violation.text) from None
+
+    _set(decode, "decode_properties", read_other)
+
+
+@sabotage("fuzz")
+def wills_refused_in_silence() -> None:
+    """A will of MQTT 5 with a field that is malformed or missing is answered by the close alone."""
+    from mqtt_broker.codec import decode_connect, reasons
+    from mqtt_broker.codec.errors import Violation
+
+    read = decode_connect._decode_will
+
+    def read_silently(*arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except Violation as violation:
+            violation.silent = violation.reason == reasons.MALFORMED_PACKET
+            raise
+
+    _set(decode_connect, "_decode_will", read_silently)
+
+
+@sabotage("fuzz")
+def third_repetition_refused() -> None:
+    """A QoS 2 PUBLISH that comes a third time under its open id ends the connection."""
+    from mqtt_broker.codec import reasons
+    from mqtt_broker.codec.errors import Violation
+    from mqtt_broker.core.inbound import publish
+
+    take = publish._take_qos2
+    repeated: set[tuple[Any, int]] = set()
+
+    def take_twice(connection: Any, packet: Any, *others: Any) -> None:
+        for packet_id in packet.packet_ids():
+            key = connection, packet_id
+            if packet_id not in connection.session.receiver.ids:
+                repeated.discard(key)
+            elif key in repeated:
+                raise Violation(reasons.PROTOCOL_ERROR, "MQTT-2.2.1-4", f"id {packet_id} is in use")
+            else:
+                repeated.add(key)
+        take(connection, packet, *others)
+
+    _set(publish, "_take_qos2", take_twice)
+
+
 # Of what reaches the disk.
 
 

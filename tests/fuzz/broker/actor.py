@@ -6,6 +6,7 @@ after a reconnect, and lets go of everything when the broker says that there was
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.fuzz.broker import values, wire
@@ -33,6 +34,7 @@ class Actor:
         self.late: list[bytes] = []  # answers that it has not sent
         self.serial = 0
         self.ids: set[int] = set()  # in use
+        self.repeats: Counter[int] = Counter()  # ids: PUBRECs that come for nothing
         self.unacked: dict[int, Packet] = {}
         self.released: dict[int, None] = {}
         self.asked: set[int] = set()  # SUBSCRIBE and UNSUBSCRIBE, of this connection
@@ -88,6 +90,7 @@ class Actor:
         self.late.clear()
         self.asked.clear()
         self.ids = {*self.unacked, *self.released}
+        self.repeats.clear()
         self.is_in = False
         self.link = self.world.open(self)
         self.world.send(self.link, data)
@@ -137,9 +140,20 @@ class Actor:
         if out:
             self.world.send(self.link, b"".join(out))
 
+    def repeat(self, c: Decisions) -> None:
+        """Send QoS 2 messages again that were not answered, as often as it likes."""
+        waiting = [one for one in self.unacked.values() if one.qos == 2]
+        if not waiting or not self.is_in or self.link is None or not c.chance(0.3):
+            return
+        again = Packet(**vars(c.pick(waiting)))
+        again.dup = c.below(4) > 0
+        count = 1 + c.below(4)
+        self.repeats[again.id] += count
+        self.world.send(self.link, wire.publish(self.version, again) * count)
+
     def _new_id(self, c: Decisions) -> int:
         found = c.pick(_PACKET_IDS) if c.below(4) == 3 else 1
-        while found in self.ids:
+        while found in self.ids or self.repeats[found]:
             found = found % 65_535 + 1
         self.ids.add(found)
         return found
@@ -205,6 +219,8 @@ class Actor:
 
     def told(self, packet: Packet) -> None:
         kind = packet.kind
+        if kind == wire.PUBREC and packet.id not in self.unacked and self.repeats[packet.id]:
+            self.repeats[packet.id] -= 1
         if kind == wire.CONNACK:
             self._on_connack(packet)
         elif kind == wire.PUBLISH and packet.qos:
@@ -220,8 +236,8 @@ class Actor:
             self.unacked.pop(packet.id, None)
             self.ids.discard(packet.id)
         elif kind == wire.PUBCOMP:
-            self.released.pop(packet.id, None)
-            self.ids.discard(packet.id)
+            if self.released.pop(packet.id, packet) is None:  # and not for the second time
+                self.ids.discard(packet.id)
         elif kind in (wire.SUBACK, wire.UNSUBACK):
             self.asked.discard(packet.id)
             self.ids.discard(packet.id)

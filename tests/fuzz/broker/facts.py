@@ -28,6 +28,7 @@ ORACLES: Final = {
     "group": "what a group was promised reaches one of its members",
     "late-end": "a session whose time is over is gone",
     "live": "what is connected gets QoS 0, and gets it at once",
+    "guests": "strangers and repetitions (not an oracle: without it there are none)",
     "liveness": "once the store works nobody is left waiting",
     "once": "QoS 2 is delivered once",
     "order": "messages of one publisher and topic keep their order",

@@ -430,6 +430,18 @@ class Model:
                 owed.must = False
         state.lookalikes.clear()
 
+    def taint(self, door: Door) -> None:
+        """Its client does what no client should: nothing is owed to it, nor to its groups."""
+        state = door.state
+        assert state is not None
+        state.tainted = True
+        for owed in state.owed:
+            owed.must = False
+        for text, waiting in self.groups.items():
+            if state.subscription(text) is not None:
+                for owed in waiting:
+                    owed.must = False
+
     def check_groups(self) -> None:
         """What waits for a group without members is nobody's."""
         for text, waiting in self.groups.items():

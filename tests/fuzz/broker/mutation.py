@@ -29,6 +29,8 @@ class Verdict:
     may_close: bool = False
     reasons: frozenset[int] = field(default_factory=frozenset)
     why: str = ""
+    only: int = 0  # the one reason that has to be told
+    answer: bytes | None = None  # to a CONNECT that is wrong: all that is written
 
 
 def judge(door: Door, raw: bytes, settings: Settings, *, is_whole: bool) -> Verdict:
@@ -42,8 +44,11 @@ def judge(door: Door, raw: bytes, settings: Settings, *, is_whole: bool) -> Verd
     try:
         packet = wire.read(door.version, raw, from_server=False)
     except wire.Bad as bad:
-        allowed = frozenset(bad.reasons)
-        return Verdict(must_close=True, may_close=True, reasons=allowed, why=str(bad))
+        answer = bad.answer if raw[0] == 0x10 else None
+        return Verdict(
+            must_close=True, may_close=True, reasons=frozenset(bad.reasons), why=str(bad),
+            only=bad.only, answer=answer,
+        )  # fmt: skip
     return _judge_packet(door, packet, settings)
 
 

@@ -66,11 +66,21 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 
 
 class Bad(Exception):
-    """No such packet may be sent. `reasons`: what its sender may be told; `only`: alone that."""
+    """No such packet may be sent. `reasons`: what its sender may be told; `only`: must be told.
+
+    `answer`: all that is written before the close, where the specification or the documentation
+    leaves no choice.
+    """
 
     def __init__(self, text: str, *reasons: int, only: int = 0) -> None:
         super().__init__(text)
+        self.only = only
         self.reasons = frozenset({only}) if only else MALFORMED | set(reasons)
+        self.answer: bytes | None = None
+
+
+class CutShort(Bad):
+    """A field is longer than what is left of its packet."""
 
 
 @dataclass
@@ -271,7 +281,7 @@ class Reader:
     def take(self, count: int) -> bytes:
         found = self.data[self.at : self.at + count]
         if len(found) < count:
-            raise Bad("cut short")
+            raise CutShort("cut short")
         self.at += count
         return found
 
@@ -340,10 +350,8 @@ class Reader:
             if kind == "varint"
             else int.from_bytes(self.take({"bool": 1, "u16": 2, "u32": 4}[kind]), "big")
         )
-        if key == SUB_ID and not found:
-            raise Bad("Subscription Identifier 0", only=0x82)
         if (kind == "bool" and found > 1) or (key in NOT_ZERO and not found):
-            raise Bad(f"property 0x{key:02X} is {found}")
+            raise Bad(f"property 0x{key:02X} is {found}", only=0x82)  # a Protocol Error, each
         return found
 
     def topic(self) -> bytes:
@@ -442,12 +450,33 @@ def _check_response(props: Properties) -> None:
                 raise Bad("a Response Topic that is none", 0x90)
 
 
+LEVELS: Final = {b"MQTT": (V311, V5), b"MQIsdp": (V31,)}  # of each protocol name
+_OF_OLD: Final = (V31, V311, 0x80 | V31, 0x80 | V311)  # of 3.x, or of a bridge of 3.x
+REFUSED_OF_OLD: Final = b"\x20\x02\x00\x01"  # Unacceptable Protocol Version, as 3.x reads it
+REFUSED: Final = b"\x20\x03\x00\x84\x00"  # Unsupported Protocol Version
+
+
 def _read_connect(packet: Packet, reader: Reader) -> None:
+    """CONNECT; a fault that has one answer only has it with it."""
     name = reader.blob()
-    version = packet.version = reader.u8()
-    known = {b"MQTT": (V311, V5), b"MQIsdp": (V31,)}.get(name, ())
-    if version not in known:
-        raise Bad("an unknown protocol", 0x84, 0x01)
+    level = reader.u8()
+    if level not in LEVELS.get(name, ()):
+        bad = Bad("a protocol that nobody speaks", 0x84, 0x01)
+        bad.answer = REFUSED_OF_OLD if level in _OF_OLD else REFUSED
+        if name not in LEVELS:
+            bad.answer = b""
+        raise bad
+    packet.version = level
+    try:
+        _read_who_connects(packet, reader)
+    except Bad as bad:
+        if bad.only:
+            bad.answer = bytes((0x20, 3, 0, bad.only, 0)) if level == V5 else b""
+        raise
+
+
+def _read_who_connects(packet: Packet, reader: Reader) -> None:
+    version = packet.version
     flags = reader.u8()
     packet.clean, packet.keep_alive = bool(flags & 2), reader.u16()
     qos = flags >> 3 & 3
@@ -461,7 +490,10 @@ def _read_connect(packet: Packet, reader: Reader) -> None:
             raise Bad("authentication data without a method")
     packet.client = reader.text(0x85, 0x02)
     if flags & 4:
-        props = reader.props(WILL) if version == V5 else []
+        try:
+            props = reader.props(WILL) if version == V5 else []
+        except CutShort as bad:
+            raise Bad(f"will: {bad}", only=0x81) from None
         _check_response(props)
         try:
             topic = reader.topic()

@@ -21,11 +21,11 @@ from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.topics.shared import STRATEGIES
 from sessions.journal.journal import Journal, StoredQueue
-from tests.fuzz.broker import mutation, values, wire
+from tests.fuzz.broker import mutation, strangers, values, wire
 from tests.fuzz.broker.actor import Actor
 from tests.fuzz.broker.decisions import Decisions, Script
 from tests.fuzz.broker.disk import Disk, MemoryDisk, SqliteDisk
-from tests.fuzz.broker.facts import Broken, Door, Ignored, Kept
+from tests.fuzz.broker.facts import Broken, Ignored, Kept
 from tests.fuzz.broker.judge import SHUTTING_DOWN, Judge
 from tests.fuzz.broker.links import Link
 from tests.fuzz.broker.restart import Restart
@@ -200,7 +200,7 @@ class World:
                 continue
             self.model.admit(door)
             if door.tainted:
-                self.taint(door)
+                self.model.taint(door)
             kept, door.kept = door.kept, []
             for one in kept:
                 if one.must_close:
@@ -219,7 +219,7 @@ class World:
         door = link.door
         door.tainted = True
         if door.state is not None:
-            self.taint(door)
+            self.model.taint(door)
         self.say(f"{door.number} > {raw[:200].hex()}{'...' if len(raw) > 200 else ''} (mutated)")
         packets, rest = wire.cut(raw)
         for one in (*packets, rest):
@@ -230,17 +230,6 @@ class World:
                 self.rest()
         if rest and not link.is_lost:  # whatever follows would be read as the rest of it
             self.lose(link)
-
-    def taint(self, door: Door) -> None:
-        state = door.state
-        assert state is not None
-        state.tainted = True
-        for owed in state.owed:
-            owed.must = False
-        for text, waiting in self.model.groups.items():
-            if state.subscription(text) is not None:
-                for owed in waiting:
-                    owed.must = False
 
     def _send_doubtful(self, link: Link, raw: bytes, *, is_whole: bool) -> None:
         door = link.door
@@ -260,6 +249,7 @@ class World:
             self.model.check(
                 link.is_closed, "close", f"{raw[:40].hex()}: {verdict.why}, and it stays connected"
             )
+            strangers.check_told(self, link, verdict)
         elif link.is_closed and not verdict.may_close and verdict.packet is not None:
             kind = verdict.packet.kind
             right = kind in (wire.DISCONNECT, wire.CONNECT)
@@ -269,7 +259,7 @@ class World:
         if not refused or verdict.packet.kind == wire.DISCONNECT:
             self._hear(link, verdict.packet)
             if door.state is not None:
-                self.taint(door)
+                self.model.taint(door)
         self._note_closed()
 
     def _doubt(self, link: Link, verdict: mutation.Verdict) -> None:
@@ -362,8 +352,6 @@ class World:
         if rest:
             raise Broken("answer", f"the broker wrote {rest[:40].hex()}, which is no packet")
         for raw in packets:
-            if raw == b"\x20\x03\x00\x84\x00" or raw == b"\x20\x02\x00\x01":
-                continue  # a protocol that nobody speaks is refused in a form of its own
             packet = self.model.told(link.door, raw)
             shown = f"{raw[:60].hex()}{'...' if len(raw) > 60 else ''}"
             self.say(f"{link.door.number} < {shown}")
@@ -480,6 +468,10 @@ class World:
         if self.commits_at_once and c.chance(0.5):
             self.commit()
         self.page()
+        if "guests" not in self.ignored:
+            actor.repeat(c)
+            strangers.visit(self, c)
+            self.rest()
 
     def _store_step(self, kind: str, c: Decisions) -> None:
         self.say(kind)
