@@ -245,8 +245,10 @@ class Judge(Model):
         shared = self._find_shared(door, state, packet, topic)
         likely = [*repeats, *fresh, *shared] if packet.dup else [*fresh, *shared, *repeats]
         alike = [owed for owed in likely if same_props(door, packet, owed.message)]
-        likely = alike or self._swap(door, state, packet, topic)
-        likely = likely or self._find_other(door, state, packet, topic)
+        others = self._find_other(door, state, packet, topic)
+        if not any(self._is_aged(packet, owed.message) for owed in alike):  # of an earlier one
+            alike = [one for one in others if self._is_aged(packet, one.message)] or alike
+        likely = alike or self._swap(door, state, packet, topic) or others
         likely = likely or [*repeats, *fresh, *shared]
         # Copies of one publication and of its repetition look alike: the surest comes first.
         for owed in sorted(
