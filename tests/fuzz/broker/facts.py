@@ -28,7 +28,7 @@ ORACLES: Final = {
     "group": "what a group was promised reaches one of its members",
     "late-end": "a session whose time is over is gone",
     "live": "what is connected gets QoS 0, and gets it at once",
-    "guests": "strangers and repetitions (not an oracle: without it there are none)",
+    "guests": "strangers, repetitions, a bridge (not an oracle: without it there are none)",
     "liveness": "once the store works nobody is left waiting",
     "once": "QoS 2 is delivered once",
     "order": "messages of one publisher and topic keep their order",
@@ -41,6 +41,10 @@ ORACLES: Final = {
     "wide": "numbers above 2^31 (not an oracle: without it they are not drawn)",
     "will": "a will is published when it is due",
 }
+
+
+BRIDGE: Final = b"bridge of "  # and its client: who published what came over a bridge
+BRIDGED: Final = b"over the bridge: "  # in front of its payload
 
 
 class Broken(AssertionError):
@@ -99,6 +103,7 @@ class Message:
     serial: int = 0  # of what it repeats: the same for both
     promised: bool = False
     is_will: bool = False
+    origin: Message | None = None  # what a bridge made it of
 
     def __str__(self) -> str:
         shown = self.payload[:24]

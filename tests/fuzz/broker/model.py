@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.fuzz.broker import wire
-from tests.fuzz.broker.facts import Broken, Door, Fact, Ignored, Message, Owed, State, Subscription
+from tests.fuzz.broker.facts import (
+    BRIDGE,
+    BRIDGED,
+    Broken,
+    Door,
+    Fact,
+    Ignored,
+    Message,
+    Owed,
+    State,
+    Subscription,
+)
 from tests.fuzz.broker.wire import Asked, Packet
 
 NEVER = 0xFFFF_FFFF
@@ -32,6 +43,7 @@ class Model:
         self.dealt: dict[bytes, set[tuple[bytes, bytes]]] = {}  # all that groups ever had
         self.arriving: dict[bytes, Door] = {}  # those whose CONNACK waits, in their order
         self.repeated: set[int] = set()  # serials
+        self.bridged: tuple[bytes, bytes] | None = None  # what comes here is published there
         self.first_numbers: dict[tuple[bytes, bytes, bytes], int] = {}  # before any repetition
 
     def check(self, is_right: bool, oracle: str, text: str) -> None:
@@ -278,6 +290,8 @@ class Model:
     # Routing.
 
     def route(self, message: Message) -> None:
+        if self.bridged is not None and message.topic == self.bridged[0]:
+            self._bridge(message, self.bridged[1])
         if message.retain:
             fact = self.retained.setdefault(message.topic, Fact(None))
             fact.put(message.number, message if message.payload else None)
@@ -300,6 +314,14 @@ class Model:
         for text, found in members.items():
             others = [one for other, them in members.items() if other != text for one in them]
             self._owe_group(text, message, found, others)
+
+    def _bridge(self, message: Message, topic: bytes) -> None:
+        """As repeated as what it is made of, and nobody's own."""
+        payload, publisher = BRIDGED + message.payload, BRIDGE + message.publisher
+        copy = self._message(topic, payload, 1, False, [], publisher)
+        copy.origin = message
+        self._note_repetition(copy)
+        self.route(copy)
 
     def _owe(self, state: State, message: Message, met: list[Subscription]) -> None:
         qos = min(message.qos, max(one.asked.qos for one in met))
@@ -402,12 +424,15 @@ class Model:
     def route_will(self, message: Message) -> None:
         """A crash may bring the same one again."""
         message.is_will = True
+        self._note_repetition(message)
+        self.route(message)
+
+    def _note_repetition(self, message: Message) -> None:
         key = message.publisher, message.topic, message.payload
         if key in self.first_numbers:
             message.serial = self.first_numbers[key]
             self.repeated.add(message.serial)
         self.first_numbers[key] = message.serial
-        self.route(message)
 
     def end(self, state: State) -> None:
         if state.will is not None and state.will_due < FOREVER:

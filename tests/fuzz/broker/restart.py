@@ -210,9 +210,9 @@ class Restart:
     def _unsay(self, message: Message) -> None:
         """It was not stored, nor was its id: it will be sent again as a new message."""
         for state in self.model.states:
-            state.owed = [owed for owed in state.owed if owed.message is not message]
+            state.owed = [owed for owed in state.owed if not is_of(owed, message)]
         for waiting in self.model.groups.values():
-            waiting[:] = [owed for owed in waiting if owed.message is not message]
+            waiting[:] = [owed for owed in waiting if not is_of(owed, message)]
 
     # Wills.
 
@@ -267,11 +267,11 @@ class Restart:
     def _make_doubtful(self, message: Message) -> None:
         for state in self.model.states:
             for owed in state.owed:
-                if owed.message is message:
+                if is_of(owed, message):
                     owed.must = False
         for waiting in self.model.groups.values():
             for owed in waiting:
-                if owed.message is message:
+                if is_of(owed, message):
                     owed.must = False
 
     # Topics.
@@ -317,3 +317,8 @@ class Restart:
                     for one in owed.keepers
                 )
                 owed.must = owed.must and stays
+
+
+def is_of(owed: Owed, message: Message) -> bool:
+    """Whether it is that message, or what a bridge made of it."""
+    return owed.message is message or owed.message.origin is message

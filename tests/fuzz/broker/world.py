@@ -23,6 +23,7 @@ from mqtt_broker.topics.shared import STRATEGIES
 from sessions.journal.journal import Journal, StoredQueue
 from tests.fuzz.broker import mutation, strangers, values, wire
 from tests.fuzz.broker.actor import Actor
+from tests.fuzz.broker.bridge import Bridge
 from tests.fuzz.broker.decisions import Decisions, Script
 from tests.fuzz.broker.disk import Disk, MemoryDisk, SqliteDisk
 from tests.fuzz.broker.facts import Broken, Ignored, Kept
@@ -83,6 +84,13 @@ class World:
             actor.is_reading = c.below(2) == 0
             actor.life = c.pick(("any", "any", "fleeting", "stored"))
             actor.resubscribes = bool(c.below(2)) or actor.life == "fleeting"
+        if "guests" not in ignored and c.chance(0.25):
+            topics = self.subject.topics
+            self.model.bridged = (
+                topics[0],
+                next((one for one in topics if one != topics[0]), b"bridged"),
+            )
+            self._build_bridge()
 
     def wide(self, number: int) -> int:
         """As it is, unless numbers above 2^31 are switched off."""
@@ -104,11 +112,17 @@ class World:
         self.broker = Broker(
             self.settings, now=self.now, rng=random.Random(1), journal=self.journal
         )
+        self._build_bridge()
         self.disk.start(
             lambda number: self.broker.on_committed(number, self.now),
             lambda number: self.broker.on_folded(number, self.now),
         )
         restore(self.broker, found, self.now)
+
+    def _build_bridge(self) -> None:
+        if self.model.bridged is not None:
+            # Clients cannot subscribe to it, so only the router gets it.
+            self.broker.state.router.attach_log(Bridge(self.broker, *self.model.bridged))
 
     def crash(self, downtime_s: float) -> None:
         """kill -9, and a new process later."""
