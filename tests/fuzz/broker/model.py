@@ -290,7 +290,7 @@ class Model:
     # Routing.
 
     def route(self, message: Message) -> None:
-        if self.bridged is not None and message.topic == self.bridged[0]:
+        if self.bridged is not None and message.topic == self.bridged[0] and message.payload:
             self._bridge(message, self.bridged[1])
         if message.retain:
             fact = self.retained.setdefault(message.topic, Fact(None))
