@@ -344,6 +344,9 @@ class Judge(Model):
         key = message.publisher, message.topic, packet.qos
         last = state.order.get(key, 0)
         right = message.number > last or owed.again or state.tainted
+        # It expired after it had got its packet id, and a crash forgot that: nobody knows whether
+        # it was written, so it is repeated in its place.
+        right = right or (packet.dup and message.expires_at <= self.now)
         self.check(right, "order", f"{state.client[:20]!r}: {message} after no. {last}")
         state.order[key] = max(last, message.number)
 
