@@ -91,8 +91,9 @@ class Model:
                 if state.subscription(text) is not None:
                     state.subs[text].put(stamp, None)
                     state.left[text] = stamp
-                    for owed in self.groups.get(text, ()):  # it is its client's now, or stored
-                        owed.must = owed.must and (door not in owed.holders or bool(owed.keepers))
+                    for owed in self.groups.get(text, ()):  # it may be its client's, or is stored
+                        is_elsewhere = bool(owed.holders - {door})
+                        owed.must = owed.must and (is_elsewhere or bool(owed.keepers))
             self._expect(door, wire.UNSUBACK, packet.id, packet)
             packet.size = stamp
             self.check_groups()
