@@ -166,16 +166,17 @@ def _remove_logs(path: Path) -> None:
 def make_directory(path: Path) -> None:
     """Make a directory and its missing parents, each with its name on disk.
 
-    An earlier start may have stopped before the name was on disk, so it is synced in any case,
-    if the parent may be read.
+    An earlier start may have stopped after it made the lowest one that exists, so that name is
+    synced too, if its directory may be read.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
+    lowest = missing[-1].parent if missing else path
+    with contextlib.suppress(PermissionError):
+        sync(lowest.parent)
     for one in reversed(missing):
         one.mkdir(0o700 if one == path else 0o777, exist_ok=True)
-        if one != path:
+        with contextlib.suppress(PermissionError):
             sync(one.parent)
-    with contextlib.suppress(PermissionError):
-        sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -6,6 +6,7 @@ that is the old or the new one after any crash) and `sync_directory` (names).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Sequence
@@ -74,8 +75,15 @@ class Disk:
         path.mkdir(parents=True, exist_ok=True)
 
     def make_directories(self, path: Path) -> None:
-        """Make a directory and its missing parents, each with its name on disk."""
+        """Make a directory and its missing parents, each with its name on disk.
+
+        An earlier process may have died after it made the lowest one that exists, so that name
+        is synced too, where its directory may be read.
+        """
         missing = [one for one in (path, *path.parents) if not one.exists()]
+        lowest = missing[-1].parent if missing else path
+        with contextlib.suppress(PermissionError):
+            self.sync_directory(lowest.parent)
         for one in reversed(missing):
             self.make_directory(one)
             self.sync_directory(one.parent)

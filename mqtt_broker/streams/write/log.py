@@ -71,6 +71,7 @@ class Log:
         disk.make_directories(root)
         log = cls(root, disk, report, Lock(root / file_names.LOCK), cache_bytes)
         try:
+            disk.sync_directory(root)  # an earlier process may have died behind a rename in it
             for path in sorted(root.iterdir()):
                 if path.is_dir() and path.name.endswith(file_names.UNFINISHED):
                     disk.remove_directory(path)

@@ -69,6 +69,13 @@ class TestStore:
         open_store(tmp_path / "data")
         assert ("sync", tmp_path) in calls
 
+    def test_a_directory_above_that_an_earlier_start_made(
+        self, tmp_path: Path, calls: list[tuple[str, Path]]
+    ) -> None:
+        (tmp_path / "a").mkdir()
+        open_store(tmp_path / "a" / "data")
+        assert calls.index(("sync", tmp_path)) < calls.index(("sync", tmp_path / "a"))
+
     def test_a_directory_above_that_may_not_be_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -161,6 +168,27 @@ class TestLog:
         calls.clear()
         Log.open(tmp_path / "streams", None, report=print).close()
         assert ("sync", path) in calls and ("sync", path.parent) in calls
+
+    def test_a_stream_that_an_earlier_process_made(
+        self, tmp_path: Path, calls: list[tuple[str, Path]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It died between renaming it and syncing the directory of streams."""
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "sync_directory", lambda *_: None)
+            written(tmp_path / "streams")
+        calls.clear()
+        Log.open(tmp_path / "streams", None, report=print).close()
+        assert ("sync", tmp_path / "streams") in calls
+
+    def test_directories_that_an_earlier_process_made(
+        self, tmp_path: Path, calls: list[tuple[str, Path]]
+    ) -> None:
+        """It died between making one and syncing the one above it."""
+        (tmp_path / "data").mkdir()
+        for _ in range(2):
+            Log.open(tmp_path / "data" / "streams", {}, report=print).close()
+            assert ("sync", tmp_path / "data") in calls
+            calls.clear()
 
     def test_a_partition_whose_directory_is_gone(
         self, tmp_path: Path, calls: list[tuple[str, Path]]
