@@ -100,6 +100,7 @@ torture: setup  ## kill the broker KILLS times under load (200), PostgreSQL a qu
 
 powerloss: $(VENV)/.ready  ## cut the power at 400 moments of each of RUNS runs of the broker (10), and count
 	@$(BIN)/python -m tests.powerloss.run --seeds $(RUNS) --start $(SEED)
+	@$(BIN)/python -m tests.powerloss.restarts --start $(SEED)
 
 sabotage: $(VENV)/.ready  ## put known defects back, one after the other, and see that the searches find each
 	@$(BIN)/python -m tests.sabotage --seeds 10

@@ -4,9 +4,10 @@
     python -m tests.sabotage --only synchronous-off --seconds 60
 
 An entry is a function that changes the program in this process (`put_in`), and the finders that
-have to notice: `crash` (tests.sim.crash), `powerloss` (tests.powerloss.run), `torture`
-(tests.fault.torture), `fuzz` (tests.fuzz.broker). Each search begins at a seed of its own and
-ends at the first finding; a defect that one of them does not find is a hole in the tests.
+have to notice: `crash` (tests.sim.crash), `powerloss` (tests.powerloss.run), `restarts`
+(tests.powerloss.restarts), `torture` (tests.fault.torture), `fuzz` (tests.fuzz.broker). Each
+search begins at a seed of its own and ends at the first finding; a defect that one of them does
+not find is a hole in the tests.
 """
 
 from __future__ import annotations
@@ -336,6 +337,31 @@ def directories_unsynced() -> None:
     _set(Disk, "sync_directory", lambda self, path: None)
 
 
+@sabotage("restarts")
+def earlier_segment_unnamed() -> None:
+    """A start does not sync the name of a segment that an earlier process made."""
+    _leave_names_unsynced("_cut")
+
+
+@sabotage("restarts")
+def earlier_stream_unnamed() -> None:
+    """A start does not sync the name of a stream that an earlier process made."""
+    _leave_names_unsynced("open")
+
+
+@sabotage("restarts")
+def earlier_directory_unnamed() -> None:
+    """A start does not sync the name of a directory that an earlier process made."""
+    from sessions.store import sqlite_files
+
+    def make(path: Path) -> None:
+        for one in reversed([one for one in (path, *path.parents) if not one.exists()]):
+            one.mkdir()
+            sqlite_files.sync(one.parent)
+
+    _set(sqlite_files, "make_directory", make)
+
+
 @sabotage("powerloss")
 def data_directory_unsynced() -> None:
     """The name of a new data directory is not synced."""
@@ -353,6 +379,19 @@ def log_unsynced() -> None:
     from mqtt_broker.streams.format.disk import Disk
 
     _set(Disk, "sync", lambda self, file: None)
+
+
+def _leave_names_unsynced(caller: str) -> None:
+    """Let the log sync no directory when a function of this name asks for it."""
+    from mqtt_broker.streams.format.disk import Disk
+
+    sync = Disk.sync_directory
+
+    def sync_for_others(self: Disk, path: Path) -> None:
+        if sys._getframe(1).f_code.co_name != caller:
+            sync(self, path)
+
+    _set(Disk, "sync_directory", sync_for_others)
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
@@ -390,6 +429,13 @@ def _search_powerloss(name: str, seed: int, seconds: float) -> str:
     return ""
 
 
+def _search_restarts(name: str, seed: int, seconds: float) -> str:
+    from tests.powerloss.restarts import sweep
+
+    outcome = sweep(seed, sabotage=name, seconds=seconds)
+    return f"seed {seed}: {next(iter(outcome.first.values()))}" if outcome.lost else ""
+
+
 def _search_torture(name: str, seed: int, seconds: float) -> str:
     from tests.fault.torture import Options, torture
 
@@ -410,6 +456,7 @@ def _search_fuzz(name: str, seed: int, seconds: float) -> str:
 FINDERS: Final[dict[str, Callable[[str, int, float], str]]] = {
     "crash": _search_crash,
     "powerloss": _search_powerloss,
+    "restarts": _search_restarts,
     "torture": _search_torture,
     "fuzz": _search_fuzz,
 }

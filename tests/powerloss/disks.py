@@ -19,6 +19,7 @@ from tests.powerloss.traces import Call
 SECTORS: Final = (512, 4_096)
 MODES: Final = ("nothing", "everything", "prefix", "random", "torn", "names", "bytes")
 _SYNCS: Final = frozenset({"fsync", "fdatasync"})
+_NAMES: Final = frozenset({"mkdir", "unlink", "rename", "renameat", "renameat2"})
 _WRITES: Final = frozenset({"write", "writev", "pwrite64", "pwritev", "pwritev2"})
 
 
@@ -125,6 +126,20 @@ class Disk:
                 self._on_call(call)
             if is_end or call.name not in _SYNCS:
                 yield call, bool(is_end)
+
+    def kind(self, call: Call) -> str:
+        """The part of a call that was played: `names` or `bytes` synced, `changes`, `packets`."""
+        if call.name in ("sendto", "sendmsg"):
+            return "packets"
+        if call.name in _SYNCS or call.name in _WRITES:
+            opened = self._open.get((call.life, call.number(0)))
+            if opened is None:
+                return ""
+            if call.name in _WRITES:
+                return "changes"
+            return "names" if isinstance(opened.what, Directory) else "bytes"
+        is_change = call.name in _NAMES or "O_CREAT" in call.args
+        return "changes" if is_change and any(map(self.is_ours, self._paths(call))) else ""
 
     def _sync(self, call: Call, until: int) -> None:
         opened = self._open.get((call.life, call.number(0)))

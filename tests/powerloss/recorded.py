@@ -1,7 +1,8 @@
 """A broker that is traced while clients make it promise things: what it wrote, in all its lives.
 
-The clients say one thing after the other, from a seed. A life ends by SIGKILL, at a sync that
-was drawn or when its steps are done; the page cache outlives it, so the next life goes on.
+The clients say one thing after the other, from a seed. A life ends by SIGKILL, between two calls
+that are drawn from its trace: what it did after that is forgotten, and the next life goes on with
+the files as the page cache has them then, synced or not.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +26,7 @@ from mqtt_broker.codec.encode import encode_ack
 from tests.fault.lives import PATIENCE_S, free_port
 from tests.fault.talk import Message, Silence, Talker
 from tests.fault.tether import tied
+from tests.powerloss.disks import Disk
 from tests.powerloss.traces import Call, read, traced
 from tests.server.process import ROOT, environment
 
@@ -38,6 +42,9 @@ _PROGRAM: Final = (
     "from tests.sabotage import put_in; put_in(sys.argv.pop(1)); "
     "from mqtt_broker.cli.main import main; sys.exit(main())"
 )
+PUBLISHERS: Final = ("gauge", "press")  # one a partition
+# Every second life ends before a directory is synced: names are made rarely, and lost easily.
+_DEATHS: Final = ("names", "names", "names", "bytes", "packets", "changes")
 _GONE: Final = (OSError, EOFError, Silence, AssertionError)
 
 
@@ -52,7 +59,7 @@ class Recorded:
 class Life:
     """One broker under strace."""
 
-    def __init__(self, where: Path, base: Path, number: int, sabotage: str, inject: str) -> None:
+    def __init__(self, where: Path, base: Path, number: int, sabotage: str) -> None:
         self.prefix = where / f"trace-{number}"
         self.data = base / "new" / "data"
         self.port = free_port()
@@ -63,7 +70,7 @@ class Life:
         env = environment({"FLEETMQ_DURABILITY": "commit", "PYTHONDONTWRITEBYTECODE": "1"})
         with (where / "broker.log").open("ab") as log:
             self.process = subprocess.Popen(
-                tied(traced(self.prefix, command, inject)),
+                tied(traced(self.prefix, command)),
                 cwd=ROOT,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -77,9 +84,11 @@ class Life:
         return b"listens on" in self.process.stdout.readline()
 
     def kill(self) -> None:
-        """The broker; strace ends with it."""
-        with contextlib.suppress(OSError, ValueError):
-            os.kill(int((self.data / "lock").read_text()), signal.SIGKILL)
+        """Kill the broker; strace, its parent, ends with it."""
+        parent = self.process.pid
+        with contextlib.suppress(OSError):
+            for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
         try:
             self.process.wait(PATIENCE_S)
         finally:
@@ -90,27 +99,64 @@ class Life:
 
 
 def record(
-    where: Path, seed: int, *, lives: int = 2, steps: int = 40, sabotage: str = ""
+    where: Path, seed: int, *, lives: int = 3, steps: int = 40, sabotage: str = ""
 ) -> Recorded:
+    """Trace so many lives of a broker, with so many steps of its clients in each."""
     rng = random.Random(f"{seed}/recorded")
     recorded = Recorded(where / "base")
     recorded.base.mkdir()
-    prefixes: list[Path] = []
     for number in range(lives):
-        inject = ""
-        if number < lives - 1 and rng.random() < 0.7:
-            inject = f"fsync,fdatasync:signal=KILL:when={rng.randrange(5, 150)}"
-        life = Life(where, recorded.base, number, sabotage, inject)
-        prefixes.append(life.prefix)
-        try:
-            if life.listens():
-                play = _Play(life.port, random.Random(f"{seed}/{number}"), number)
-                with contextlib.suppress(*_GONE), contextlib.closing(play):
-                    play.run(steps)
-        finally:
-            life.kill()
-    recorded.calls = read(prefixes)
+        trace_life(where, recorded, seed, number, steps=steps, sabotage=sabotage)
+        if number < lives - 1:
+            found = deaths(recorded)
+            kind = rng.choice([kind for kind in _DEATHS if kind in found])
+            recorded.calls = until(recorded.calls, rng.choice(found[kind]))
+            rebuild(recorded)
     return recorded
+
+
+def trace_life(
+    where: Path, recorded: Recorded, seed: int, number: int, *, steps: int, sabotage: str
+) -> None:
+    """Add the calls of one more life to `recorded`."""
+    life = Life(where, recorded.base, number, sabotage)
+    try:
+        if life.listens():
+            play = _Play(life.port, random.Random(f"{seed}/{number}"), number)
+            with contextlib.suppress(*_GONE), contextlib.closing(play):
+                play.run(steps)
+    finally:
+        life.kill()
+    recorded.calls += read(life.prefix, number)
+
+
+def deaths(recorded: Recorded) -> dict[str, list[int]]:
+    """When the last life may die, just before a call, by the kind of the call."""
+    moments: dict[str, list[int]] = defaultdict(list)
+    disk = Disk(recorded.base)
+    for call, _ in disk.play(recorded.calls):
+        kind = disk.kind(call)
+        if kind and call.life == recorded.calls[-1].life:
+            moments[kind].append(call.start)
+    return moments
+
+
+def until(calls: list[Call], moment: int) -> list[Call]:
+    """Keep what had begun by then; a call that had not returned never does."""
+    return [
+        replace(call, end=None) if call.end is not None and call.end >= moment else call
+        for call in calls
+        if call.start < moment
+    ]
+
+
+def rebuild(recorded: Recorded) -> None:
+    """Put the files back as they were when the calls end, unsynced changes included."""
+    disk = Disk(recorded.base)
+    for _ in disk.play(recorded.calls):
+        pass
+    shutil.rmtree(recorded.base)
+    disk.image(recorded.base, "everything", random.Random(0))
 
 
 class _Play:
@@ -133,7 +179,7 @@ class _Play:
 
     def run(self, steps: int) -> None:
         self.near = self._client("near")
-        self.publishers = [self._client(f"publisher-{number}") for number in range(2)]
+        self.publishers = [self._client(name) for name in PUBLISHERS]
         self.near.subscribe("t/#", 2)
         self._far()
         acts: list[Callable[[], None]] = [

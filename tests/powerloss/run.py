@@ -2,7 +2,7 @@
 
     python -m tests.powerloss.run --seeds 5 --states 400
 
-Each seed is a run of the broker under strace, in two lives; each state is what may be on the
+Each seed is a run of the broker under strace, in three lives; each state is what may be on the
 disk at a moment of it.
 """
 
@@ -28,7 +28,7 @@ from tests.powerloss.recorded import Recorded, record
 from tests.powerloss.traces import why_not
 
 # Where syncs cost nothing, if there is such a place; what is left of power does not matter there.
-_MEMORY: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+MEMORY: Final = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 _NEAR: Final = frozenset({"fsync", "fdatasync", "sendto", "rename", "unlink", "mkdir"})
 
 
@@ -49,11 +49,12 @@ def examine(
     *,
     without: Iterable[str] = (),
     stops: bool = True,
+    first_life: int = 0,
 ) -> Outcome:
     """So many states of one run; `stops` at the first that breaks a promise."""
     outcome = Outcome(calls=len(recorded.calls))
     disk, promised = Disk(recorded.base), Promised()
-    count = sum(call.name in _NEAR for call in recorded.calls)
+    count = sum(call.name in _NEAR and call.life >= first_life for call in recorded.calls)
     chance = min(1.0, 1.3 * states / max(1, count))
     life = 0
     for call, is_end in disk.play(recorded.calls):
@@ -63,7 +64,8 @@ def examine(
         if not is_end:
             promised.on_call(call)
         is_near = call.name in _NEAR and (is_end or not call.name.endswith("sync"))
-        if outcome.states >= states or not is_near or rng.random() > chance:
+        is_wanted = is_near and call.life >= first_life
+        if outcome.states >= states or not is_wanted or rng.random() > chance:
             continue
         outcome.states += 1
         mode = MODES[outcome.states % len(MODES)]
@@ -92,7 +94,7 @@ def search(
     stops: bool = True,
 ) -> Outcome:
     """Record a run, and examine it."""
-    with tempfile.TemporaryDirectory(prefix="fmq-powerloss-", dir=_MEMORY) as name:
+    with tempfile.TemporaryDirectory(prefix="fmq-powerloss-", dir=MEMORY) as name:
         where = Path(name)
         recorded = record(where, seed, steps=steps, sabotage=sabotage)
         rng = random.Random(f"{seed}/states")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.powerloss.disks import MODES, Disk
+from tests.powerloss.restarts import sweep
 from tests.powerloss.run import Outcome, search
 from tests.powerloss.traces import Call, why_not
 
@@ -48,6 +49,24 @@ def test_what_is_not_synced_is_found_lost(sabotage: str) -> None:
 def test_more_runs(seed: int) -> None:
     outcome = search(seed, states=400)
     assert not outcome.lost, found(outcome)
+
+
+@TRACED
+@pytest.mark.slow
+def test_a_start_syncs_what_the_process_before_it_left() -> None:
+    outcome = sweep(1)
+    assert not outcome.lost, found(outcome)
+    assert outcome.acknowledged > 50
+
+
+@TRACED
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sabotage",
+    ["earlier-segment-unnamed", "earlier-stream-unnamed", "earlier-directory-unnamed"],
+)
+def test_what_a_start_does_not_sync_is_found_lost(sabotage: str) -> None:
+    assert sweep(1, sabotage=sabotage).lost
 
 
 # The disk itself.

@@ -1,8 +1,7 @@
 """What a process asked the kernel for, as strace saw it: every write, name, sync and packet.
 
-    with Traced(directory, [...]) as broker:      # runs the command under strace
-        ...
-    events = read(directory)                      # of all lives, in their order
+    subprocess.run(traced(prefix, [...]))      # runs the command under strace
+    calls = read(prefix, life)                 # in their order
 
 strace sees what no wrapper in the process could: SQLite's own writes, and those of libraries.
 Each thread has a file of its own, so no call is cut in two; times put them in order.
@@ -25,7 +24,7 @@ CALLS: Final = (
     "pwritev2,fsync,fdatasync,sendto,sendmsg,recvfrom,recvmsg,accept,accept4"
 )
 _LINE: Final = re.compile(r"(\d+)\.(\d{9}) (\w+)\((.*)$")
-_END: Final = re.compile(r"\)\s+= (-?\d+|\?)(?: [^<]*)?(?:<(\d+)\.(\d+)>)?$")
+_END: Final = re.compile(r"\)\s+= (-?\d+|\?)(?: (?:[^<]*|<unavailable>))?(?:<(\d+)\.(\d+)>)?$")
 _TEXT: Final = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
@@ -60,21 +59,18 @@ def why_not() -> str:
     return "" if done.returncode == 0 else f"strace may not trace here: {done.stderr.strip()}"
 
 
-def traced(prefix: Path, command: list[str], inject: str = "") -> list[str]:
-    """The command under strace; `inject` is a fault as strace takes it."""
+def traced(prefix: Path, command: list[str]) -> list[str]:
+    """The command under strace."""
     options = ["-f", "-ff", "-o", str(prefix), "--seccomp-bpf", "-xx", "-s", "100000000"]
     options += ["--timestamps=unix,ns", "--syscall-times=ns", "-e", "signal=none"]
-    if inject:
-        options += ["-e", f"inject={inject}"]
     return ["strace", *options, "-e", f"trace={CALLS}", *command]
 
 
-def read(prefixes: list[Path]) -> list[Call]:
-    """The calls of all lives that succeeded, by the time at which each began."""
+def read(prefix: Path, life: int) -> list[Call]:
+    """The calls of one life that succeeded, by the time at which each began."""
     found: list[Call] = []
-    for life, prefix in enumerate(prefixes):
-        for path in prefix.parent.glob(f"{prefix.name}.*"):
-            found += _read(path, life)
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        found += _read(path, life)
     return sorted(found, key=lambda call: call.start)
 
 
