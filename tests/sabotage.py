@@ -163,31 +163,7 @@ def expiry_signed() -> None:
     _set(Journal, "_pack", pack)
 
 
-@sabotage("fuzz")
-def inner_transaction_ends_the_outer() -> None:
-    """What is opened inside another transaction of the journal ends that one in silence."""
-    from sessions.journal.journal import Journal
-    from sessions.journal.transaction import PublishTransaction
-
-    def begin(self: Journal, messages: list[Any], *, holds: bool = False) -> PublishTransaction:
-        ticket = self.current = PublishTransaction(self, messages, holds=holds)
-        return ticket
-
-    def end(self: Journal) -> None:
-        ticket, self.current = self.current, None
-        if ticket is not None and ticket.is_wanted:
-            self._entries.append(ticket)
-            self.certain += ticket.is_pinned
-            if ticket.messages:
-                ticket.size = len(ticket.messages) * ticket.messages[0].envelope.size
-            self._gathered_bytes += ticket.size
-
-    _set(Journal, "open", begin)
-    _set(Journal, "close", end)
-    _set(Journal, "_place_current", lambda self: None)
-
-
-@sabotage("crash", "fuzz")
+@sabotage("crash", "fuzz", "torture")
 def connack_at_once() -> None:
     """CONNACK says that a session is over before that is on disk."""
     from sessions.registry import SessionRegistry

@@ -21,7 +21,7 @@ from tests.fault.client import Client, Loop
 from tests.fault.ledger import Ledger
 from tests.fault.publisher import Publisher, Sending
 from tests.fault.taker import Subscriber
-from tests.fault.witnesses import Beacon, Mourner, Reader, Watcher
+from tests.fault.witnesses import Beacon, Mourner, Reader, Renewer, Watcher
 
 _SAY_EVERY_S: Final = 0.25
 
@@ -31,7 +31,8 @@ class Part:
         self.loop = loop
         publishers: list[Client] = [Publisher(loop, made, n) for n in range(made.publishers)]
         witnesses: list[Client] = [
-            Reader(loop, made), Mourner(loop, made), Watcher(loop, made), Beacon(loop, made)
+            Reader(loop, made), Mourner(loop, made), Watcher(loop, made), Beacon(loop, made),
+            Renewer(loop, made),
         ]  # fmt: skip
         takers: list[Client] = [Subscriber(loop, made, taker) for taker in made.takers]
         self.clients = [*publishers, *witnesses, *takers][part::parts]
@@ -57,7 +58,7 @@ class Part:
                 client.finish()
             elif word == "gather" and isinstance(client, Subscriber):
                 client.gather()
-            elif word == "gather" and isinstance(client, Mourner):
+            elif word == "gather" and isinstance(client, Mourner | Renewer):
                 client.stay()
             elif word == "gather" and isinstance(client, Beacon):
                 client.stay_away()

@@ -1,4 +1,4 @@
-"""Special clients: one reads what is retained, two have wills, one watches for them."""
+"""Special clients: one reads what is retained, two have wills, one watches for them, one renews."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from mqtt_broker.codec.packets import (
     Suback,
     Subscribe,
     SubscriptionRequest,
+    Unsuback,
+    Unsubscribe,
     Will,
 )
 from mqtt_broker.codec.properties import Properties
@@ -26,6 +28,8 @@ from tests.fault.publisher import Sending
 
 _READ_EVERY_S: Final = 0.4
 _QUICK_S: Final = 0.1
+_RENEW_S: Final = 0.05
+_NO_SUBSCRIPTION: Final = 0x11
 _LONG_S: Final = WILL_DELAY_S + 3.0
 
 
@@ -159,6 +163,52 @@ class Beacon(Client):
         if self.is_online:
             self.note("O", self._episode)
         self.leave("disconnect")
+
+
+class Renewer(Client):
+    """Begins a new session by Clean Start, again and again, and asks whether the old one is back.
+
+    Each session has a subscription of its own that SUBACK has confirmed. Once CONNACK has said
+    that a session is over, no later one may have its subscription: UNSUBSCRIBE finds none.
+    """
+
+    def __init__(self, loop: Loop, made: Plan) -> None:
+        super().__init__(loop, "renewer", made.rng("renewer"))
+        self._session = 1
+        self.is_staying = False
+
+    def on_connected(self, present: bool, told: Properties) -> None:
+        if self.clean_start:
+            self._session += 1
+            self.clean_start = False
+        topics = [self._topic(self._session - 1)]
+        self.send(encode_from_client(V5, Unsubscribe(1, topics)))
+        requests = [SubscriptionRequest(self._topic(self._session), 1)]
+        self.send(encode_from_client(V5, Subscribe(2, requests)))
+
+    def on_packet(self, packet: Packet) -> None:
+        if isinstance(packet, Unsuback):
+            if packet.reasons != [_NO_SUBSCRIPTION]:
+                self.complain(f"session {self._session - 1} is back, which CONNACK said was over")
+        elif isinstance(packet, Suback):
+            self.is_promised = True
+            self.loop.after(self.rng.uniform(0.0, _RENEW_S), self._renew)
+        else:
+            self.complain(f"{type(packet).__name__} to the renewer")
+
+    def _renew(self) -> None:
+        if self.is_promised and not self.is_staying:
+            self.clean_start = True
+            self.is_promised = False
+            self.leave(self.rng.choice(("disconnect", "close")))
+            self.come()
+
+    def stay(self) -> None:
+        """The end: begin no more sessions."""
+        self.is_staying = True
+
+    def _topic(self, session: int) -> str:
+        return f"renewer/{session}"
 
 
 class Watcher(Client):
