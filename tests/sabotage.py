@@ -5,9 +5,9 @@
 
 An entry is a function that changes the program in this process (`put_in`), and the finders that
 have to notice: `crash` (tests.sim.crash), `powerloss` (tests.powerloss.run), `restarts`
-(tests.powerloss.restarts), `torture` (tests.fault.torture), `fuzz` (tests.fuzz.broker). Each
-search begins at a seed of its own and ends at the first finding; a defect that one of them does
-not find is a hole in the tests.
+(tests.powerloss.restarts), `torture` (tests.fault.torture), `fuzz` (tests.fuzz.broker), and
+`backlogs`, `refused`, `accounts` (of tests.spark_ingest). Each search begins at a seed of its own
+and ends at the first finding; a defect that one of them does not find is a hole in the tests.
 """
 
 from __future__ import annotations
@@ -357,6 +357,64 @@ def log_unsynced() -> None:
     _set(Disk, "sync", lambda self, file: None)
 
 
+# Of the pipeline behind the broker.
+
+
+@sabotage("backlogs")
+def dealt_by_row_count() -> None:
+    """A trigger takes of every partition by what waits in it, whenever that was received."""
+    from spark_ingest.source import batch_planning, size_limit
+
+    def deal(starts: Any, ends: Any, limit: int, *others: Any) -> batch_planning.Deal:
+        measure = others[1]
+        if measure.weigh(tuple(ends)) <= limit:
+            return batch_planning.Deal(tuple(ends), batch_planning.NEVER_US)
+        return batch_planning.Deal(
+            measure.share(tuple(starts), tuple(ends), limit), batch_planning.NEVER_US
+        )
+
+    _set(size_limit, "deal", deal)
+
+
+@sabotage("refused")
+def refused_row_ends_the_batch() -> None:
+    """A row that the database does not take is not put aside."""
+    from spark_ingest.sinks import tables
+
+    def write(connection: Any, table: Any, output: Any, rows: Any) -> list[Any]:
+        tables.upsert(connection, table, output, rows)
+        return []
+
+    _set(tables, "upsert_or_bury", write)
+
+
+@sabotage("refused")
+def refused_row_takes_others_along() -> None:
+    """All that is written together with a row that the database does not take is put aside."""
+    from spark_ingest.sinks import dead_letters, tables
+
+    def write(connection: Any, table: Any, output: Any, rows: Any) -> list[dead_letters.DeadLetter]:
+        try:
+            with connection.begin_nested():
+                tables.upsert(connection, table, output, rows)
+        except Exception as error:
+            return [
+                dead_letters.dead_letter(output, row, str(error))
+                for row in dead_letters.rows_of(rows)
+            ]
+        return []
+
+    _set(tables, "_halved", write)
+
+
+@sabotage("accounts")
+def rejects_wait() -> None:
+    """What is rejected waits until the sessions around it are over."""
+    from spark_ingest.source.losses import Losses
+
+    _set(Losses, "sources", lambda self: 1)
+
+
 def _leave_names_unsynced(caller: str) -> None:
     """Let the log sync no directory when a function of this name asks for it."""
     from mqtt_broker.streams.format.disk import Disk
@@ -429,12 +487,55 @@ def _search_fuzz(name: str, seed: int, seconds: float) -> str:
     return str(broker.search(seed, seconds))
 
 
+def _search_many(name: str, seed: int, seconds: float, play: Callable[[Path, int], None]) -> str:
+    """Play from one seed after the other, each in a directory of its own."""
+    put_in(name)
+    deadline = time.monotonic() + seconds
+    run = seed * 1_000
+    while time.monotonic() < deadline:
+        with tempfile.TemporaryDirectory() as where:
+            try:
+                play(Path(where), run)
+            except Exception as error:
+                return f"seed {run}: {error!r}"
+        run += 1
+    return ""
+
+
+def _search_backlogs(name: str, seed: int, seconds: float) -> str:
+    from tests.spark_ingest import backlogs
+
+    def play(where: Path, run: int) -> None:
+        backlogs.play(where / "log", run)
+
+    return _search_many(name, seed, seconds, play)
+
+
+def _search_refused(name: str, seed: int, seconds: float) -> str:
+    from tests.spark_ingest import refused
+
+    return _search_many(name, seed, seconds, refused.play)
+
+
+def _search_accounts(name: str, seed: int, seconds: float) -> str:
+    from tests.spark_ingest import accounts
+    from tests.spark_ingest.conftest import local_session
+
+    with local_session() as spark:
+        return _search_many(
+            name, seed, seconds, lambda where, run: accounts.play(spark, where, run)
+        )
+
+
 FINDERS: Final[dict[str, Callable[[str, int, float], str]]] = {
     "crash": _search_crash,
     "powerloss": _search_powerloss,
     "restarts": _search_restarts,
     "torture": _search_torture,
     "fuzz": _search_fuzz,
+    "backlogs": _search_backlogs,
+    "refused": _search_refused,
+    "accounts": _search_accounts,
 }
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mqtt_broker.streams.format.records import records
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
-from spark_ingest.source.data_source import LogStreamReader
-from tests.streams.logs import Sent, Writing
+from spark_ingest.source.data_source import FleetmqDataSource, LogStreamReader
+from tests.spark_ingest.filled import SCHEMA
+from tests.streams.logs import NAME, Sent, Writing
 
 SECOND: Final = 1_000_000
 START_US: Final = 1_767_225_600_000_000
@@ -108,3 +110,45 @@ def lag_us(
         worst = max([worst, *(newest - time for time in times)])
         newest = max([newest, *times])
     return worst
+
+
+def check(reader: LogStreamReader, root: Path, backlog: Backlog, limit: int) -> int:
+    """Read it in triggers, each within the limit and none ahead; how many it takes."""
+    cuts = list(triggers(reader))
+    rows = [sum(end[key] - start[key] for key in start if key != "epoch") for start, end in cuts]
+    assert sum(rows) == sum(map(len, backlog.received))
+    assert not limit or max(rows, default=0) <= limit
+    with Source.open(root, NAME) as source:
+        received = received_of(source)
+    assert lag_us(received, cuts) <= backlog.set_back_us
+    return len(cuts)
+
+
+def draw_limits(draw: random.Random) -> tuple[dict[str, str], int]:
+    rows_max = draw.choice([1, 7, 50, 400])
+    bytes_max = draw.choice(["100", "3000", "100000"])
+    kind = draw.randrange(3)
+    more = {"maxRowsPerTrigger": str(rows_max)} if kind != 1 else {}
+    more |= {"maxBytesPerTrigger": bytes_max} if kind else {}
+    return more, rows_max if kind != 1 else 0
+
+
+def opened(**options: str) -> LogStreamReader:
+    source = FleetmqDataSource({"stream": NAME, "startingOffsets": "earliest", **options})
+    return source.streamReader(source.schema())
+
+
+def play(root: Path, seed: int) -> None:
+    """Draw a backlog and limits, and check how it is dealt."""
+    draw = random.Random(seed)
+    partitions = draw.choice([1, 2, 5])
+    backlog = draw_backlog(draw, partitions=partitions, rows_max=150)
+    more, limit = draw_limits(draw)
+    with Writing(root) as log:
+        log.create(partitions, schema=SCHEMA, segment_bytes=draw.choice([4096, 1 << 20]))
+        write(log, backlog, draw)
+        reader = opened(path=str(root), **more)
+        try:
+            check(reader, root, backlog, limit)
+        finally:
+            reader.stop()

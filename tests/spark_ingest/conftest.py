@@ -7,6 +7,7 @@ why.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -47,11 +48,9 @@ def what_is_missing() -> str:
     return ""
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+@contextlib.contextmanager
+def local_session() -> Iterator[SparkSession]:
     """A session on two local cores; `fleetmq` is not registered."""
-    if missing := what_is_missing():
-        pytest.skip(missing)
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryDirectory(prefix="fleetmq-spark-") as directory:
@@ -78,6 +77,14 @@ def spark() -> Iterator[SparkSession]:
             yield session
         finally:
             session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    if missing := what_is_missing():
+        pytest.skip(missing)
+    with local_session() as session:
+        yield session
 
 
 @pytest.fixture

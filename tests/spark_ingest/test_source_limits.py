@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtt_broker.streams.read.source import Source
 from spark_ingest.source.batch_planning import Measure, deal, share_rows
-from spark_ingest.source.data_source import FleetmqDataSource, LogStreamReader
 from tests.http_api.brokers import LogBroker, Serving
 from tests.spark_ingest import backlogs
-from tests.spark_ingest.backlogs import Backlog
+from tests.spark_ingest.backlogs import Backlog, check, opened
 from tests.spark_ingest.filled import SCHEMA
 from tests.streams.logs import NAME, Writing
 
@@ -60,32 +58,6 @@ def test_nobody_is_read_ahead_and_nobody_waits(
     assert max(read, default=0) <= min(left, default=10**18)
 
 
-def check(reader: LogStreamReader, root: Path, backlog: Backlog, limit: int) -> int:
-    """How many triggers it takes."""
-    cuts = list(backlogs.triggers(reader))
-    rows = [sum(end[key] - start[key] for key in start if key != "epoch") for start, end in cuts]
-    assert sum(rows) == sum(map(len, backlog.received))
-    assert not limit or max(rows, default=0) <= limit
-    with Source.open(root, NAME) as source:
-        received = backlogs.received_of(source)
-    assert backlogs.lag_us(received, cuts) <= backlog.set_back_us
-    return len(cuts)
-
-
-def draw_limits(draw: random.Random) -> tuple[dict[str, str], int]:
-    rows_max = draw.choice([1, 7, 50, 400])
-    bytes_max = draw.choice(["100", "3000", "100000"])
-    kind = draw.randrange(3)
-    more = {"maxRowsPerTrigger": str(rows_max)} if kind != 1 else {}
-    more |= {"maxBytesPerTrigger": bytes_max} if kind else {}
-    return more, rows_max if kind != 1 else 0
-
-
-def opened(**options: str) -> LogStreamReader:
-    source = FleetmqDataSource({"stream": NAME, "startingOffsets": "earliest", **options})
-    return source.streamReader(source.schema())
-
-
 def test_the_backlog_that_was_dealt_by_counts(log: Writing) -> None:
     """Two days in one partition, six hours in another, as many rows: a sixth of each at a time
     would be eight hours of the one and one of the other."""
@@ -100,14 +72,7 @@ def test_the_backlog_that_was_dealt_by_counts(log: Writing) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_backlog_is_dealt_by_time(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
-    partitions = draw.choice([1, 2, 5])
-    backlog = backlogs.draw_backlog(draw, partitions=partitions, rows_max=150)
-    more, limit = draw_limits(draw)
-    with Writing(tmp_path / "log") as log:
-        log.create(partitions, schema=SCHEMA, segment_bytes=draw.choice([4096, 1 << 20]))
-        backlogs.write(log, backlog, draw)
-        check(opened(path=str(log.root), **more), log.root, backlog, limit)
+    backlogs.play(tmp_path / "log", seed)
 
 
 def test_a_backlog_over_http_is_dealt_by_time(tmp_path: Path) -> None:
