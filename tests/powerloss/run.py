@@ -88,6 +88,7 @@ def search(
     seed: int,
     *,
     states: int,
+    lives: int = 3,
     steps: int = 40,
     sabotage: str = "",
     without: Iterable[str] = (),
@@ -96,7 +97,7 @@ def search(
     """Record a run, and examine it."""
     with tempfile.TemporaryDirectory(prefix="fmq-powerloss-", dir=MEMORY) as name:
         where = Path(name)
-        recorded = record(where, seed, steps=steps, sabotage=sabotage)
+        recorded = record(where, seed, lives=lives, steps=steps, sabotage=sabotage)
         rng = random.Random(f"{seed}/states")
         return examine(recorded, where, rng, states, without=without, stops=stops)
 

@@ -25,9 +25,9 @@ def found(outcome: Outcome) -> str:
 
 @TRACED
 def test_what_was_acknowledged_outlives_the_power() -> None:
-    outcome = search(1, states=80, steps=20)
+    outcome = search(1, states=80, lives=2, steps=30)
     assert not outcome.lost, found(outcome)
-    assert outcome.states == 80 and outcome.acknowledged > 20
+    assert outcome.states == 80 and outcome.acknowledged > 15
 
 
 @TRACED
@@ -37,7 +37,7 @@ def test_what_was_acknowledged_outlives_the_power() -> None:
 )
 def test_what_is_not_synced_is_found_lost(sabotage: str) -> None:
     outcomes = [
-        search(seed, states=100, steps=20, sabotage=sabotage)
+        search(seed, states=100, lives=2, steps=20, sabotage=sabotage)
         for seed in range(1, 4 if sabotage in FORGOTTEN[1:] else 2)
     ]
     assert any(outcome.lost for outcome in outcomes)
