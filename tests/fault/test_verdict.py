@@ -220,6 +220,17 @@ def test_the_delay_of_a_will_counts_from_a_start(story: Story) -> None:
     assert story.verdict().counts == {"wills lost": 1}
 
 
+def test_a_start_that_is_noted_after_the_first_client_came(story: Story) -> None:
+    story.add("P", 1)
+    story.add("W", 1)
+    story.now += plan.WILL_DELAY_S + WILL_SLACK_S
+    story.add("T", 2)
+    story.starts.append(story.now + 0.1)
+    assert story.verdict().is_clean
+    story.starts[:] = [story.now + WILL_SLACK_S]
+    assert story.verdict().counts == {"wills lost": 1}
+
+
 def test_a_will_though_its_client_was_back(story: Story) -> None:
     story.add("P", 1)
     story.add("W", 1)

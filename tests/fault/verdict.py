@@ -344,8 +344,10 @@ class Wills:
                 continue
             times = self._came.get(episode, [])
             next_try = self._tried.get(episode + 1, math.inf)
-            # A delay that a crash cut in two may count from the start behind it.
-            begun = max([cut, *(at for at in self._starts if at < next_try)])
+            # A delay that a crash cut in two may count from the start behind it, which is noted
+            # when it is heard of: clients may be quicker.
+            until = next_try + WILL_SLACK_S
+            begun = max([cut, *(at for at in self._starts if at < until)])
             if next_try - begun > WILL_DELAY_S + WILL_SLACK_S and not times:
                 if next_try < math.inf:  # else it is perhaps not due yet
                     verdict.find("wills lost", f"will {episode}", cut)
