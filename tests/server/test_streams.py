@@ -249,6 +249,19 @@ class TestChanges:
             send(client, [6])
         assert payloads(tmp_path) == [b"5", b"6"]
 
+    def test_the_log_takes_part_in_commits_from_the_first_stream_on(self, tmp_path: Path) -> None:
+        with Running(config=Config(data_dir=str(tmp_path))) as broker:
+            found = broker.server.storage
+            assert found is not None
+            journal, writer = found.journal, found.streams.writer
+            assert journal.participant is not writer
+            with broker.client("device") as device:
+                send(device, [0])
+                found.streams.create(TELEMETRY).result(PATIENCE_S)
+                assert journal.participant is writer
+                send(device, [1])
+        assert payloads(tmp_path) == [b"1"]
+
     def test_mistakes_are_told(self, tmp_path: Path) -> None:
         with Running(config=config(tmp_path)) as broker:
             streams = broker.server.streams
