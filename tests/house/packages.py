@@ -136,7 +136,6 @@ TO_CUT: Final = {
 # Modules of rings that are still to be opened: this list may only become shorter.
 _IN_RINGS: Final = set(
     """\
-mqtt_broker.streams.replay.subscription
 """.split()
 )
 
