@@ -71,7 +71,7 @@ class LogBroker(BrokerInterface):
 
         self.do(work)
 
-    # The doors.
+    # `BrokerInterface`.
 
     def watch(self) -> WatchFigures | None:
         return self.watched

@@ -1,4 +1,4 @@
-"""Streams and groups by JSON: what is asked arrives at the door, and what is wrong does not."""
+"""Streams and groups by JSON: requests arrive at the broker, and wrong ones do not."""
 
 from __future__ import annotations
 

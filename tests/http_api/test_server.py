@@ -330,7 +330,7 @@ def test_pipelined_requests_are_answered_in_order(http: Serving) -> None:
 
 
 class Odd(LogBroker):
-    """Its snapshot door does what a test says."""
+    """Takes snapshots as a test says."""
 
     answer: Any = None
 

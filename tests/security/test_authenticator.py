@@ -1,4 +1,4 @@
-"""The door in front of a whole broker core: who comes in, and that nobody can tell why not."""
+"""The authenticator in front of a whole broker core: no answer tells why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door of a running broker: threads, files that change, tables, storms; on real sockets."""
+"""The security service of a running broker: threads, files, tables, storms; on real sockets."""
 
 from __future__ import annotations
 

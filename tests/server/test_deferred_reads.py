@@ -1,4 +1,4 @@
-"""Lazy sockets: those of clients that only acknowledge are read many at a time, never too late.
+"""Deferred reads: sockets of clients that only acknowledge are read many at a time, never too late.
 
 The first half turns `Poller` by hand, where each poll can be looked at. The second half has
 real clients on the broker's own loop, and looks at the broker from outside: whatever asks
@@ -32,16 +32,16 @@ PONG = b"\xd0\x00"
 
 
 class Bench:
-    """Turns with one lazy and one ordinary socket; `served` says who was read, in order."""
+    """Turns with one deferred and one ordinary socket; `served` says who was read, in order."""
 
     def __init__(self, *, may_lag: bool = True) -> None:
         self.poller = Poller(may_lag=may_lag)
         self.served: list[str] = []
-        self.lazy, self.far_lazy = socket.socketpair()
+        self.deferred, self.far_deferred = socket.socketpair()
         self.plain, self.far_plain = socket.socketpair()
-        self.poller.add(self.lazy.fileno(), self.reads(self.lazy, "lazy"))
+        self.poller.add(self.deferred.fileno(), self.reads(self.deferred, "deferred"))
         self.poller.add(self.plain.fileno(), self.reads(self.plain, "plain"))
-        self.poller.set_deferred(self.lazy.fileno(), True)
+        self.poller.set_deferred(self.deferred.fileno(), True)
 
     def reads(self, sock: socket.socket, name: str) -> Callable[[], None]:
         def read() -> None:
@@ -52,7 +52,7 @@ class Bench:
         return read
 
     def expect(self, urgency: int = LATER) -> None:
-        """A turn in which something was sent to the lazy socket."""
+        """A turn in which something was sent to the deferred socket."""
         self.poller.expect(urgency)
         self.poller.serve([])
 
@@ -62,7 +62,7 @@ class Bench:
 
     def close(self) -> None:
         self.poller.close()
-        for sock in (self.lazy, self.far_lazy, self.plain, self.far_plain):
+        for sock in (self.deferred, self.far_deferred, self.plain, self.far_plain):
             sock.close()
 
 
@@ -77,21 +77,21 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 def test_an_expected_acknowledgement_wakes_nobody_and_is_read_after_the_lag(bench: Bench) -> None:
     bench.expect()
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     assert not bench.wakes()
     start = time.monotonic()
     assert bench.poller.wait(-1.0) == []
-    assert bench.served == ["lazy"]
+    assert bench.served == ["deferred"]
     assert time.monotonic() - start >= LAG_S * 0.9
 
 
 def test_what_is_wanted_soon_is_read_in_the_turn_that_something_else_causes(bench: Bench) -> None:
     bench.expect(SOON)
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     assert not bench.wakes()
     bench.far_plain.send(b"x")
     assert bench.poller.wait(-1.0) == []
-    assert sorted(bench.served) == ["lazy", "plain"]
+    assert sorted(bench.served) == ["deferred", "plain"]
 
 
 def test_what_is_not_wanted_soon_is_left_alone_in_other_turns(
@@ -99,7 +99,7 @@ def test_what_is_not_wanted_soon_is_left_alone_in_other_turns(
 ) -> None:
     monkeypatch.setattr(turns_module, "LAG_S", 60.0)
     bench.expect()
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     for _ in range(3):
         bench.far_plain.send(b"x")
         assert bench.poller.wait(-1.0) == []
@@ -107,7 +107,7 @@ def test_what_is_not_wanted_soon_is_left_alone_in_other_turns(
     bench.expect(SOON)
     bench.far_plain.send(b"x")
     bench.poller.wait(-1.0)
-    assert sorted(bench.served) == ["lazy", "plain", "plain", "plain", "plain"]
+    assert sorted(bench.served) == ["deferred", "plain", "plain", "plain", "plain"]
 
 
 def test_more_of_them_than_fit_into_a_turn_are_read_in_the_next(
@@ -120,21 +120,21 @@ def test_more_of_them_than_fit_into_a_turn_are_read_in_the_next(
         bench.poller.add(near.fileno(), bench.reads(near, "other"))
         bench.poller.set_deferred(near.fileno(), True)
         bench.expect(SOON)
-        bench.far_lazy.send(b"x")
+        bench.far_deferred.send(b"x")
         far.send(b"x")
         for _ in range(2):
             bench.poller.expect(LATER)
             bench.far_plain.send(b"x")
             bench.poller.wait(-1.0)
-        assert sorted(bench.served) == ["lazy", "other", "plain", "plain"]
+        assert sorted(bench.served) == ["deferred", "other", "plain", "plain"]
         bench.poller.remove(near.fileno())
 
 
 def test_others_cannot_put_it_off_for_longer_than_the_lag(bench: Bench) -> None:
     bench.expect()
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     start = time.monotonic()
-    while "lazy" not in bench.served:
+    while "deferred" not in bench.served:
         bench.far_plain.send(b"x")
         bench.poller.wait(-1.0)
         assert time.monotonic() - start < PATIENCE_S
@@ -146,30 +146,30 @@ def test_what_is_wanted_now_wakes_though_it_was_sent_between_two_turns(
     monkeypatch.setattr(turns_module, "LAG_S", 60.0)
     bench.expect()
     bench.poller.expect(NOW)
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     bench.poller.wait(PATIENCE_S)
-    assert bench.served == ["lazy"]
+    assert bench.served == ["deferred"]
 
 
 def test_when_nothing_was_sent_to_it_it_wakes_like_any_other(bench: Bench) -> None:
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     assert bench.wakes()
     assert bench.poller.wait(-1.0) == []
-    assert bench.served == ["lazy"]
+    assert bench.served == ["deferred"]
 
 
 def test_after_one_lag_it_wakes_again(bench: Bench) -> None:
     bench.expect()
     assert bench.poller.wait(2 * LAG_S) == []
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     assert bench.wakes()
     bench.poller.wait(-1.0)
-    assert bench.served == ["lazy"]
+    assert bench.served == ["deferred"]
 
 
 def test_when_something_waits_for_its_acknowledgement_it_wakes(bench: Bench) -> None:
     bench.expect(NOW)
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     assert bench.wakes()
 
 
@@ -177,7 +177,7 @@ def test_without_a_wait_of_our_own_nothing_lags() -> None:
     bench = Bench(may_lag=False)
     try:
         bench.expect()
-        bench.far_lazy.send(b"x")
+        bench.far_deferred.send(b"x")
         assert bench.wakes()
     finally:
         bench.close()
@@ -185,9 +185,9 @@ def test_without_a_wait_of_our_own_nothing_lags() -> None:
 
 def test_a_wait_of_no_time_serves_what_is_there(bench: Bench) -> None:
     bench.expect()
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     assert bench.poller.wait(0.0) == []
-    assert bench.served == ["lazy"]
+    assert bench.served == ["deferred"]
 
 
 def test_a_short_wait_is_not_made_longer_by_the_lag(bench: Bench) -> None:
@@ -200,58 +200,58 @@ def test_a_short_wait_is_not_made_longer_by_the_lag(bench: Bench) -> None:
 
 
 def test_back_among_the_others(bench: Bench) -> None:
-    bench.poller.set_deferred(bench.lazy.fileno(), False)
+    bench.poller.set_deferred(bench.deferred.fileno(), False)
     bench.expect()
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     assert bench.wakes()
     bench.poller.wait(-1.0)
-    assert bench.served == ["lazy"]
+    assert bench.served == ["deferred"]
 
 
-def test_paused_and_resumed_while_lazy(bench: Bench) -> None:
-    fd = bench.lazy.fileno()
+def test_paused_and_resumed_while_deferred(bench: Bench) -> None:
+    fd = bench.deferred.fileno()
     bench.poller.watch(fd, None, None)
-    bench.far_lazy.send(b"x")
+    bench.far_deferred.send(b"x")
     bench.expect()
     bench.poller.wait(2 * LAG_S)
     assert bench.served == []
-    bench.poller.watch(fd, bench.reads(bench.lazy, "again"), None)
+    bench.poller.watch(fd, bench.reads(bench.deferred, "again"), None)
     bench.poller.wait(-1.0)
     assert bench.served == ["again"]
 
 
-def test_writable_while_lazy(bench: Bench) -> None:
-    fd = bench.lazy.fileno()
+def test_writable_while_deferred(bench: Bench) -> None:
+    fd = bench.deferred.fileno()
 
     def write() -> None:
         bench.served.append("written")
-        bench.poller.watch(fd, bench.reads(bench.lazy, "lazy"), None)
+        bench.poller.watch(fd, bench.reads(bench.deferred, "deferred"), None)
         bench.poller.is_wanted = True
 
-    bench.poller.watch(fd, bench.reads(bench.lazy, "lazy"), write)
+    bench.poller.watch(fd, bench.reads(bench.deferred, "deferred"), write)
     bench.expect()
     bench.poller.wait(-1.0)
     assert bench.served == ["written"]
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_removed_while_lazy(bench: Bench, is_paused: bool) -> None:
-    fd = bench.lazy.fileno()
+def test_removed_while_deferred(bench: Bench, is_paused: bool) -> None:
+    fd = bench.deferred.fileno()
     bench.expect()
-    bench.far_lazy.close()
+    bench.far_deferred.close()
     if is_paused:
         bench.poller.watch(fd, None, None)
     bench.poller.remove(fd)
-    bench.lazy.close()
+    bench.deferred.close()
     bench.far_plain.send(b"x")
     assert bench.poller.wait(-1.0) == []
     assert bench.served == ["plain"]
     assert not bench.wakes()
 
 
-def test_a_hang_up_while_lazy_and_paused_is_no_busy_loop(bench: Bench) -> None:
-    bench.poller.watch(bench.lazy.fileno(), None, None)
-    bench.far_lazy.close()
+def test_a_hang_up_while_deferred_and_paused_is_no_busy_loop(bench: Bench) -> None:
+    bench.poller.watch(bench.deferred.fileno(), None, None)
+    bench.far_deferred.close()
     assert not bench.wakes()
     bench.expect()
     bench.poller.wait(2 * LAG_S)
@@ -283,7 +283,7 @@ def acknowledge(raw: Raw, packet: Publish) -> None:
 
 
 class Scene:
-    """A publisher and a subscriber `s` whose socket has become lazy."""
+    """A publisher and a subscriber `s` whose socket has become deferred."""
 
     def __init__(self, broker: Running, stack: contextlib.ExitStack, raw: bytes = b"") -> None:
         self.broker = broker
@@ -294,23 +294,23 @@ class Scene:
         self.raw.send(subscribe(V5, "a", qos=1))
         assert self.raw.packet()[0] == 0x90
         self.incoming = deliveries(self.raw)
-        self.make_lazy()
+        self.make_deferred()
 
-    def make_lazy(self) -> None:
+    def make_deferred(self) -> None:
         """It acknowledges alone until the broker counts on that."""
         for number in range(ONLY_ACKS):
-            assert not self.is_lazy
+            assert not self.is_deferred
             self.publish(b"%d" % number)
             self.receive(b"%d" % number)
             until(lambda: not self.under_way)
-        until(lambda: self.is_lazy)
+        until(lambda: self.is_deferred)
 
     @property
     def connection(self) -> Connection:
         return self.broker.server.broker.connections["s"]
 
     @property
-    def is_lazy(self) -> bool:
+    def is_deferred(self) -> bool:
         return len(self.broker.server.net.poller._deferred) == 1
 
     @property
@@ -345,7 +345,7 @@ def test_acknowledgements_are_read_though_nothing_else_happens(
         scene.publish(b"%d" % number)
         scene.receive(b"%d" % number)
         until(lambda: not scene.under_way)
-    assert scene.is_lazy
+    assert scene.is_deferred
 
 
 def test_an_acknowledgement_that_comes_late_is_read_as_well(stack: contextlib.ExitStack) -> None:
@@ -357,7 +357,7 @@ def test_an_acknowledgement_that_comes_late_is_read_as_well(stack: contextlib.Ex
     until(lambda: not scene.under_way)
 
 
-def test_qos_2_of_a_lazy_subscriber_completes(stack: contextlib.ExitStack) -> None:
+def test_qos_2_of_a_deferred_subscriber_completes(stack: contextlib.ExitStack) -> None:
     scene = Scene(stack.enter_context(Running()), stack)
     scene.raw.send(subscribe(V5, "b", qos=2))
     assert scene.raw.packet()[0] == 0x90
@@ -397,20 +397,20 @@ def test_a_queue_drains_without_the_lag(
     assert time.monotonic() - start < 5.0
 
 
-def test_a_lazy_subscriber_that_begins_to_publish(stack: contextlib.ExitStack) -> None:
+def test_a_deferred_subscriber_that_begins_to_publish(stack: contextlib.ExitStack) -> None:
     scene = Scene(stack.enter_context(Running()), stack)
     scene.publish(b"x")
     scene.receive(b"x")
     scene.raw.send(publish("up", b"y", qos=1, packet_id=7))
     assert scene.raw.packet()[:4].hex() == "40030007"
-    until(lambda: not scene.is_lazy)
+    until(lambda: not scene.is_deferred)
     scene.publish(b"z")
     scene.receive(b"z")
     until(lambda: not scene.under_way)
-    assert not scene.is_lazy  # who has published once is read at once
+    assert not scene.is_deferred  # who has published once is read at once
 
 
-def test_a_ping_of_a_lazy_subscriber_is_answered(stack: contextlib.ExitStack) -> None:
+def test_a_ping_of_a_deferred_subscriber_is_answered(stack: contextlib.ExitStack) -> None:
     scene = Scene(stack.enter_context(Running()), stack)
     scene.raw.send(PING)
     assert scene.raw.packet() == PONG
@@ -422,7 +422,7 @@ def test_a_ping_of_a_lazy_subscriber_is_answered(stack: contextlib.ExitStack) ->
     until(lambda: not scene.under_way)
 
 
-def test_a_lazy_subscriber_that_subscribes_to_more(stack: contextlib.ExitStack) -> None:
+def test_a_deferred_subscriber_that_subscribes_to_more(stack: contextlib.ExitStack) -> None:
     scene = Scene(stack.enter_context(Running()), stack)
     scene.raw.send(subscribe(V5, "b", qos=0))
     assert scene.raw.packet()[0] == 0x90
@@ -434,8 +434,8 @@ def test_who_asks_for_something_is_read_at_once_for_a_while(stack: contextlib.Ex
     scene = Scene(stack.enter_context(Running()), stack)
     scene.raw.send(PING)
     assert scene.raw.packet() == PONG
-    until(lambda: not scene.is_lazy)
-    scene.make_lazy()
+    until(lambda: not scene.is_deferred)
+    scene.make_deferred()
 
 
 def test_a_small_window_is_never_found_full(
@@ -465,7 +465,7 @@ def test_so_many_are_left_unread_and_not_more(
 
 @pytest.mark.parametrize("owes", [False, True], ids=["idle", "with a message under way"])
 @pytest.mark.parametrize("how", ["disconnects", "closes", "resets"])
-def test_a_lazy_subscriber_goes(stack: contextlib.ExitStack, how: str, owes: bool) -> None:
+def test_a_deferred_subscriber_goes(stack: contextlib.ExitStack, how: str, owes: bool) -> None:
     broker = stack.enter_context(Running())
     watcher = stack.enter_context(broker.client("watcher"))
     watcher.send(subscribe(V5, "gone"))
@@ -481,32 +481,32 @@ def test_a_lazy_subscriber_goes(stack: contextlib.ExitStack, how: str, owes: boo
     else:
         scene.raw.reset()
     assert watcher.packet().endswith(b"bye")
-    until(lambda: not scene.is_lazy or how == "disconnects")
+    until(lambda: not scene.is_deferred or how == "disconnects")
     scene.raw.sock.close()
-    until(lambda: not scene.is_lazy)
+    until(lambda: not scene.is_deferred)
     assert "s" not in broker.server.broker.connections
 
 
-def test_a_lazy_subscriber_is_kicked_out(stack: contextlib.ExitStack) -> None:
+def test_a_deferred_subscriber_is_kicked_out(stack: contextlib.ExitStack) -> None:
     scene = Scene(stack.enter_context(Running()), stack)
     broker = scene.broker
     broker.ask(lambda: broker.server.broker.kick("s", broker.server.now()))
     assert scene.raw.rest().hex() == "e00198"
     scene.raw.sock.close()
-    until(lambda: not scene.is_lazy)
+    until(lambda: not scene.is_deferred)
 
 
-def test_a_lazy_subscriber_is_taken_over(stack: contextlib.ExitStack) -> None:
+def test_a_deferred_subscriber_is_taken_over(stack: contextlib.ExitStack) -> None:
     scene = Scene(stack.enter_context(Running()), stack)
     second = stack.enter_context(scene.broker.client("s", V311))
     assert scene.raw.rest().hex() == "e0018e"
     scene.raw.sock.close()
-    until(lambda: not scene.is_lazy)
+    until(lambda: not scene.is_deferred)
     second.send(PING)
     assert second.packet() == PONG
 
 
-def test_a_mistake_of_a_lazy_subscriber_is_answered(stack: contextlib.ExitStack) -> None:
+def test_a_mistake_of_a_deferred_subscriber_is_answered(stack: contextlib.ExitStack) -> None:
     scene = Scene(stack.enter_context(Running()), stack)
     scene.raw.send(b"\x36\x05\x00\x01a\x00\x01\x00", bytes(100_000))
     assert scene.raw.rest().hex() == "e00181"
@@ -525,7 +525,7 @@ def test_the_broker_stops_while_it_expects(stack: contextlib.ExitStack) -> None:
 
 
 def slow_scene(stack: contextlib.ExitStack) -> Scene:
-    """A lazy subscriber that does not read, until the broker does not read from it either."""
+    """A deferred subscriber that does not read, until the broker does not read from it either."""
     broker = stack.enter_context(Running(outbox_bytes_max=100_000))
     slow = stack.enter_context(broker.raw(receive_buffer=4096))
     scene = Scene.__new__(Scene)
@@ -535,11 +535,11 @@ def slow_scene(stack: contextlib.ExitStack) -> Scene:
     assert slow.packet()[0] == 0x20
     assert slow.packet()[0] == 0x90
     scene.incoming = deliveries(slow)
-    scene.make_lazy()
+    scene.make_deferred()
     return scene
 
 
-def test_paused_while_lazy_and_read_again(stack: contextlib.ExitStack) -> None:
+def test_paused_while_deferred_and_read_again(stack: contextlib.ExitStack) -> None:
     scene = slow_scene(stack)
     count = 0
     while not scene.connection.session.outbound.has_waiting:  # QoS 1 waits when the reader is slow
@@ -552,11 +552,11 @@ def test_paused_while_lazy_and_read_again(stack: contextlib.ExitStack) -> None:
     scene.publish(b"last")
     scene.receive(b"last")
     until(lambda: not scene.under_way)
-    assert scene.is_lazy
+    assert scene.is_deferred
 
 
 @pytest.mark.parametrize("how", ["is kicked", "resets"])
-def test_the_end_while_paused_and_lazy(stack: contextlib.ExitStack, how: str) -> None:
+def test_the_end_while_paused_and_deferred(stack: contextlib.ExitStack, how: str) -> None:
     scene = slow_scene(stack)
     broker = scene.broker
     count = 0
@@ -571,13 +571,13 @@ def test_the_end_while_paused_and_lazy(stack: contextlib.ExitStack, how: str) ->
         with contextlib.suppress(OSError):
             assert scene.raw.rest().endswith(b"\xe0\x01\x98")
         scene.raw.sock.close()
-    until(lambda: not scene.is_lazy)
+    until(lambda: not scene.is_deferred)
     until(lambda: "s" not in broker.server.broker.connections)
     scene.publisher.send(PING)
     assert scene.publisher.packet() == PONG
 
 
-def test_a_hundred_lazy_subscribers_and_one_burst(stack: contextlib.ExitStack) -> None:
+def test_a_hundred_deferred_subscribers_and_one_burst(stack: contextlib.ExitStack) -> None:
     broker = stack.enter_context(Running())
     publisher = stack.enter_context(broker.client("p"))
     raws = [stack.enter_context(broker.client(f"s{number}")) for number in range(100)]

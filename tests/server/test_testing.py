@@ -64,7 +64,7 @@ class _OnlyPumps(OpenAccess):
         return Allow() if request.client_id.startswith("pump") else Refuse()
 
 
-def test_a_door_of_your_own() -> None:
+def test_an_access_of_your_own() -> None:
     with ThreadedBroker(access=_OnlyPumps()) as broker:
         assert answer(broker, "pump-1")[3] == 0
         assert answer(broker, "tank-1")[3] == 0x87

@@ -18,7 +18,7 @@ from sessions.messages.backlog import QueueLimits
 # comes in is so much smaller than MQTT's largest packet that it still fits into one.
 GROWTH_BYTES_MAX: Final = 1 << 20
 ANY_RATE: Final = float("inf")
-_KNOWN_MAX: Final = 1_000  # a door of somebody else's may give each client its own
+_KNOWN_MAX: Final = 1_000  # an embedder's `Access` may give each client its own
 
 
 @dataclass(frozen=True, slots=True)
