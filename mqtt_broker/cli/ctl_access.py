@@ -143,7 +143,7 @@ def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
     if args.action == "bans":
         for ban in read_bans(path):
             if ban.holds(now):
-                print(_shown(ban, now))
+                print(_describe(ban, now))
         return DONE
     until = now + _seconds(args.span) if getattr(args, "span", None) else 0.0
     wanted = make_ban(args.kind, args.value, until, getattr(args, "why", ""))
@@ -164,6 +164,6 @@ def _seconds(text: str) -> float:
     return int(found[1]) * float(_UNITS[found[2]])
 
 
-def _shown(ban: Ban, now: float) -> str:
+def _describe(ban: Ban, now: float) -> str:
     until = f"for {int(ban.until - now)} s more" if ban.until else "until it is lifted"
     return f"{ban.kind} {ban.value!r} {until}{f': {ban.why}' if ban.why else ''}"

@@ -105,14 +105,14 @@ def run(args: argparse.Namespace) -> int:
     ):
         if value < least:
             raise UsageError(f"{option} is {least} or more, not {value}")
-    folder = _made(Path(args.dir))
-    with _ending(), contextlib.ExitStack() as stack:
+    folder = _make_folder(Path(args.dir))
+    with _end_on_signals(), contextlib.ExitStack() as stack:
         demo = Demo(folder.resolve(), args.devices, args.seconds, stack)
         demo.go()
         return DONE if demo.judge() else FAILED
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     """Make an empty directory; remove one that is there only if it is of a finished demo."""
     try:
         if folder.exists() and not folder.is_dir():
@@ -136,7 +136,7 @@ def _made(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _ending() -> Iterator[None]:
+def _end_on_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the demo as Ctrl-C does, so that no process stays behind."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -177,7 +177,9 @@ class Demo:
         jobs = [self._windows(), self._anomalies()]
         self._say("two Spark jobs start on the log; a JVM takes a while")
         needed = [*jobs, broker]
-        self._until(lambda: all(map(self._has_begun, ("windows", "anomalies"))), needed, "Spark")
+        self._wait_until(
+            lambda: all(map(self._has_started, ("windows", "anomalies"))), needed, "Spark"
+        )
         self._say(f"{self._devices} devices begin to measure, QoS 2, for {self._seconds} s")
         fleet = self._spawn(
             "fleet",
@@ -196,8 +198,8 @@ class Demo:
             self._check([fleet])
         self._report = json.loads((self.folder / "fleet.json").read_text())
         self._say("the devices are done; the jobs read what is left")
-        self._until(lambda: self._counted() >= self._logged(), needed, "every row in a window")
-        self._alerts = self._listen()
+        self._wait_until(lambda: self._counted() >= self._logged(), needed, "every row in a window")
+        self._alerts = self._retained_alerts()
         self._stop(jobs)
         self._stop([broker])
 
@@ -214,7 +216,7 @@ class Demo:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 if json.loads(place.read_text())["pid"] == process.pid:
                     return process
-        raise Failure(f"the broker did not start: see {self._shown('broker')}")
+        raise Failure(f"the broker did not start: see {self._log_tail('broker')}")
 
     def _windows(self) -> subprocess.Popen[bytes]:
         return self._job("windows", "--size", "10s", "--sink", "sqlite:///windows.db")
@@ -248,7 +250,7 @@ class Demo:
                 start_new_session=True,
             )
         self._names[process.pid] = name
-        self._stack.callback(_end, process)
+        self._stack.callback(_kill_session, process)
         return process
 
     # Counts.
@@ -262,7 +264,7 @@ class Demo:
             return sum(source.ends().ends)
         return 0
 
-    def _ask(self, database: str, query: str) -> list[tuple[Any, ...]]:
+    def _query(self, database: str, query: str) -> list[tuple[Any, ...]]:
         path = self.folder / database
         if not path.exists():
             return []
@@ -273,7 +275,7 @@ class Demo:
                 return []
 
     def _sum(self, database: str, query: str) -> int:
-        rows = self._ask(database, query)
+        rows = self._query(database, query)
         return int(rows[0][0] or 0) if rows else 0
 
     def _counted(self) -> int:
@@ -284,11 +286,11 @@ class Demo:
             + self._sum("windows.db", "SELECT count(*) FROM rejects")
         )
 
-    def _has_begun(self, job: str) -> bool:
+    def _has_started(self, job: str) -> bool:
         """Tell whether a job has finished its first, empty batch: later ones take seconds."""
         return any((self.folder / "checkpoints" / job / "commits").glob("[0-9]*"))
 
-    def _listen(self) -> list[str]:
+    def _retained_alerts(self) -> list[str]:
         """Return the retained alerts, as any subscriber gets them."""
         found = subprocess.run(
             [sys.executable, "-c", _MAIN, "sub", "-p", str(self._port), "-t", "alerts/#",
@@ -317,7 +319,7 @@ class Demo:
         if fleet is not None and fleet.poll() is None:
             raise Failure("the fleet did not finish in time: see fleet.log")
 
-    def _until(
+    def _wait_until(
         self, condition: Callable[[], bool], needed: Sequence[subprocess.Popen[bytes]], what: str
     ) -> None:
         for _ in _ticks(time.monotonic() + _PATIENCE_S, 0.3):
@@ -332,7 +334,7 @@ class Demo:
         for process in needed:
             if (code := process.poll()) is not None:
                 name = self._names[process.pid]
-                raise Failure(f"{name} ended with exit code {code}: see {self._shown(name)}")
+                raise Failure(f"{name} ended with exit code {code}: see {self._log_tail(name)}")
 
     def _stop(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         """Stop processes with SIGTERM and check their exit codes."""
@@ -343,11 +345,11 @@ class Demo:
             try:
                 code = process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:
-                raise Failure(f"{name} did not stop: see {self._shown(name)}") from None
+                raise Failure(f"{name} did not stop: see {self._log_tail(name)}") from None
             if code:
-                raise Failure(f"{name} stopped with exit code {code}: see {self._shown(name)}")
+                raise Failure(f"{name} stopped with exit code {code}: see {self._log_tail(name)}")
 
-    def _shown(self, name: str) -> str:
+    def _log_tail(self, name: str) -> str:
         """Name the log file of a process, and its last line."""
         path = self.folder / f"{name}.log"
         lines = path.read_text(errors="replace").splitlines()
@@ -379,7 +381,7 @@ class Demo:
             print(f"  {name:18} {value:>10,}  {'' if is_right else '<- WRONG'}".rstrip())
         is_right = all(right for _, _, right in rows) and self._report["verdict"]["passed"]
         print("everything adds up" if is_right else "some counts are wrong")
-        self._show_way_on()
+        self._show_next_steps()
         return is_right
 
     def _show_windows(self) -> None:
@@ -390,13 +392,13 @@ class Demo:
             "metric = 'temperature' AND device IN (SELECT DISTINCT device FROM windows "
             "WHERE metric = 'temperature' ORDER BY device LIMIT 3) ORDER BY 1, 2"
         )
-        for device, start, count, *values in self._ask("windows.db", query):
+        for device, start, count, *values in self._query("windows.db", query):
             cells = "".join(f"{value:>8.2f}" for value in values)
             print(f"  {device:12}  {str(start)[11:19]:10} {count:>6} {cells}")
         for line in self._alerts[:3]:
             print(f"  {line[:96]}")
 
-    def _show_way_on(self) -> None:
+    def _show_next_steps(self) -> None:
         folder = min(os.path.relpath(self.folder), str(self.folder), key=len)
         print(
             f"\nWhat it wrote is in {folder}/; where to look next:\n"
@@ -426,7 +428,7 @@ def _ticks(deadline: float, seconds: float) -> Iterator[None]:
         time.sleep(min(seconds, max(0.0, deadline - time.monotonic())))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and the processes it started, such as a JVM."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):

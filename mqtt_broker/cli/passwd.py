@@ -59,15 +59,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--delete removes the whole user: give it without --scram and --role")
     try:
         if args.database_url:
-            _in_tables(args)
+            _change_tables(args)
         else:
-            _in_file(args)
+            _change_file(args)
     except (FileError, Unavailable) as error:
         raise Failure(str(error)) from None
     return DONE
 
 
-def _ask() -> bytes:
+def _read_password() -> bytes:
     if sys.stdin.isatty():
         password = getpass.getpass("Password: ")
         if getpass.getpass("Again: ") != password:
@@ -83,13 +83,13 @@ def _ask() -> bytes:
 
 
 def _secret(args: argparse.Namespace) -> str:
-    password = _ask()
+    password = _read_password()
     if args.scram:
         return make_keys(password, secrets.token_bytes(SALT_BYTES)).encode()
     return hash_password(password)
 
 
-def _in_file(args: argparse.Namespace) -> None:
+def _change_file(args: argparse.Namespace) -> None:
     path = Path(args.file)
     secret = "" if args.delete else _secret(args)
     try:
@@ -98,13 +98,13 @@ def _in_file(args: argparse.Namespace) -> None:
             if path.exists():
                 read_entries(args.file)  # refuses a file with mistakes
                 lines = path.read_text().splitlines()
-            text = "".join(line + "\n" for line in _changed(lines, args, secret))
+            text = "".join(line + "\n" for line in _changed_lines(lines, args, secret))
             write_whole(args.file, text, 0o600)
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}") from None
 
 
-def _changed(lines: list[str], args: argparse.Namespace, secret: str) -> list[str]:
+def _changed_lines(lines: list[str], args: argparse.Namespace, secret: str) -> list[str]:
     """Return the lines with this user changed, and every other line as it was."""
     entries = [None if is_comment(line) else decode_line(line.rstrip()) for line in lines]
     mine = [entry for entry in entries if entry is not None and entry.username == args.user]
@@ -128,7 +128,7 @@ def _changed(lines: list[str], args: argparse.Namespace, secret: str) -> list[st
     return found if is_placed else [*found, fresh.encode()]
 
 
-def _in_tables(args: argparse.Namespace) -> None:
+def _change_tables(args: argparse.Namespace) -> None:
     from mqtt_broker.security import sql
 
     engine = sql.open_engine(args.database_url)

@@ -33,14 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_connection_arguments(parser)
     message = parser.add_argument_group("message")
     message.add_argument("-t", "--topic", help="topic to publish to")
-    what = message.add_mutually_exclusive_group(required=True)
-    what.add_argument(
+    payload = message.add_mutually_exclusive_group(required=True)
+    payload.add_argument(
         "-m", "--message", metavar="TEXT", help="text to send (-m=TEXT when it begins with -)"
     )
-    what.add_argument("-f", "--file", metavar="PATH", help="send a file as one message")
-    what.add_argument("-l", "--stdin-line", action="store_true", help="send each line of stdin")
-    what.add_argument("-s", "--stdin-file", action="store_true", help="send stdin as one message")
-    what.add_argument("-n", "--null-message", action="store_true", help="send an empty message")
+    payload.add_argument("-f", "--file", metavar="PATH", help="send a file as one message")
+    payload.add_argument("-l", "--stdin-line", action="store_true", help="send each line of stdin")
+    payload.add_argument(
+        "-s", "--stdin-file", action="store_true", help="send stdin as one message"
+    )
+    payload.add_argument("-n", "--null-message", action="store_true", help="send an empty message")
     message.add_argument(
         "-q", "--qos", type=int, choices=(0, 1, 2), default=0, metavar="QOS", help="0, 1 or 2 (0)"
     )

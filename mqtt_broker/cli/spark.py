@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="list the jobs")
     run_it = actions.add_parser("run", help="run a job")
     jobs = run_it.add_subparsers(
-        dest="job", required=True, metavar="JOB", parser_class=_kind_of(parser)
+        dest="job", required=True, metavar="JOB", parser_class=_parser_class(parser)
     )
     for name, summary in SUMMARIES.items():
         one = jobs.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
@@ -81,77 +81,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     importlib.import_module("spark_ingest.bridge.bridge").add_bridge_arguments(bridge)
 
 
-def _kind_of(parser: argparse.ArgumentParser) -> type[argparse.ArgumentParser]:
+def _parser_class(parser: argparse.ArgumentParser) -> type[argparse.ArgumentParser]:
     """Make a parser class that reports errors as its parent does."""
     return type("JobParser", (_JobParser, type(parser)), {})
 
 
 def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("input")
-    what.add_argument(
+    source = parser.add_argument_group("input")
+    source.add_argument(
         "--log", required=True, metavar="DIR|URL", help="the log's directory, or the broker's URL"
     )
-    what.add_argument("--stream", metavar="NAME", help="stream to read (default: the only one)")
-    what.add_argument(
+    source.add_argument("--stream", metavar="NAME", help="stream to read (default: the only one)")
+    source.add_argument(
         "--token", default="", metavar="TOKEN", help="token, when --log is a URL (FLEETMQ_TOKEN)"
     )
-    what.add_argument("--from", dest="start", metavar="WHERE",
+    source.add_argument("--from", dest="start", metavar="WHERE",
                       help="earliest, latest, offsets, or an ISO time (earliest)")  # fmt: skip
-    what.add_argument(
+    source.add_argument(
         "--to", dest="end", metavar="WHERE", help="like --from: run as a batch that ends there"
     )
-    what.add_argument("--parse", choices=("auto", "json", "cbor", "none"))
-    what.add_argument("--schema", metavar="FILE", help="JSON Schema to use instead of the stream's")
-    what.add_argument("--max-rows", type=int, metavar="N", help="rows of a micro-batch at most")
-    what.add_argument(
+    source.add_argument("--parse", choices=("auto", "json", "cbor", "none"))
+    source.add_argument(
+        "--schema", metavar="FILE", help="JSON Schema to use instead of the stream's"
+    )
+    source.add_argument("--max-rows", type=int, metavar="N", help="rows of a micro-batch at most")
+    source.add_argument(
         "--allow-data-loss",
         action="store_true",
         help="continue when retention has removed unread messages",
     )
-    where = parser.add_argument_group("output")
-    where.add_argument(
+    output = parser.add_argument_group("output")
+    output.add_argument(
         "--sink", action="append", required=True, metavar="URL",
         help="sqlite:///F, postgresql://..., parquet:DIR, mqtt://..., console:",
     )  # fmt: skip
-    where.add_argument(
+    output.add_argument(
         "--table-prefix", default="", metavar="TEXT", help="prefix of SQL table names"
     )
-    where.add_argument(
+    output.add_argument(
         "--registry", metavar="URL", help="database of the device registry (default: the SQL sink)"
     )
-    where.add_argument(
+    output.add_argument(
         "--registry-table",
         default="devices",
         metavar="NAME",
         help="table of the registry (devices)",
     )
-    how = parser.add_argument_group("execution")
-    how.add_argument(
+    execution = parser.add_argument_group("execution")
+    execution.add_argument(
         "--checkpoint", metavar="DIR", help=f"directory of the checkpoint ({CHECKPOINTS}/...)"
     )
-    how.add_argument("--once", action="store_true", help="stop at the end of the log")
-    how.add_argument(
+    execution.add_argument("--once", action="store_true", help="stop at the end of the log")
+    execution.add_argument(
         "--drain", action="store_true",
         help="with --once: close open windows at the end; the checkpoint ends there, too",
     )  # fmt: skip
-    how.add_argument(
+    execution.add_argument(
         "--accept-loss", action="store_true",
         help="continue from a checkpoint with which Spark has dropped rows that were not late",
     )  # fmt: skip
-    how.add_argument(
+    execution.add_argument(
         "--trigger", default="1s", metavar="T", help="interval between micro-batches (1s)"
     )
-    how.add_argument("--master", default="local[*]", metavar="URL", help="Spark master (local[*])")
-    how.add_argument(
+    execution.add_argument(
+        "--master", default="local[*]", metavar="URL", help="Spark master (local[*])"
+    )
+    execution.add_argument(
         "--conf",
         action="append",
         default=[],
         metavar="K=V",
         help="configuration of Spark; may be repeated",
     )
-    how.add_argument("--py-files", action="append", default=[], metavar="ZIP",
+    execution.add_argument("--py-files", action="append", default=[], metavar="ZIP",
                      help="code for the executors (deploy/README.md)")  # fmt: skip
-    how.add_argument("--quiet", action="store_true", help="print no progress")
+    execution.add_argument("--quiet", action="store_true", help="print no progress")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -301,9 +305,9 @@ def _checkpoint(args: argparse.Namespace) -> str:
     return f"{CHECKPOINTS}/{args.job}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
 
-def _conf(said: Sequence[str]) -> dict[str, str]:
+def _parse_conf(texts: Sequence[str]) -> dict[str, str]:
     found = {}
-    for text in said:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.startswith("spark."):
             raise UsageError(f"--conf: {text!r} is not spark.KEY=VALUE")
@@ -316,7 +320,7 @@ def _with_spark(args: argparse.Namespace, plan: Plan) -> int:
     from spark_ingest.run import runner
 
     spark = spark_session.start(
-        f"fleetmq {args.job}", args.master, _conf(args.conf), py_files=tuple(args.py_files)
+        f"fleetmq {args.job}", args.master, _parse_conf(args.conf), py_files=tuple(args.py_files)
     )
     stop = _Stop()
     show = _Show(sys.stderr, is_quiet=args.quiet)
@@ -327,9 +331,7 @@ def _with_spark(args: argparse.Namespace, plan: Plan) -> int:
                 progress = runner.batch(spark, plan)
             else:
                 show.say(f"{args.job}: reading {args.log}; checkpoint {plan.checkpoint}")
-                progress = runner.stream(
-                    spark, plan, is_stopped=stop.is_asked, on_progress=show.put
-                )
+                progress = runner.stream(spark, plan, is_stopped=stop.is_set, on_progress=show.put)
         show.end(progress)
     finally:
         spark.stop()
@@ -343,7 +345,7 @@ class _Stop:
         self._asked = False
         self._before: dict[int, Any] = {}
 
-    def is_asked(self) -> bool:
+    def is_set(self) -> bool:
         return self._asked
 
     def __enter__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
-from mqtt_broker.cli.stream_read import FROM_HELP, add_token, whole
+from mqtt_broker.cli.stream_read import FROM_HELP, add_token, whole_number
 from mqtt_broker.cli.stream_text import count_text, plain, plural, print_json, table
 from mqtt_broker.http_api import address_file
 from mqtt_broker.streams.format.errors import Invalid
@@ -30,7 +30,7 @@ def add_actions(actions: Any, data_dir: str) -> None:
     found.add_argument("stream", metavar="STREAM")
     found.add_argument(
         "--partitions",
-        type=whole,
+        type=whole_number,
         metavar="N",
         help="number of partitions, which cannot change later (1)",
     )
@@ -121,7 +121,7 @@ def _add_api(parser: argparse.ArgumentParser, data_dir: str) -> None:
     add_token(parser)
 
 
-def _ask(args: argparse.Namespace, method: str, path: str, body: object = None) -> Any:
+def _request(args: argparse.Namespace, method: str, path: str, body: object = None) -> Any:
     url = args.api
     if url is None:
         try:
@@ -141,7 +141,7 @@ def _ask(args: argparse.Namespace, method: str, path: str, body: object = None) 
             raise Failure(str(error)) from None
 
 
-def _one(args: argparse.Namespace, rest: str = "") -> str:
+def _stream_path(args: argparse.Namespace, rest: str = "") -> str:
     StreamSettings(args.stream).checked()  # a wrong name is a usage error
     return f"{_ROOT}/{quote(args.stream, safe='')}{rest}"
 
@@ -188,7 +188,7 @@ def _create(args: argparse.Namespace) -> int:
     if args.partitions is not None:
         body["partitions"] = args.partitions
     StreamSettings(**body).checked()
-    made = _ask(args, "POST", _ROOT, body)
+    made = _request(args, "POST", _ROOT, body)
     partitions = plural(len(made["ends"]), "partition")
     print(f"created {args.stream}: {partitions}, epoch {made['epoch']}")
     return DONE
@@ -203,7 +203,7 @@ def _change(args: argparse.Namespace) -> int:
     if not changes:
         raise UsageError("change: give at least one setting")
     StreamSettings(args.stream, **changes).checked()
-    _ask(args, "PATCH", _one(args), changes)
+    _request(args, "PATCH", _stream_path(args), changes)
     print(f"changed {args.stream}: {', '.join(sorted(changes))}")
     return DONE
 
@@ -212,10 +212,10 @@ def _change(args: argparse.Namespace) -> int:
 
 
 def _truncate(args: argparse.Namespace) -> int:
-    path = _one(args, "/truncate")
+    path = _stream_path(args, "/truncate")
     before = args.before.strip()
     _confirm(args, f"remove what is in {args.stream} before {before}")
-    found = _ask(args, "POST", path, {"before": before})
+    found = _request(args, "POST", path, {"before": before})
     left = sum(end - found["starts"][key] for key, end in found["ends"].items())
     print(
         f"removed {plural(found['segments_removed'], 'segment')} of {args.stream};"
@@ -225,9 +225,9 @@ def _truncate(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    path = _one(args)
+    path = _stream_path(args)
     _confirm(args, f"remove {args.stream} and all in it")
-    _ask(args, "DELETE", path)
+    _request(args, "DELETE", path)
     print(f"deleted {args.stream}")
     return DONE
 
@@ -245,12 +245,12 @@ def _confirm(args: argparse.Namespace, what: str) -> None:
 
 
 def _groups(args: argparse.Namespace) -> int:
-    path = _one(args, "/groups")
+    path = _stream_path(args, "/groups")
     if args.delete is not None:
-        _ask(args, "DELETE", f"{path}/{quote(args.delete, safe='')}")
+        _request(args, "DELETE", f"{path}/{quote(args.delete, safe='')}")
         print(f"deleted group {plain(args.delete)}")
         return DONE
-    groups = _ask(args, "GET", path)["groups"]
+    groups = _request(args, "GET", path)["groups"]
     if args.json:
         print_json(groups)
         return DONE
@@ -283,8 +283,8 @@ def _groups(args: argparse.Namespace) -> int:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    path = _one(args, f"/groups/{quote(args.group, safe='')}/reset")
-    found = _ask(args, "POST", path, {"to": args.to.strip()})
+    path = _stream_path(args, f"/groups/{quote(args.group, safe='')}/reset")
+    found = _request(args, "POST", path, {"to": args.to.strip()})
     offsets = ", ".join(f"{key} {count_text(n)}" for key, n in found["committed"].items())
     print(f"group {plain(args.group)} continues at {offsets}")
     return DONE

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
-from mqtt_broker.cli.stream_read import FROM_HELP, add_log, add_skip, opened, resolved, whole
+from mqtt_broker.cli.stream_read import (
+    FROM_HELP,
+    add_log,
+    add_skip,
+    open_stream,
+    resolve_offsets,
+    whole_number,
+)
 from mqtt_broker.cli.stream_text import Progress, plural, record_json
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import Damaged, UnknownPartition
@@ -45,7 +52,7 @@ def add_actions(actions: Any, data_dir: str) -> None:
     found.add_argument(
         "--to", dest="end", default=LATEST, metavar="WHERE", help=f"{FROM_HELP} (latest)"
     )
-    found.add_argument("--partition", type=whole, metavar="K", help="only this partition")
+    found.add_argument("--partition", type=whole_number, metavar="K", help="only this partition")
     found.add_argument("--force", action="store_true", help="overwrite FILE")
     found.add_argument("--quiet", action="store_true", help="print no progress and no counts")
     add_skip(found)
@@ -56,8 +63,11 @@ def _export(args: argparse.Namespace) -> int:
         if args.output == _STDOUT:
             raise UsageError("-o: give a file for --format parquet")
         _parquet()
-    with opened(args, args.stream) as source:
-        start, end = resolved(source, "--from", args.start), resolved(source, "--to", args.end)
+    with open_stream(args, args.stream) as source:
+        start, end = (
+            resolve_offsets(source, "--from", args.start),
+            resolve_offsets(source, "--to", args.end),
+        )
         wanted = _ranges(source, args.partition, start, end)
         total = sum(until - offset for _, offset, until in wanted)
         with _output(args) as file, Progress(0 if args.quiet else total, "messages") as progress:

@@ -78,11 +78,11 @@ def add_actions(actions: Actions, data_dir: str) -> None:
     found.add_argument(
         "-n",
         dest="lines",
-        type=whole,
+        type=whole_number,
         metavar="N",
         help=f"number of messages ({_LINES}; with --from: all)",
     )
-    found.add_argument("--partition", type=whole, metavar="K", help="only this partition")
+    found.add_argument("--partition", type=whole_number, metavar="K", help="only this partition")
     found.add_argument("--format", choices=("text", "json"), default="text")
     add_skip(found)
 
@@ -111,13 +111,13 @@ def add_skip(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def whole(text: str) -> int:
+def whole_number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
     return int(text)
 
 
-def opened(args: argparse.Namespace, name: str) -> Source | RemoteSource:
+def open_stream(args: argparse.Namespace, name: str) -> Source | RemoteSource:
     check_log(args)
     return open_source(args.log, name, args.token)
 
@@ -127,7 +127,7 @@ def check_log(args: argparse.Namespace) -> None:
         raise UsageError(f"--log: there is no directory {args.log}")
 
 
-def resolved(source: Source | RemoteSource, option: str, text: str) -> Offsets:
+def resolve_offsets(source: Source | RemoteSource, option: str, text: str) -> Offsets:
     try:
         return source.resolve(text)
     except UnreadableFile:
@@ -136,7 +136,7 @@ def resolved(source: Source | RemoteSource, option: str, text: str) -> Offsets:
         raise UsageError(f"{option}: {error.why}") from None
 
 
-def tell_damage(damage: Damaged) -> None:
+def report_damage(damage: Damaged) -> None:
     print(f"fleetmq stream: {damage}", file=sys.stderr)
 
 
@@ -179,7 +179,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _described(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    with opened(args, name) as source:
+    with open_stream(args, name) as source:
         if isinstance(source, RemoteSource):
             found = source.describe()
         else:
@@ -250,14 +250,14 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _tail(args: argparse.Namespace) -> int:
-    with opened(args, args.stream) as source:
+    with open_stream(args, args.stream) as source:
         count = source.settings.partitions
         if args.partition is not None and args.partition >= count:
             raise UsageError(str(UnknownPartition(source.name, f"p{args.partition}", count)))
         wanted = range(count) if args.partition is None else [args.partition]
         tail = _Tail(source, wanted, args)
         if args.start is not None:
-            start = resolved(source, "--from", args.start)
+            start = resolve_offsets(source, "--from", args.start)
             left = tail.show(start, source.ends(), args.lines)
         else:
             left = tail.show_last(_LINES if args.lines is None else args.lines)
@@ -275,7 +275,7 @@ class _Tail:
         self._render: Callable[[Record, int], str] = (
             record_line if args.format == "text" else record_json
         )
-        self._on_damage = tell_damage if args.skip_damage else None
+        self._on_damage = report_damage if args.skip_damage else None
         self._at = list(source.ends().ends)  # the next offset of each partition
 
     def show(self, start: Offsets, end: Offsets, most: int | None) -> bool:

@@ -38,8 +38,8 @@ RETAIN_HANDLING_NEVER = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_connection_arguments(parser)
-    what = parser.add_argument_group("subscription")
-    what.add_argument(
+    subscription = parser.add_argument_group("subscription")
+    subscription.add_argument(
         "-t",
         "--topic",
         action="append",
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILTER",
         help="Topic Filter; may be repeated",
     )
-    what.add_argument(
+    subscription.add_argument(
         "-q",
         "--qos",
         type=int,
@@ -56,43 +56,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="QOS",
         help="maximum QoS: 0, 1 or 2 (0)",
     )
-    what.add_argument(
+    subscription.add_argument(
         "-U", "--unsubscribe", action="append", default=[], metavar="FILTER",
         help="unsubscribe, after subscribing; may be repeated",
     )  # fmt: skip
-    what.add_argument(
+    subscription.add_argument(
         "--retain-as-published",
         action="store_true",
         help="print the retain flag as the publisher set it (MQTT 5)",
     )
-    what.add_argument("-E", dest="exit_when_subscribed", action="store_true",
+    subscription.add_argument("-E", dest="exit_when_subscribed", action="store_true",
                       help="exit when the broker has acknowledged the subscription")  # fmt: skip
-    what.add_argument("-C", dest="count", type=int, metavar="N", help="exit after N messages")
-    which = parser.add_argument_group("selection")
-    which.add_argument(
+    subscription.add_argument(
+        "-C", dest="count", type=int, metavar="N", help="exit after N messages"
+    )
+    selection = parser.add_argument_group("selection")
+    selection.add_argument(
         "-T", "--filter-out", action="append", default=[], metavar="FILTER",
         help="do not print topics that match; may be repeated",
     )  # fmt: skip
-    which.add_argument(
+    selection.add_argument(
         "-R", dest="no_retained", action="store_true", help="do not print retained messages"
     )
-    which.add_argument(
+    selection.add_argument(
         "--retained-only",
         action="store_true",
         help="exit at the first message that is not retained",
     )
-    which.add_argument(
+    selection.add_argument(
         "--remove-retained", action="store_true", help="clear retained messages when they arrive"
     )
-    how = parser.add_argument_group("output").add_mutually_exclusive_group()
-    how.add_argument("-v", "--verbose", action="store_true", help="print topic and payload")
-    how.add_argument(
+    output = parser.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("-v", "--verbose", action="store_true", help="print topic and payload")
+    output.add_argument(
         "-F",
         dest="format",
         metavar="FORMAT",
         help="output format, as of mosquitto_sub: %%t %%p %%q %%r %%j ...",
     )
-    how.add_argument("--json", action="store_true", help="print a JSON object for each message")
+    output.add_argument("--json", action="store_true", help="print a JSON object for each message")
     parser.add_argument(
         "-N", dest="no_newline", action="store_true", help="no newline after a message"
     )
@@ -130,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         client.watch(interrupt.fileno())
         subscription = _Subscription(client, work, sys.stdout.buffer)
         try:
-            while not (interrupt.came or subscription.done):
+            while not (interrupt.is_set or subscription.done):
                 deadline.check()
                 events, _ = client.step(deadline.left_s)
                 subscription.on_events(events)

@@ -83,7 +83,7 @@ class Interrupt:
     """Ctrl-C and SIGTERM as a descriptor to wait for, so that no packet is cut in two."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.is_set = False
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._before = {
@@ -106,7 +106,7 @@ class Interrupt:
         self._writer.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
+        self.is_set = True
 
 
 class Client:

@@ -206,7 +206,7 @@ def test_the_plan_of_sub_spares_the_broker_retained_messages_nobody_wants() -> N
     assert handling("-R", "-V", "311") == 0
 
 
-def test_every_command_has_the_two_doors() -> None:
+def test_every_command_has_its_two_functions() -> None:
     for module in (pub, sub):
         assert callable(module.add_arguments)
         assert callable(module.run)

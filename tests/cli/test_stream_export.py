@@ -105,7 +105,7 @@ def test_mistakes(broker: LogBroker, http: Serving, shell: Shell, tmp_path: Path
     shell.fails(2, "is not a file that can be written", *argv, "-o", str(tmp_path / "no" / "x"))
     shell.fails(2, "is not a file that can be written", *argv, "-o", str(tmp_path), "--force")
     shell.fails(2, "-o: give a file for --format parquet", *argv, "--format", "parquet")
-    shell.fails(2, "--to: 'then' is none of", *argv, "--to", "then")
+    shell.fails(2, "--to: 'then' is invalid: expected", *argv, "--to", "then")
     shell.fails(2, "has no partition p7", *argv, "--partition", "7")
 
 

@@ -85,7 +85,7 @@ def test_a_file_or_no_permission_is_one_line(
 def test_a_demo_that_runs_is_not_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = demo._made(tmp_path / "demo")
+    folder = demo._make_folder(tmp_path / "demo")
     (folder / "data").mkdir()
     address_file.write(folder / "data", "http://127.0.0.1:1")  # of this process, which runs
     code, said = refused(capsys, "--dir", str(folder))
@@ -94,9 +94,9 @@ def test_a_demo_that_runs_is_not_removed(
 
 
 def test_one_that_is_over_is(tmp_path: Path) -> None:
-    folder = demo._made(tmp_path / "demo")
+    folder = demo._make_folder(tmp_path / "demo")
     (folder / "windows.db").touch()
-    demo._made(folder)
+    demo._make_folder(folder)
     assert not (folder / "windows.db").exists()
 
 
