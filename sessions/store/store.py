@@ -68,6 +68,7 @@ class Store:
         self._is_saved = False  # it was just rescued from damaged files
         self.commits = 0
         self._safe = 0  # up to this group
+        self._recorded = 0  # up to this group the journal has them
         self.folded = 0
         self.cancelled = 0
         self._folded_to = 0
@@ -401,7 +402,9 @@ class Store:
 
     def _committed(self, number: int, recorded: int, size: int) -> None:
         self.commits += 1
-        self._applier.committed(recorded, size)
+        if recorded > self._recorded:  # else the group is in the participant's files alone
+            self._applier.committed(recorded, size)
+            self._recorded = recorded
         if number > self._safe:
             self._on_committed(number)
             self._safe = number  # last: what could not be reported is reported again
