@@ -105,7 +105,7 @@ class Broker:
 
     @property
     def redeliveries_max(self) -> int:
-        """How often a consumer group tries again; 0: always, nobody keeps what it gives up."""
+        """How often a consumer group redelivers; 0: without end, since no dead letters are kept."""
         buffer = self.runtime.dead_letters
         wanted = buffer is not None and "redelivery" in buffer.reasons
         return self.settings.redeliveries_max if wanted else 0
@@ -128,13 +128,13 @@ class Broker:
         if buffer is not None:
             try:
                 dead_letters.publish_all(buffer, self.state.router, self.backlog, now)
-            except Exception as error:  # of that letter; those behind it are for the next turn
+            except Exception as error:  # of that message; those behind it are for the next turn
                 self.runtime.on_bug(None, b"", error)
         self.outboxes.flush(now)
 
     @property
     def has_output(self) -> bool:
-        """Whether `flush` has anything to do."""
+        """Tell whether `flush` has anything to do."""
         buffer = self.runtime.dead_letters
         return len(self.outboxes.dirty) > 0 or (buffer is not None and len(buffer) > 0)
 
@@ -163,7 +163,7 @@ class Broker:
     # The store.
 
     def on_committed(self, number: int, now: float) -> None:
-        """Everything up to this group is on disk: what waited for it goes out."""
+        """Send what waited for this group of the journal: it is on disk."""
         assert self.journal is not None
         self.journal.on_committed(number, now)
         if self.clients.arriving:
@@ -171,7 +171,7 @@ class Broker:
         self.backpressure.resume()
 
     def on_folded(self, number: int, now: float) -> None:
-        """The tables hold everything up to this group: memory need not."""
+        """Free memory: the tables hold everything up to this group."""
         assert self.journal is not None
         self.journal.on_folded(number)
         limit = self.settings.queue_memory_bytes_max
@@ -180,7 +180,7 @@ class Broker:
         self.backpressure.resume()
 
     def _spare_memory(self, folded: int, target_bytes: int) -> None:
-        """Leave to the store alone what it has of queues, those of absent clients first."""
+        """Unload what the store has of queues, those of absent clients first."""
         for keep, is_online in ((0, False), (HEAD_MESSAGES_MIN, True)):
             for session in self.sessions:
                 if session.is_online is is_online:
@@ -191,13 +191,13 @@ class Broker:
             group.unload(folded, 0)
 
     def on_store_state(self, state: str) -> None:
-        """Take what is wrong with the store; empty: nothing."""
+        """Adapt to a store that fails, or works again; `state` is what is wrong."""
         self.backpressure.on_store_state(state)
 
     # What operators may do.
 
     def reauthorize(self, now: float) -> None:
-        """The rules changed: check what clients were allowed again."""
+        """Check again what clients were allowed: the rules changed."""
         self.state.authorizer.reauthorize(now)
 
     def kick(self, client_id: str, now: float, reason: int = reasons.ADMINISTRATIVE_ACTION) -> bool:

@@ -1,4 +1,4 @@
-"""From bytes to packets to what they mean; the only catch of `Violation`.
+"""Turn bytes into packets and act on them; the only catch of `Violation`.
 
     receive       every byte that the kernel had for a connection
     resume        a verdict that came later
@@ -83,7 +83,7 @@ def resume(connection: Connection, verdict: Verdict, now: float) -> None:
 
 
 def admit_ready(broker: BrokerState, now: float) -> None:
-    """The store has more on disk: go on with the clients that waited for it."""
+    """Go on with clients that waited for the store: it has more on disk."""
     for client_id, client in list(broker.clients.arriving.items()):
         if not broker.sessions.is_on_disk(client_id):
             continue
@@ -154,7 +154,7 @@ def _exchanges(connection: Connection) -> bool:
 
 
 def _take_deferred(connection: Connection, now: float) -> None:
-    """The client is in: act on what it sent behind its CONNECT."""
+    """Act on what a client sent behind its CONNECT, once it is connected."""
     handshake = connection.handshake
     if handshake is None or connection.state != ACTIVE:
         return

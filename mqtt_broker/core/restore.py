@@ -1,4 +1,4 @@
-"""The broker as the store remembers it: sessions, subscriptions, windows, retained messages.
+"""Restore the broker from the store: sessions, subscriptions, windows, retained messages.
 
     restore   everything but what waits, which is paged in when it is wanted
     items_of  a page of what waits, as a session's queue takes it
@@ -48,7 +48,7 @@ def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
     sessions: dict[int, Session] = {}
     online: dict[int, Session] = {}
     repaired = broker.runtime.repaired
-    gone: set[int] = set()  # what the store has for these is nobody's
+    gone: set[int] = set()  # numbers in the store that belong to nothing any more
     for row in sound(snapshot.sessions, repaired):
         older = broker.sessions.get(row.client_id)
         if older is not None:
@@ -97,7 +97,7 @@ def _forget(broker: BrokerState, sids: set[int], now: float) -> None:
 
 
 def _subscribe(broker: BrokerState, session: Session, row: SubscriptionRow, now: float) -> None:
-    """Put it in force, or out of the store when there is no sense in it."""
+    """Put a subscription in force, or take it out of the store when its filter is invalid."""
     subscription = Subscription(
         session,
         row.filter,
@@ -129,7 +129,7 @@ def _is_filter(text: str) -> bool:
 
 
 def _restore_retained(broker: BrokerState, row: MessageRow) -> None:
-    """The newest of a topic stands."""
+    """Keep the newest retained message of a topic."""
     message = _message(broker, row)
     older = broker.retained.restore(message)
     journal = broker.journal
@@ -239,7 +239,7 @@ def _restore_messages(
 def _restore_ids(
     broker: BrokerState, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
 ) -> None:
-    """Packet ids without messages: those that were released, and those that came in."""
+    """Restore packet ids without messages: those released, and those that came in."""
     for rows, what in ((snapshot.releases, "released"), (snapshot.received, "received")):
         for sid, packet_ids in rows:
             owner = sessions.get(sid)
@@ -267,7 +267,7 @@ def _restore_ids(
 def _shares(
     broker: BrokerState, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
 ) -> tuple[dict[int, str], set[int]]:
-    """Shared subscriptions with messages of their own, by number: each group's newest.
+    """Find shared subscriptions with messages of their own, by number: each group's newest.
 
     Beside them those without a member: the last ones were connected when the broker died, and
     their sessions ended with that.
@@ -307,7 +307,7 @@ def _pairs(
 def _waiting_shared(
     broker: BrokerState, snapshot: Snapshot, sessions: dict[int, Session], gone: set[int]
 ) -> list[tuple[Session, Delivery]]:
-    """Messages of shared subscriptions that waited for one member."""
+    """Collect messages of shared subscriptions that waited for one member."""
     waiting: list[tuple[Session, Delivery]] = []
     for delivery, message_row in _pairs(broker, snapshot.shared):
         owner = sessions.get(delivery.sid)

@@ -1,4 +1,4 @@
-"""`$SYS`: what the broker says of itself, under the names that mosquitto made usual.
+"""Publish the broker's own state under `$SYS`, with the names that mosquitto made usual.
 
 Every `sys_interval_s` the values that changed are published, retained. Load averages are
 exponential over 1, 5 and 15 minutes, in units a minute. Beside mosquitto's names stand
@@ -21,7 +21,7 @@ _PERIODS: Final = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 
 
 class _Report:
-    """The values told last, and the load averages that grow from one report to the next."""
+    """The values published last, and the load averages that grow from report to report."""
 
     def __init__(self, broker: BrokerState, now: float) -> None:
         self.broker = broker
@@ -143,7 +143,7 @@ def start(broker: BrokerState, now: float) -> None:
 
 
 def publish_store_state(broker: BrokerState, now: float) -> None:
-    """At once, since it is what operators wait for."""
+    """Publish the state of the store at once: operators wait for it."""
     state = (broker.backpressure.store_state or STORE_OK).encode()
     topic = ROOT + "store/state"
     message = single(topic, state, retain=True, publisher="$broker", now=now)

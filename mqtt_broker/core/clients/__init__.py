@@ -1,1 +1,1 @@
-"""One client of the broker: its connection, its acknowledgements, its will."""
+"""One client: its connection, handshake, authorization, acknowledgements, session end and will."""

@@ -38,7 +38,7 @@ class AckClient(Protocol):
 
 
 class AckQueue:
-    """Made for a client when the first of its acknowledgements has to wait."""
+    """The queue of one client, made when the first of its acknowledgements has to wait."""
 
     __slots__ = (
         "_client",
@@ -114,7 +114,7 @@ class AckQueue:
         ack.release(now)
 
     def close(self) -> None:
-        """The connection is closed. The journal has them until the next commit."""
+        """Drop them: the connection is closed. The journal has them until the next commit."""
         self._is_closed = True
         self._unanswered.forget(self)
         for ack in self.waiting:

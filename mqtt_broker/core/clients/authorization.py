@@ -62,7 +62,7 @@ class Authorization:
         return True
 
     def forget_topics(self) -> None:
-        """The rules changed: ask the guard again."""
+        """Ask the guard again for every topic: the rules changed."""
         if self.allowed is not None:
             self.allowed.clear()
 
@@ -73,7 +73,7 @@ class Authorization:
             self._expiry = None
 
 
-# Of everybody who has no name where everything is open, and who is not connected yet.
+# Of clients without a user name where everything is open, and of those not connected yet.
 OPEN: Final = Authorization(None, None, levels_max=0, remembers=False, expiry=None)
 
 
@@ -124,7 +124,7 @@ class Authorizer:
             self.guards[client_id] = guard
 
     def forget(self, client_id: str) -> None:
-        """The session is over."""
+        """Drop the guard of a session that is over."""
         self.guards.pop(client_id, None)
 
     def guard_of(self, session: Session) -> Guard:
@@ -135,7 +135,7 @@ class Authorizer:
     # Rules change.
 
     def reauthorize(self, now: float) -> None:
-        """The rules changed: forget what was allowed, and check subscriptions again.
+        """Forget what was allowed, and check subscriptions again: the rules changed.
 
         Sessions from the store whose client was not here since are checked when it comes.
         """

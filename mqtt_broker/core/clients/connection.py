@@ -109,7 +109,7 @@ class Connection:
 
     @property
     def username(self) -> str | None:
-        """Of its user, as the access knows it."""
+        """The name of its user, as the access knows it."""
         return self.authorization.username
 
     @property
@@ -150,7 +150,7 @@ class Connection:
         return handshake
 
     def close_handshake(self) -> None:
-        """The client is in, as it was before a re-authentication or newly."""
+        """Drop the handshake: the client is connected, or re-authenticated."""
         if self.handshake is not None:
             self.handshake.stop_counting()
             self.handshake = None
@@ -198,7 +198,7 @@ class Connection:
         self._set_rates(limits)
 
     def forget_topics(self) -> None:
-        """The rules changed: what was allowed is asked for again."""
+        """Ask again for every topic: the rules changed."""
         self.authorization.forget_topics()
 
     def enter(
@@ -229,7 +229,7 @@ class Connection:
         )
 
     def activate(self, receive_maximum: int, keep_alive: int, now: float) -> None:
-        """CONNACK follows: the session writes to this connection from now on."""
+        """Let the session write to this connection from now on; CONNACK follows."""
         broker = self.broker
         session = self.session
         self.state = ACTIVE
@@ -248,7 +248,7 @@ class Connection:
         counters.clients_maximum = max(counters.clients_maximum, len(broker.clients.connections))
 
     def _on_overflow(self, now: float) -> None:
-        """The queue is full and the policy is to disconnect. Not from inside a delivery: soon."""
+        """Disconnect a client whose queue is full; soon, not from inside a delivery."""
         self.broker.timers.at(
             now, lambda then: self.end(then, reasons.QUOTA_EXCEEDED, why="queue full")
         )
@@ -299,7 +299,7 @@ class Connection:
             self.end(now, violation.reason, why=violation.text)
 
     def lost(self, now: float) -> None:
-        """The peer closed, or the network did."""
+        """End without a goodbye: the peer closed, or the network did."""
         self.end(now, say=False, why="connection lost")
 
     # To the peer.
@@ -318,7 +318,7 @@ class Connection:
             )
 
     def open_aliases(self) -> InboundAliases:
-        """Make the table of the peer's Topic Aliases: it uses the first."""
+        """Make the table of the peer's Topic Aliases, when it uses the first."""
         aliases = self.aliases = InboundAliases(self.broker.settings.topic_alias_maximum)
         return aliases
 
@@ -366,7 +366,7 @@ class Connection:
             self.outbox.mark()
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
-        """The link took bytes, or the peer did; `waiting_bytes` wait for the peer."""
+        """Adapt to `waiting_bytes` that wait for the peer: the link or the peer took some."""
         try:
             self._settle_outbox(waiting_bytes, now)
         except Exception as error:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from mqtt_broker.codec.constants import STRING_BYTES_MAX
 from mqtt_broker.core.routing.router import Router
 from sessions.messages.message import single
 
-ROOT = "$SYS/broker/clients/"
+ROOT: Final = "$SYS/broker/clients/"
 
 
 class ClientEvents:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Connect, Packet, Publish
 from mqtt_broker.core.interfaces.access import PENDING, Allow, Challenge, Reply, Verdict
 from mqtt_broker.core.limits.preconnect_limits import PreconnectLimits
 
-_PACKET_BYTES = 256  # about what a packet takes in memory beside its own bytes
+_PACKET_BYTES: Final = 256  # about what a packet takes in memory beside its own bytes
 
 
 class Handshake:
@@ -55,7 +56,7 @@ class Handshake:
         self.proceed = verdict.proceed if isinstance(verdict, Challenge) else None
 
     def decide(self) -> None:
-        """The late verdict is here."""
+        """Take the late verdict: it is no longer undecided."""
         self.is_undecided = False
 
     def wait_for_store(self, verdict: Allow) -> None:

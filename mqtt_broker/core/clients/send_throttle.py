@@ -59,7 +59,7 @@ class SendThrottle:
 
 
 def count_publishes(data: bytes) -> int:
-    """How many PUBLISH packets stand in what is written: whole packets, ours, so not checked."""
+    """Count the PUBLISH packets in data: whole packets of our own, so unchecked."""
     count = at = 0
     size = len(data)
     while at + 1 < size:

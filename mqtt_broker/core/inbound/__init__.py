@@ -1,1 +1,1 @@
-"""What each packet from a client means."""
+"""Act on each packet from a client."""

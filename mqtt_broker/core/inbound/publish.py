@@ -60,7 +60,7 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
 def _accept(
     connection: Connection, packet: Publish, topic: str, route: Route, why: str, now: float
 ) -> None:
-    """Take it, unless it is refused: `why` says so of its payload."""
+    """Take a PUBLISH or refuse it; `why` says what is wrong with its payload, if anything."""
     broker = connection.broker
     session = connection.session
     refusal = 0
@@ -120,7 +120,7 @@ def _take(
     why: str,
     now: float,
 ) -> None:
-    """QoS 1, and what has to be looked at of QoS 0.
+    """Take QoS 1, and QoS 0 that has to be checked.
 
     The acknowledgement stands in front of what comes back to the publisher itself, unless it
     waits: until the message is on disk, or every stored session has taken it.
@@ -172,7 +172,7 @@ def _log_is_full(connection: Connection) -> int:
 
 
 def _hold_for_log(connection: Connection, data: bytes, txn: PublishTransaction | None) -> None:
-    """Until the next group is on disk: the tap's files go with it."""
+    """Hold the acknowledgement until the next group is on disk, and the log's files with it."""
     journal = connection.broker.journal
     assert journal is not None, "without a journal nothing promises to commit"
     answer = (connection.acks or connection.open_acks()).hold(data)
@@ -198,7 +198,7 @@ def _resolve_alias(connection: Connection, packet: Publish) -> str:
 
 
 def _refusal(connection: Connection, packet: Publish, topic: str) -> int:
-    """A reason code when this client may not publish this here and now, else 0."""
+    """Return a reason code when this client may not publish this here and now, else 0."""
     broker = connection.broker
     settings = broker.settings
     if packet.qos > settings.maximum_qos:  # [MQTT-3.2.2-11]
@@ -213,7 +213,7 @@ def _refusal(connection: Connection, packet: Publish, topic: str) -> int:
 def _forward_qos0(
     broker: BrokerState, packet: Publish, topic: str, route: Route, session: Session, now: float
 ) -> None:
-    """The short way: QoS 0, nothing to check. The bytes go out as they came in."""
+    """Forward QoS 0 that needs no check: the bytes go out as they came in."""
     v5 = session.outbound.version == V5
     if route.rest or route.groups:
         _route_qos0(broker, packet, topic, route, session, now)
@@ -266,7 +266,7 @@ def _take_qos2(
     why: str,
     now: float,
 ) -> None:
-    """QoS 2: deliver what is new, answer every id with PUBREC. [MQTT-4.3.3-8]
+    """Take QoS 2: deliver what is new, answer every id with PUBREC. [MQTT-4.3.3-8]
 
     A burst that runs over the Receive Maximum is taken as far as it was allowed.
     """
@@ -344,9 +344,9 @@ def _take_qos2(
 def _pubacks(
     connection: Connection, packet: Publish, refusal: int, why: str, route: Route
 ) -> bytes:
-    """PUBACK for every message of the burst, with its id. [MQTT-4.3.2-4], [MQTT-2.2.1-5]
+    """Encode a PUBACK for each message of the burst. [MQTT-4.3.2-4], [MQTT-2.2.1-5]
 
-    MQTT 3.1.1 has no word for a refusal: there the message is acknowledged and dropped.
+    MQTT 3.1.1 has no code for a refusal: there the message is acknowledged and dropped.
     """
     raw, size, at = packet.raw, packet.size, packet.id_at
     connection.broker.counters.packets_sent[PUBACK] += packet.count
@@ -364,7 +364,7 @@ def _pubacks(
 def _pubrecs(
     connection: Connection, answered: list[int], refused: list[int], refusal: int, why: str
 ) -> bytes:
-    """PUBREC for every id in their order, with the refusal for those that were refused.
+    """Encode a PUBREC for each id in their order; refused ones get the refusal.
 
     [MQTT-4.3.3-8], [MQTT-4.6.0-3]
     """
@@ -384,7 +384,7 @@ def _pubrecs(
 def _refusals(
     connection: Connection, packet_type: int, packet_ids: list[int], refusal: int, why: str
 ) -> bytes:
-    """With a Reason String, if the client wants to know [MQTT-3.1.2-29] and it fits.
+    """Encode refusals, with a Reason String if the client wants it [MQTT-3.1.2-29] and it fits.
 
     [MQTT-3.4.2-2], [MQTT-3.5.2-2]
     """

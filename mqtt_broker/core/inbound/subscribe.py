@@ -25,7 +25,7 @@ _REASON_CHARS_MAX: Final = 1_000
 
 
 def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
-    """Every request gets its own code; SUBACK goes before the retained messages it brings.
+    """Answer every request with its own code; SUBACK goes before the retained messages.
 
     A filter that breaks the grammar spoils the whole packet, so all are checked first.
     """
@@ -77,11 +77,11 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
     keeps = (
         session.session_number > 0 and broker.journal is not None and broker.journal.awaits_commit
     )
-    brings = keeps and _bring(broker, session, fresh, now)
+    has_recorded = keeps and _record_retained(broker, session, fresh, now)
 
     def begin(then: float) -> None:
-        if brings and session.outbound.outbox is box:
-            _let_go(broker, session, then)
+        if has_recorded and session.outbound.outbox is box:
+            _send_recorded(broker, session, then)
         for subscription, is_new in fresh:
             if not is_stream_filter(subscription.filter):
                 _send_retained(broker, subscription, is_new, then, 0, 0 if keeps else 2)
@@ -93,7 +93,7 @@ def on_subscribe(connection: Connection, packet: Subscribe, now: float) -> None:
 
 
 def _stream_start(packet: Subscribe) -> str | None:
-    """Where the client wants to begin to read streams, if it says so."""
+    """Return where the client wants to begin to read streams, if it says so."""
     for name, value in packet.properties.user:
         if name == OFFSET_PROPERTY:
             return value
@@ -114,7 +114,7 @@ def _stream_refusal(
 def _encode_suback(
     connection: Connection, packet_id: int, codes: list[int], texts: list[str]
 ) -> bytes:
-    """With a Reason String for those who want one and can take it.
+    """Encode a SUBACK, with a Reason String for a client that wants one and can take it.
 
     Not without Request Problem Information [MQTT-3.1.2-29], nor if it makes the packet too
     large. [MQTT-3.9.2-1]
@@ -129,7 +129,7 @@ def _encode_suback(
 
 
 def on_unsubscribe(connection: Connection, packet: Unsubscribe, now: float) -> None:
-    """However many filters, one UNSUBACK. [MQTT-3.10.4-4], [MQTT-3.10.4-6]"""
+    """Answer with one UNSUBACK for all filters. [MQTT-3.10.4-4], [MQTT-3.10.4-6]"""
     broker = connection.broker
     broker.counters.packets_received[UNSUBSCRIBE] += 1
     session = connection.session
@@ -172,7 +172,7 @@ def check_request(request: SubscriptionRequest, levels_max: int) -> None:
 
 
 def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
-    """0, or the code of SUBACK that says why not. [MQTT-3.9.3-2]"""
+    """Return the code of SUBACK that refuses a request, or 0. [MQTT-3.9.3-2]"""
     session = connection.session
     limit = connection.limits.subscriptions_max
     if request.filter not in session.subscriptions and len(session.subscriptions) >= limit:
@@ -183,12 +183,14 @@ def _refusal(connection: Connection, request: SubscriptionRequest) -> int:
     return 0
 
 
-def _bring(
+def _record_retained(
     broker: BrokerState, session: Session, fresh: list[tuple[Subscription, bool]], now: float
 ) -> bool:
-    """Record what these subscriptions bring at QoS 1 and 2 with them: whoever has got SUBACK gets
-    the messages too, over a crash. True when there are any: they leave behind SUBACK, and
-    everything behind them."""
+    """Record the retained messages of these subscriptions at QoS 1 and 2 together with them.
+
+    A client that has got SUBACK gets them too, over a crash. True when there are any: they leave
+    behind SUBACK, and everything else behind them.
+    """
     session.outbound.add_barrier()
     count = 0
     for subscription, is_new in fresh:
@@ -199,8 +201,8 @@ def _bring(
     return count > 0
 
 
-def _let_go(broker: BrokerState, session: Session, now: float) -> None:
-    """SUBACK has left. What it kept back is written as much at a time as a peer may read."""
+def _send_recorded(broker: BrokerState, session: Session, now: float) -> None:
+    """Send what waited for SUBACK, as much at a time as a peer may read."""
     outbound = session.outbound
     outbound.remove_barrier()
     is_more = not outbound.barriers
@@ -215,7 +217,7 @@ def _let_go(broker: BrokerState, session: Session, now: float) -> None:
 def _send_retained(
     broker: BrokerState, subscription: Subscription, is_new: bool, now: float, low: int, high: int
 ) -> int:
-    """Retained messages a subscription brings, of QoS `low` to `high`; returns how many.
+    """Send the retained messages of a subscription, of QoS `low` to `high`; returns how many.
 
     [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
     With handling 0 a subscription that replaces one brings them again. [MQTT-3.8.4-4]

@@ -1,1 +1,1 @@
-"""How much a client may do: settings, and what measures and bounds it."""
+"""How much a client may do: settings, limits and token buckets."""

@@ -1,8 +1,8 @@
-"""What one client may have: the strictest of what the settings, its listener and its user say.
+"""The limits of one client: the strictest of the settings', its listener's and its user's.
 
 A field that says nothing is as large as it can be, so two `ClientLimits` are met field by field
 with the smaller value. What CONNACK told (Maximum Packet Size, Receive Maximum, Retain Available)
-holds as it was told until the connection ends. Counting and pausing are in `core.rates`.
+holds as it was told until the connection ends. Counting is in `token_bucket`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class ClientLimits:
     topic_levels_max: int = UNLIMITED
     retain_available: bool = True
     retained_messages_max: int = UNLIMITED  # that it published itself
-    # Who sends faster is not read from until it is due again: TCP tells it to wait. To who is
-    # sent more, QoS 0 is dropped and the rest waits, as if it read slowly.
+    # A client that sends faster is not read from until it is due again: TCP tells it to wait. Of
+    # what is sent to it faster, QoS 0 is dropped and the rest waits, as if it read slowly.
     messages_per_s: float = ANY_RATE
     bytes_per_s: float = ANY_RATE
     sent_messages_per_s: float = ANY_RATE
@@ -57,7 +57,7 @@ def of_settings(settings: Settings) -> ClientLimits:
 
 
 def stricter(one: ClientLimits, other: ClientLimits | None) -> ClientLimits:
-    """What holds when both hold."""
+    """Combine two limits: the smaller value of each field."""
     if other is None:
         return one
     return ClientLimits(
@@ -78,7 +78,7 @@ def stricter(one: ClientLimits, other: ClientLimits | None) -> ClientLimits:
 
 
 class KnownLimits:
-    """What was met before: a fleet of one kind has one object, not one a client."""
+    """Caches combined limits: a fleet of one kind has one object, not one a client."""
 
     __slots__ = ("_bounds", "_met", "base")
 
@@ -100,7 +100,7 @@ class KnownLimits:
         return found
 
     def bounds(self, limits: ClientLimits) -> QueueLimits:
-        """Of the client's queue."""
+        """Return the limits of a client's queue."""
         key = (limits.queue_messages_max, limits.queue_bytes_max)
         found = self._bounds.get(key)
         if found is None:
@@ -111,7 +111,7 @@ class KnownLimits:
 
 
 def as_told(fresh: ClientLimits, told: ClientLimits) -> ClientLimits:
-    """`fresh` for a client that is in already, and was told some of what it may."""
+    """Return `fresh` for a connected client, except for what CONNACK told it."""
     return ClientLimits(
         told.packet_bytes_max,
         told.receive_maximum,

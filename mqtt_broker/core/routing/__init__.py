@@ -1,1 +1,1 @@
-"""Who gets a message: routes, shared subscriptions, dead letters."""
+"""Find who gets a message: routes, subscriptions, retained messages, dead letters."""

@@ -1,4 +1,4 @@
-"""Where the messages of a topic go: worked out once, kept until a subscription changes.
+"""The routes of topics: worked out once, kept until a subscription changes.
 
 A `Route` has one `Target` a session, however many of its subscriptions match: the highest
 QoS, all identifiers [MQTT-3.3.4-2], [MQTT-3.3.4-5]. Receivers that take plain bytes, which
@@ -97,7 +97,7 @@ class Routes:
 
     @property
     def count(self) -> int:
-        """Subscriptions, shared ones included."""
+        """How many subscriptions there are, shared ones included."""
         return self._trie.count + self.shared_count
 
     def count_shared(self, change: int) -> None:
@@ -105,7 +105,7 @@ class Routes:
         self.shared_count += change
 
     def add(self, subscription: Subscription) -> bool:
-        """True when it is new, False when it replaces one. [MQTT-3.8.4-3]"""
+        """Add a subscription; False when it replaces one. [MQTT-3.8.4-3]"""
         self.cache.drop(subscription.filter)
         return self._trie.put(subscription.filter, subscription.session.client_id, subscription)
 
@@ -129,7 +129,7 @@ class Routes:
         writer: TopicWriter | None,
         check: PayloadCheck | None,
     ) -> Route:
-        """The route of a topic that is not in the cache; it is afterwards."""
+        """Work out the route of a topic that is not in the cache, and put it there."""
         by_session: dict[int, list[Subscription]] = {}
         for subscription in self._trie.match(topic):
             by_session.setdefault(id(subscription.session), []).append(subscription)

@@ -1,4 +1,4 @@
-"""Shared subscriptions at work: a group's members, and what waits while all are away.
+"""Shared subscriptions: the members of a group, and its queue while no member is online.
 
 A shared message is a member's only while that member is online; when it goes, the message
 goes to another, or waits with the group. The exception is a QoS 2 exchange under way, which
@@ -88,13 +88,13 @@ class SharedGroup:
         self._online = None
 
     def refresh(self, now: float) -> None:
-        """A member came or went. What waited goes to those who are here."""
+        """Adapt to a member that came or went: what waited goes to those that are online."""
         self._online = None
         if len(self._waiting) and self._members_online():
             self._hand_out(now)
 
     def _hand_out(self, now: float) -> None:
-        """Give what waits to the members that are here; the rest of it is asked for."""
+        """Give what waits to the members that are online, and ask for the rest of it."""
         waiting = self._waiting
         items: list[Delivery] = []
         while waiting.head:
@@ -106,7 +106,7 @@ class SharedGroup:
             self._journal.want_page(self)
 
     def hand_over(self, sid: int, item: Delivery, now: float) -> bool:
-        """A message that `sid` has goes to a member, unless it has expired; False: nobody took it.
+        """Give a message that `sid` has to a member, unless it has expired; False: there is none.
 
         `sid` 0: a session that is not stored has it, and this group if anybody. To the store it
         is a new message: what was promised for the old one stands until the new one is on disk.
@@ -245,7 +245,7 @@ class SharedGroup:
         return self._online
 
     def dissolve(self, now: float) -> None:
-        """The last member left for good: what waited is nobody's."""
+        """Drop what waited: the last member left for good."""
         waiting = self._waiting
         if len(waiting):
             self._backlog.drop("no_member", len(waiting))

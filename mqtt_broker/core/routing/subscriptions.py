@@ -129,11 +129,11 @@ class Subscriptions:
     # Members come and go.
 
     def on_attached(self, session: Session, now: float) -> None:
-        """A connection carries the session; it is about to resume."""
+        """Tell the log that a connection carries the session, which is about to resume."""
         self._tell_log(session, ATTACHED, now)
 
     def on_online(self, session: Session, now: float) -> None:
-        """The session has resumed: shared subscriptions and streams may send to it."""
+        """Let shared subscriptions and streams send to a session that has resumed."""
         self._refresh_groups(session, now)
         if session.is_online:
             self._tell_log(session, ONLINE, now)

@@ -1,1 +1,1 @@
-"""What the embedder lends to the core: timers."""
+"""What the core runs on: timers, counters, outboxes, back-pressure."""

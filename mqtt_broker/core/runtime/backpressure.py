@@ -74,7 +74,7 @@ class Backpressure:
 
     @property
     def is_store_behind(self) -> bool:
-        """Whether more waits for the store, or for its tables, than memory is meant for."""
+        """Tell whether more waits for the store, or for its tables, than memory is meant for."""
         journal = self._journal
         return journal is not None and (
             journal.uncommitted_bytes > self._journal_bytes_max
@@ -84,7 +84,7 @@ class Backpressure:
 
     @property
     def is_log_behind(self) -> bool:
-        """Whether QoS 0 waits for the log too. With a store that fails it goes on without it."""
+        """Tell whether QoS 0 waits for the log too. It does not wait for a store that fails."""
         return self._is_log_full and not self.store_state
 
     @property
@@ -125,7 +125,7 @@ class Backpressure:
             self._log_waiting.clear()
 
     def on_store_state(self, state: str) -> None:
-        """Take what is wrong with the store, or nothing. QoS 0 does not wait for one that fails."""
+        """Adapt to a store that fails, or works again. QoS 0 does not wait for one that fails."""
         self.store_state = state
         if state:
             for client in self._log_waiting:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from sessions.messages.message import Message
 
-WAITING_MAX = 10_000  # of one turn; what is more is only counted
+WAITING_MAX: Final = 10_000  # of one turn; what is more is only counted
 DeadLetter = tuple[str, Message, str, str]  # reason, message, client id, detail
 
 
@@ -24,7 +25,7 @@ class DeadLetterBuffer:
         return len(self._waiting)
 
     def add(self, reason: str, message: Message, client_id: str, detail: str = "") -> None:
-        """Keep the message, unless nobody asked for this reason or it is a dead letter already."""
+        """Keep the message, if its reason is wanted and it is no dead letter itself."""
         if reason not in self.reasons or message.envelope.topic.startswith("$"):
             return
         if len(self._waiting) >= WAITING_MAX:

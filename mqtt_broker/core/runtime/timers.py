@@ -1,4 +1,4 @@
-"""What is to happen later: a heap of deadlines, driven by `now` from outside.
+"""Timers: a heap of deadlines, driven by `now` from outside.
 
 A keep alive is not moved at every packet; its timer asks, when it fires, when the client
 was last heard and arms itself again. So a busy connection costs the heap nothing.
@@ -66,7 +66,7 @@ class Timers:
             self._cancelled = 0
 
     def next(self) -> float:
-        """The next deadline; infinity when there is none."""
+        """Return the next deadline; infinity when there is none."""
         heap = self._heap
         while heap and heap[0].action is None:
             heapq.heappop(heap)
