@@ -18,6 +18,8 @@ from typing import Final
 import pytest
 
 from tests.docs.blocks import ROOT, Block, blocks, of
+from tests.house import packages
+from tests.house.test_public_api import MODULES, PUBLIC
 from tests.server.process import Process, http_address
 
 PATIENCE_S: Final = 60.0
@@ -49,6 +51,18 @@ def test_each_block_has_a_language_and_a_comment_that_is_known() -> None:
 @pytest.mark.parametrize("block", of("python"), ids=lambda block: block.where)
 def test_it_is_python(block: Block) -> None:
     ast.parse(block.text, block.where)
+
+
+@pytest.mark.parametrize("block", of("python"), ids=lambda block: block.where)
+def test_it_imports_the_public_api_alone(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.text)):
+        if isinstance(node, ast.Import):
+            ours = [a.name for a in node.names if a.name.partition(".")[0] in packages.TOPS]
+            assert set(ours) <= {*PUBLIC, *MODULES}
+        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in packages.TOPS:
+            assert node.module in {*PUBLIC, *MODULES}
+            if node.module in PUBLIC:
+                assert {alias.name for alias in node.names} <= set(PUBLIC[node.module].split())
 
 
 @pytest.fixture(scope="module")
