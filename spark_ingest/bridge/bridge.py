@@ -58,32 +58,43 @@ class BridgeError(Exception):
 
 def add_bridge_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--broker", required=True, metavar="URL", help="mqtt://, mqtts://, ws:// or wss://")
-    add("--filter", action="append", required=True, metavar="FILTER", help="which topics; repeat")
-    add("--log", required=True, metavar="DIR", help="the log; it is made when it is not there")
-    add("--stream", required=True, metavar="NAME", help="the stream; it is made, too")
-    add("--partitions", metavar="N", help="of a new stream (1)")
-    add("--partition-by", metavar="RULE", help="of a new stream (client: by device)")
-    add("--retain", metavar="TIME", help="how long messages are kept, as 7d (always)")
-    add("--max-bytes", metavar="SIZE", help="how much is kept, as 10GB (all)")
-    add("--event-time", metavar="RULE", help="where devices say when it was, as json:$.ts")
-    add("--sent-time", metavar="RULE", help="where they say when they sent it")
-    add("--schema", metavar="FILE", help="JSON Schema of the payloads")
+    add("--broker", required=True, metavar="URL", help="broker: mqtt://, mqtts://, ws:// or wss://")
+    add(
+        "--filter",
+        action="append",
+        required=True,
+        metavar="FILTER",
+        help="Topic Filter; may be repeated",
+    )
+    add("--log", required=True, metavar="DIR", help="directory of the log; created if missing")
+    add("--stream", required=True, metavar="NAME", help="stream of the log; created if missing")
+    add("--partitions", metavar="N", help="partitions of a new stream (1)")
+    add("--partition-by", metavar="RULE", help="partition key of a new stream (client)")
+    add("--retain", metavar="TIME", help="how long messages are kept, such as 7d (for ever)")
+    add("--max-bytes", metavar="SIZE", help="size limit of the stream, such as 10GB (none)")
+    add("--event-time", metavar="RULE", help="where the event time is in a message: json:$.ts")
+    add("--sent-time", metavar="RULE", help="where the time of sending is in a message")
+    add("--schema", metavar="FILE", help="file with the JSON Schema of the payloads")
     add(
         "--device", default="topic", metavar="RULE",
-        help="what becomes the client id: topic, level:N of it, or property:NAME (topic)",
+        help="source of the client id: topic, level:N of it, or property:NAME (topic)",
     )  # fmt: skip
-    add("--client-id", metavar="ID", help="of the session (fleetmq-bridge-STREAM)")
-    add("--username", metavar="NAME")
-    add("--password-file", metavar="FILE", help="its first line")
+    add("--client-id", metavar="ID", help="client id of the session (fleetmq-bridge-STREAM)")
+    add("--username", metavar="NAME", help="user name at the broker")
+    add("--password-file", metavar="FILE", help="file with the password in its first line")
     add("--cafile", metavar="FILE", help="trust these certificates")
-    add("--cert", metavar="FILE", help="our certificate")
-    add("--key", metavar="FILE", help="its key")
-    add("--insecure", action="store_true", help="do not check the name in the certificate")
-    add("--inflight", default="2000", metavar="N", help="messages before an acknowledgement (2000)")
-    add("--session-expiry", default="7d", metavar="TIME", help="how long it may be away (7d)")
-    add("--keepalive", default="30", metavar="S", help="seconds (30)")
-    add("--quiet", action="store_true", help="say nothing while all is well")
+    add("--cert", metavar="FILE", help="client certificate")
+    add("--key", metavar="FILE", help="key of the client certificate")
+    add("--insecure", action="store_true", help="do not check the host name in the certificate")
+    add("--inflight", default="2000", metavar="N", help="unacknowledged messages at most (2000)")
+    add(
+        "--session-expiry",
+        default="7d",
+        metavar="TIME",
+        help="how long the broker keeps the session (7d)",
+    )
+    add("--keepalive", default="30", metavar="S", help="keep alive in seconds (30)")
+    add("--quiet", action="store_true", help="print only warnings and errors")
 
 
 def run_bridge(args: argparse.Namespace, say: Say | None = None) -> int:
