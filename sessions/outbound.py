@@ -326,7 +326,7 @@ class Outbound:
         envelope = message.envelope
         if dup or box.aliases is not None:
             alias, known = (0, False) if box.aliases is None else box.aliases.get(envelope.topic)
-            head, section = envelope.write(
+            head, section = envelope.encode(
                 box.v5, options, now, alias=alias, known=known, dup=dup and options.qos > 0
             )
         else:

@@ -1,15 +1,14 @@
-"""What journal records come to: the net change of a batch of groups, whatever the tables hold.
+"""The net change of a batch of journal groups, whatever the tables hold.
 
-A batch is fed record by record (`Changes.apply`) and then read by whoever owns the tables. A
-message that came and was finished within the batch leaves nothing behind but a number in
-`cancelled`. There is no SQL here and no table: what the batch cannot know about rows that
-were there before it (does this delivery exist?) is left as a question for them, in `finished`
-and the like.
+A batch is fed record by record (`Changes.apply`) and then applied to the tables by the store. A
+message that came and was finished within the batch leaves nothing behind. There is no SQL here:
+what the batch cannot know about rows from before it (does this delivery exist?) is left for the
+tables to find out, in `finished` and the like.
 
-Bursts stay runs all the way: cost counts by record, not by message.
+Runs stay runs: the cost is by record, not by message.
 
-How long a message lives: it goes when, at the end of a group, no delivery and no place among
-the retained refers to it. Within a group the order of records does not matter for that.
+A message is deleted when, at the end of a group, no delivery and no retained message refers to
+it. Within a group the order of records does not matter for that.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ PAUSE_EVERY: Final = 64
 
 
 class Run:
-    """Deliveries n, n + 1, ... end - 1 of what one record delivered."""
+    """The deliveries n, n + 1, ... end - 1 of one record."""
 
     __slots__ = ("end", "form", "n")
 
@@ -52,7 +51,7 @@ class Run:
 
     @property
     def mid(self) -> int:
-        """The message of delivery n; those of the others follow."""
+        """The number of the message of delivery n; those of the others follow."""
         return self.form.mid + self.n - self.form.n
 
     def packet_id(self, n: int) -> int:
@@ -61,11 +60,11 @@ class Run:
 
 
 class SessionDeliveries:
-    """What a batch did to the deliveries of one session.
+    """The changes of a batch to the deliveries of one session.
 
     runs      new ones, in the order of n
-    sent      packet ids that waiting ones got: new ones, or those of the tables
-    finished  (n, end) that are over and were not among the new: the tables may have them
+    sent      packet ids of deliveries that waited, new ones or those of the tables
+    finished  (n, end) of deliveries that are over and not new: the tables may have them
     """
 
     __slots__ = ("_starts", "finished", "runs", "sent")
@@ -126,7 +125,7 @@ class SessionDeliveries:
         return self.sent.get(n) or run.packet_id(n)
 
     def sent_before(self) -> list[tuple[int, int]]:
-        """(n, packet id) of deliveries that are not among the new."""
+        """List (n, packet id) of deliveries that are not new."""
         if not self.sent:
             return []
         new = {n for run in self.runs for n in range(run.n, run.end) if n in self.sent}
@@ -134,10 +133,10 @@ class SessionDeliveries:
 
 
 class PacketIdChanges:
-    """Packet ids of one session that were opened and closed, one space of them.
+    """The packet ids of one session that a batch opened and closed.
 
-    An id that is opened again while the tables may still have it is both in `closed` and in
-    `opened`: what is closed goes first.
+    An id that is opened again while the tables may still have it is in both: what is closed is
+    deleted first.
     """
 
     __slots__ = ("closed", "opened")
@@ -152,34 +151,34 @@ class PacketIdChanges:
 
 
 class CursorChanges:
-    """Where owners are in streams.
+    """The changes of a batch to the positions of owners in streams.
 
-    taken    stream: owner: partition: (epoch, the next offset)
-    gone     (owner, stream) that the tables are to forget before that; without a stream: all
+    moved    stream: owner: partition: (epoch, next offset)
+    gone     (owner, stream) to delete before that; an empty stream: all of the owner's
 
-    The cursors of a stream that went are among neither: they go with it.
+    The cursors of a stream that is gone are in neither: they are deleted with it.
     """
 
-    __slots__ = ("gone", "taken")
+    __slots__ = ("gone", "moved")
 
     def __init__(self) -> None:
-        self.taken: dict[str, dict[str, dict[int, tuple[str, int]]]] = {}
+        self.moved: dict[str, dict[str, dict[int, tuple[str, int]]]] = {}
         self.gone: set[tuple[str, str]] = set()
 
-    def take(self, record: Cursor) -> None:
-        owners = self.taken.setdefault(record.stream, {})
+    def move(self, record: Cursor) -> None:
+        owners = self.moved.setdefault(record.stream, {})
         partitions = owners.setdefault(record.owner, {})
         for partition, offset in record.offsets:
             partitions[partition] = (record.epoch, offset)
 
     def forget(self, owner: str, stream: str) -> None:
         self.gone.add((owner, stream))
-        for owners in [self.taken.get(stream, {})] if stream else self.taken.values():
+        for owners in [self.moved.get(stream, {})] if stream else self.moved.values():
             owners.pop(owner, None)
 
 
 class Changes:
-    """The net change of a batch. `place` numbers the packet ids that are opened, from here on."""
+    """The net change of a batch. `place` numbers opened packet ids, from its start value on."""
 
     def __init__(self, place: int = 1) -> None:
         self.place = place
@@ -189,14 +188,14 @@ class Changes:
         self.ended: set[int] = set()
         self.stored: list[Stored] = []  # by mid
         self._mids: list[int] = []
-        self.lanes: dict[int, SessionDeliveries] = {}
+        self.deliveries: dict[int, SessionDeliveries] = {}
         self.releases: dict[int, PacketIdChanges] = {}
         self.received: dict[int, PacketIdChanges] = {}
         self.retained: set[int] = set()
         self.unretained: set[int] = set()
         self.streams: dict[str, StreamRow] = {}
-        self.streams_gone: set[str] = set()  # before those above: one may be there again
-        self.places = CursorChanges()
+        self.streams_gone: set[str] = set()  # deleted before those above: one may be there again
+        self.cursors = CursorChanges()
         self.records = 0
         self.messages = 0  # stored in all
         self.last_mid = 0
@@ -207,13 +206,13 @@ class Changes:
         if isinstance(record, Stored):
             self._store(record)
         elif isinstance(record, Delivered):
-            self._lane(record.sid).add(Run(record, record.n, record.n + record.count))
+            self._of(record.sid).add(Run(record, record.n, record.n + record.count))
         elif isinstance(record, Done):
-            lane = self._lane(record.sid)
+            deliveries = self._of(record.sid)
             for n, _, count in record.runs:
-                lane.finish(n, n + count)
+                deliveries.finish(n, n + count)
         elif isinstance(record, Sent):
-            self._lane(record.sid).sent.update(record.sent)
+            self._of(record.sid).sent.update(record.sent)
         elif isinstance(record, Released):
             self._release(record)
         elif isinstance(record, Completed):
@@ -223,7 +222,7 @@ class Changes:
         elif isinstance(record, Freed):
             _close(self.received, record.sid, record.packet_ids)
         elif isinstance(record, Cursor):
-            self.places.take(record)
+            self.cursors.move(record)
         elif isinstance(record, SessionRow):
             self.sessions[record.sid] = record
             self.last_sid = max(self.last_sid, record.sid)
@@ -241,15 +240,15 @@ class Changes:
         elif isinstance(record, StreamRow):
             self.streams[record.name] = record
         elif isinstance(record, CursorsGone):
-            self.places.forget(record.owner, record.stream)
+            self.cursors.forget(record.owner, record.stream)
         else:
             self._drop_stream(record)
 
-    def _lane(self, sid: int) -> SessionDeliveries:
-        lane = self.lanes.get(sid)
-        if lane is None:
-            lane = self.lanes[sid] = SessionDeliveries()
-        return lane
+    def _of(self, sid: int) -> SessionDeliveries:
+        deliveries = self.deliveries.get(sid)
+        if deliveries is None:
+            deliveries = self.deliveries[sid] = SessionDeliveries()
+        return deliveries
 
     def _store(self, record: Stored) -> None:
         count = len(record.payloads)
@@ -264,9 +263,9 @@ class Changes:
             self.stored.insert(at, record)
 
     def _release(self, record: Released) -> None:
-        lane = self._lane(record.sid)
+        deliveries = self._of(record.sid)
         for n, _, _ in record.released:
-            lane.finish(n, n + 1)
+            deliveries.finish(n, n + 1)
         self._open(self.releases, record.sid, [found[2] for found in record.released])
 
     def _open(
@@ -293,30 +292,30 @@ class Changes:
         self.sessions.pop(sid, None)
         self.shares.pop(sid, None)
         self.subscriptions.pop(sid, None)
-        self.lanes.pop(sid, None)
+        self.deliveries.pop(sid, None)
         self.releases.pop(sid, None)
         self.received.pop(sid, None)
 
     def _drop_stream(self, record: StreamGone) -> None:
         self.streams_gone.add(record.name)
         self.streams.pop(record.name, None)
-        self.places.taken.pop(record.name, None)
+        self.cursors.moved.pop(record.name, None)
 
-    # What the tables are told.
+    # For the tables.
 
     def references(
         self, dropped: Iterable[tuple[int, int, int]], pause: Callable[[], None] = lambda: None
     ) -> list[tuple[int, int, int]]:
-        """(first mid, end, how many references more), where that is not 0.
+        """Return (first message number, end, added references) where these are not 0.
 
-        `dropped` says in the same form, but how many less, of which messages the tables have
-        just lost deliveries or places. A message of this batch that is not named in the answer
-        is not needed. `pause` is called now and then: other threads may be waiting.
+        `dropped` has the same form, with references that the tables have just lost. A message of
+        this batch that is not in the result is not needed. `pause` is called now and then: other
+        threads may be waiting.
         """
         steps: dict[int, int] = {}
         done = 0
-        for lane in self.lanes.values():
-            for run in lane.runs:
+        for deliveries in self.deliveries.values():
+            for run in deliveries.runs:
                 mid = run.mid
                 end = mid + run.end - run.n
                 steps[mid] = steps.get(mid, 0) + 1
@@ -346,9 +345,9 @@ class Changes:
     def split(
         self, references: list[tuple[int, int, int]], pause: Callable[[], None] = lambda: None
     ) -> tuple[list[tuple[Stored, int, int, int]], list[tuple[int, int, int]]]:
-        """The same for new messages and for those of the tables.
+        """Split references into those of new messages and those of the tables.
 
-        New: (record, first, end, references) with places among its payloads.
+        New ones are (record, first, end, references), with indices of the record's payloads.
         """
         new: list[tuple[Stored, int, int, int]] = []
         old: list[tuple[int, int, int]] = []

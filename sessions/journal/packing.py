@@ -1,8 +1,8 @@
-"""Pack what was gathered: the records of a group, in parts that a row of a database holds.
+"""Packing: the records of a group as blobs that each fit into a row of a database.
 
 Packing changes nothing: it may fail anywhere and be done again. A transaction that cannot be
-packed is left out alone. Where memory does not suffice for all, the first half is packed, and so
-on: the blobs then say that the rest belongs to them.
+packed is left out alone. If memory does not suffice for all entries, the first half is packed,
+and so on: the blobs then say that the rest belongs to their group.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 from sessions.journal import records
 from sessions.journal.transaction import PendingCommit, PublishTransaction
 
-# SQLite and PostgreSQL hold a thousand million bytes in a row. One entry may still be larger
-# than this: a packet has 268 MB at most.
+# SQLite and PostgreSQL hold a thousand million bytes in a row. One entry may still be larger than
+# this limit: a packet has 268 MB at most.
 PART_BYTES_MAX: Final = 64 << 20
 
 Entry = bytes | PublishTransaction | PendingCommit
@@ -31,11 +31,11 @@ class Packed:
         self.waits: list[PublishTransaction | PendingCommit] = []
         self.failed: list[tuple[PublishTransaction, Exception]] = []
         self.records = 0
-        self.cancelled = 0  # messages that were taken before
+        self.cancelled = 0  # messages that were acknowledged before
 
 
 def pack(entries: list[Entry], part_bytes_max: int) -> Packed:
-    """As many entries, from the first, as memory allows; MemoryError when that is none."""
+    """Pack as many entries, from the first, as memory allows; MemoryError if that is none."""
     count = len(entries)
     while True:
         try:
@@ -64,7 +64,7 @@ def _pack(entries: list[Entry], count: int, part_bytes_max: int) -> Packed:
                 found = entry.pack()
             except MemoryError:
                 raise
-            except Exception as error:  # whatever it is, the others are not to suffer
+            except Exception as error:  # the others are packed all the same
                 packed.failed.append((entry, error))
                 continue
             packed.waits.append(entry)

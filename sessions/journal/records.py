@@ -1,29 +1,29 @@
-"""The journal's records as bytes: what changed, in the order in which it changed.
+"""The format of the journal's records: changes in the order in which they happened.
 
     encode_*   one change, or a run of like ones -> bytes
     seal       the records of one group -> the blob that the store commits
     unseal     a blob -> its records, or `Corrupt`
 
-A group stands on disk whole or not at all, so records of one group may lean on each other. One
-that is too large for a row is several blobs, all but the last of which say that they continue
-(`is_continued`): whoever commits them does so at once.
+A group is on disk whole or not at all, so records of one group may refer to each other. A group
+that is too large for a row is several blobs, all but the last marked as continued
+(`is_continued`); the store commits them at once.
 Runs are the rule: a burst of messages is one record, and so are its acknowledgements.
 
 Format 1 had Message Expiry Intervals as signed numbers, and 65,535 Subscription Identifiers a
 delivery at most; it is still read.
 
-    SESSION      a session as it is now                END          it is no more, nor what it had
+    SESSION      a session as it is now                END          it is gone, with all it had
     SUBSCRIBED   a subscription as it is now           UNSUBSCRIBED
     STORED       messages, without receivers           DELIVERED    stored messages to one session
-    SENT         what waited got packet ids            DONE         deliveries that are over
-    RELEASED     PUBREC came: only the id is left      COMPLETED    PUBCOMP came: nor the id
-    RECEIVED     inbound QoS 2 ids that are open       FREED        and that are closed
-    RETAINED     a retained message took another's place (0: there is none)
-    SHARED       a shared subscription that keeps messages itself
-    STREAM       a stream as it is now             STREAM_GONE  it is no more, nor cursors in it
-    CURSOR       how far an owner is in a stream   CURSORS_GONE it is in one, or any, no longer
+    SENT         queued deliveries got packet ids      DONE         deliveries that are over
+    RELEASED     PUBREC came: the id alone is left     COMPLETED    PUBCOMP came: the id is free
+    RECEIVED     inbound QoS 2 ids that are open       FREED        those that are closed
+    RETAINED     a retained message replaced another (0: none)
+    SHARED       a shared subscription that has messages
+    STREAM       a stream as it is now                 STREAM_GONE  it is gone, and cursors in it
+    CURSOR       positions of an owner in a stream     CURSORS_GONE its positions in one, or in all
 
-A message is kept while a delivery or the retained messages refer to it.
+A message is kept as long as a delivery or a retained message refers to it.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ _STREAM: Final = struct.Struct("<Bd")
 _CURSOR: Final = struct.Struct("<BIHHH")
 _OFFSET: Final = struct.Struct("<HQ")
 _LENGTH: Final = struct.Struct("<I")
-_EXPIRES: Final = 8  # a flag of STORED: it has a Message Expiry Interval
+_EXPIRES: Final = 8  # a flag of STORED: there is a Message Expiry Interval
 
 
 class Corrupt(Exception):
-    """The bytes are not what was sealed."""
+    """The bytes are not a blob that was sealed."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Unsubscribed:
 
 @dataclass(slots=True)
 class Stored:
-    """Messages that differ only in payload; the first has number `mid`, then one by one."""
+    """Messages that differ only in payload, numbered from `mid` on."""
 
     mid: int
     topic: str
@@ -111,9 +111,9 @@ class Stored:
 
 @dataclass(slots=True)
 class Delivered:
-    """`count` messages from `mid` on, to one session, as its deliveries from `n` on.
+    """Deliveries of `count` messages from `mid` on to one session, at the places from `n` on.
 
-    Without packet ids they wait; with them, one each, they are under way.
+    Without packet ids they wait; with them, one each, they are in flight.
     """
 
     sid: int
@@ -180,7 +180,7 @@ class Cursor:
     owner: str
     stream: str
     epoch: str
-    offsets: list[tuple[int, int]]  # partition, the next to be taken
+    offsets: list[tuple[int, int]]  # partition, offset of the next record
 
 
 @dataclass(slots=True)
@@ -331,7 +331,7 @@ def encode_released(sid: int, released: list[tuple[int, int, int]]) -> bytes:
 
 
 def encode_ids(kind: int, sid: int, packet_ids: list[int]) -> bytes:
-    """COMPLETED, RECEIVED or FREED."""
+    """Encode packet ids that are COMPLETED, RECEIVED or FREED."""
     return _LIST.pack(kind, sid, len(packet_ids)) + struct.pack(f"<{len(packet_ids)}H", *packet_ids)
 
 
@@ -353,7 +353,7 @@ def encode_stream_gone(name: str) -> bytes:
 
 
 def encode_cursor(owner: str, stream: str, epoch: str, offsets: list[tuple[int, int]]) -> bytes:
-    """One for each acknowledgement of a reader: lengths in front, and no more than that."""
+    """Encode positions compactly, since there is a record for each acknowledgement of a reader."""
     whose, where, life = owner.encode(), stream.encode(), epoch.encode()
     head = _CURSOR.pack(CURSOR, len(whose), len(where), len(life), len(offsets))
     found = [_OFFSET.pack(partition, offset) for partition, offset in offsets]
@@ -365,7 +365,7 @@ def encode_cursors_gone(owner: str, stream: str) -> bytes:
 
 
 def runs_of(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """(n, mid) pairs as runs in which both count up by one."""
+    """Group (place, message number) pairs into runs in which both count up by one."""
     runs: list[tuple[int, int, int]] = []
     first_n = first_mid = count = 0
     for n, mid in pairs:
@@ -390,12 +390,12 @@ def seal(records: list[bytes], *, is_continued: bool = False) -> bytes:
 
 
 def is_continued(blob: bytes) -> bool:
-    """Whether the next blob belongs to the same group."""
+    """Tell whether the next blob belongs to the same group."""
     return blob[:1] == bytes((CONTINUED,))
 
 
 def unseal(blob: bytes) -> Iterator[Record]:
-    """The records of a group, all or none."""
+    """Decode the records of a group, all or none."""
     if len(blob) < _SEAL.size:
         raise Corrupt("a group is cut short")
     form, crc = _SEAL.unpack_from(blob)

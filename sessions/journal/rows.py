@@ -1,10 +1,10 @@
-"""What the store keeps, as plain values: the same in the journal, in the tables and at recovery.
+"""Rows of the store as plain values: the same in the journal, in the tables and at a start.
 
-Nothing here does anything. Numbers that others refer to:
+The fields have the names of the columns. Numbers that others refer to:
 
-    sid     a session (or a shared subscription that keeps messages itself), never used twice
-    mid     a stored message, whoever it is for
-    n       a delivery's place in its session: later ones have a greater n
+    sid     session number: a session, or a shared subscription with messages; never used twice
+    mid     message number: a stored message, whoever it is for
+    n       a delivery's place in its session: later ones have a greater place
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SessionRow:
 
 @dataclass(slots=True)
 class ShareRow:
-    """A shared subscription with messages that wait for any member."""
+    """A shared subscription with messages that wait for any of its members."""
 
     sid: int
     filter: str  # whole: $share/<group>/<filter>
@@ -69,7 +69,7 @@ class MessageRow:
 
 @dataclass(slots=True)
 class DeliveryRow:
-    """One message for one session: waiting (packet_id 0) or under way."""
+    """One message for one session: waiting (packet_id 0) or in flight."""
 
     sid: int
     n: int
@@ -79,12 +79,12 @@ class DeliveryRow:
     subscription_ids: tuple[int, ...]
     share: str  # the whole filter of the shared subscription it was taken from, or empty
     packet_id: int
-    size: int  # what it counts against the limits of queues
+    size: int  # the bytes that it counts against the limits of queues
 
 
 @dataclass(slots=True)
 class BacklogRow:
-    """What waits for one session: all of it, without the messages."""
+    """The sums and the bounds of what waits for one session."""
 
     sid: int
     messages: int
@@ -95,21 +95,21 @@ class BacklogRow:
 
 @dataclass(slots=True)
 class StreamRow:
-    """A stream of the telemetry log that the broker has."""
+    """A stream of the telemetry log."""
 
     name: str
-    epoch: str  # of this life of the stream: one that is made anew under its name has another
-    filter: str  # the topics whose messages go there
+    epoch: str  # a stream that is made anew under the same name has another
+    filter: str  # the topics whose messages it gets
     settings: str  # JSON, all of them
     created_at: float
 
 
 @dataclass(slots=True)
 class CursorRow:
-    """Up to where somebody has taken a partition of a stream."""
+    """The position of a reader in one partition of a stream."""
 
-    owner: str  # a consumer group, or a session with a reader of its own
+    owner: str  # a consumer group, or a session with its subscription
     stream: str
     epoch: str
     partition: int
-    offset: int  # the next to be taken
+    offset: int  # of the next record

@@ -1,7 +1,7 @@
-"""What a store gives a broker that starts: all of its state but the messages that wait.
+"""The state that a store gives to a broker that starts, without the messages that wait.
 
-Everything that is many comes as an iterable that reads as it goes: take each once, in any
-order, before the store is started.
+Large parts are iterables that read as they go: take each once, in any order, before the store is
+started.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Snapshot:
     sessions: Iterable[SessionRow]
     subscriptions: Iterable[SubscriptionRow]
     shares: Iterable[ShareRow]
-    windows: Iterable[tuple[DeliveryRow, MessageRow]]  # under way, by sid and n
+    windows: Iterable[tuple[DeliveryRow, MessageRow]]  # in flight, by sid and n
     releases: Iterable[tuple[int, list[int]]]  # sid, packet ids in the order of their PUBREC
     received: Iterable[tuple[int, list[int]]]  # sid, inbound packet ids
     backlogs: Iterable[BacklogRow]  # what waits, by sid
     retained: Iterable[MessageRow]
     streams: list[StreamRow]  # by name
     cursors: list[CursorRow]  # by stream, owner and partition
-    stream_ends: dict[str, str]  # of the telemetry log: name, and the ends as they were given
+    stream_ends: dict[str, str]  # of the telemetry log, by name, as the participant gave them
     last_number: int  # of the groups
     last_mid: int
     last_sid: int
-    alive_at: float  # when the broker last showed a sign of life, here or elsewhere; 0: never
-    healed: dict[str, int] = field(default_factory=dict)  # what could not be, until all is read
-    # What waits in sessions and came from shared subscriptions; it is in no backlog and no page.
+    alive_at: float  # the broker's last sign of life, here or elsewhere; 0: none
+    healed: dict[str, int] = field(default_factory=dict)  # repairs, complete once all is read
+    # Messages that wait in sessions and came from shared subscriptions: in no backlog, on no page.
     shared: Iterable[tuple[DeliveryRow, MessageRow]] = ()
-    has_lost_ends: bool = False  # of the telemetry log: what it has itself is all there is to know
+    has_lost_ends: bool = False  # of the telemetry log: only its own files tell how far it goes

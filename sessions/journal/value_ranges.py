@@ -1,10 +1,10 @@
-"""Ranges of the values that a store may hold, and what stands in for one that is outside.
+"""Ranges of the values that a store may hold, and substitutes for values outside of them.
 
-    FIELDS   of every kind of row its fields: type, range, and the value that stands in
-    mend     puts right what is wrong with a row; Hopeless, when nothing can stand in
+    FIELDS   the fields of every kind of row: type, range and substitute
+    mend     repairs a row, or raises `Irreparable` if a value has no substitute
 
-A row says itself what it is: rows that contradict each other are for whoever restores them. The
-ranges are those of the protocol, and of the numbers that a database holds.
+Each row is checked alone; contradictions between rows are resolved where they are restored. The
+ranges are those of the protocol and of the numbers that a database holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ U16_MAX: Final = (1 << 16) - 1
 U32_MAX: Final = (1 << 32) - 1
 VARINT_MAX: Final = (1 << 28) - 1
 NUMBER_MAX: Final = (1 << 63) - 1  # of a database
-ID_MAX: Final = 1 << 62  # of what is counted up: there is always a next
+ID_MAX: Final = 1 << 62  # of numbers that count up: there is always a next one
 STRING_BYTES_MAX: Final = U16_MAX
 NOT_GIVEN: Final = object()
 
@@ -48,12 +48,12 @@ class Field(NamedTuple):
     kind: str
     low: int = 0
     high: float = NUMBER_MAX
-    otherwise: Any = NOT_GIVEN  # what stands in
+    otherwise: Any = NOT_GIVEN  # the substitute
     is_optional: bool = False
 
 
 class Irreparable(ValueError):
-    """A row without which there is nothing: it is left out."""
+    """A row with a value that has no substitute: it is left out."""
 
 
 _ID: Final = Field(NUMBER, 1, ID_MAX)
@@ -61,7 +61,7 @@ _COUNT: Final = Field(NUMBER, otherwise=0)
 _QOS: Final = Field(NUMBER, 0, 2, 1)
 _FLAG: Final = Field(FLAG, otherwise=False)
 _NAME: Final = Field(TEXT, 1, STRING_BYTES_MAX)
-_STREAM: Final = Field(TEXT, 1, 100)  # as `streams.names` has it; it is a key of a table
+_STREAM: Final = Field(TEXT, 1, 100)  # a key of a table, as short as the log allows
 _WORDS: Final = Field(TEXT, 0, math.inf, "")
 _SECTION: Final = Field(BYTES, otherwise=b"")
 _PAST: Final = Field(TIME, 0, NUMBER_MAX, 0.0)
@@ -80,7 +80,7 @@ FIELDS: Final[dict[type, dict[str, Field]]] = {
         "username": Field(TEXT, 0, STRING_BYTES_MAX, None, True),
         "version": Field(NUMBER, 3, 5, 5),
         "created_at": _PAST,
-        # Rather kept than lost: it ends like any that never expires.
+        # Kept rather than lost: as a session that never expires.
         "expiry_interval": Field(NUMBER, 0, U32_MAX, U32_MAX),
         "is_online": _FLAG,
         "expires_at": Field(TIME, 0, math.inf, math.inf),
@@ -144,7 +144,7 @@ FIELDS: Final[dict[type, dict[str, Field]]] = {
 
 
 def mend(row: Any) -> list[str]:
-    """Put the row right, and return what was wrong with it. Raises Hopeless."""
+    """Replace values outside their range and return their names. Raises Irreparable."""
     wrong: list[str] = []
     for name, field in FIELDS[type(row)].items():
         value = getattr(row, name)
@@ -169,7 +169,7 @@ def _mend_will(row: SessionRow) -> list[str]:
 
 
 def sound(rows: Iterable[Any], wrong: dict[str, int]) -> Iterator[Any]:
-    """The rows, put right where they were wrong, which is counted; without those beyond help."""
+    """Yield the rows, repaired where needed, without the irreparable ones; count both."""
     for row in rows:
         kind = KINDS[type(row)]
         try:
@@ -213,7 +213,7 @@ def _fits(value: Any, field: Field) -> bool:
     if kind == TIME:
         if type(value) not in (float, int):
             return False
-        return bool(field.low <= value <= field.high)  # which nothing is that is no number
+        return bool(field.low <= value <= field.high)  # False for NaN
     if kind == NUMBERS:
         return isinstance(value, tuple) and all(
             type(one) is int and field.low <= one <= field.high for one in value

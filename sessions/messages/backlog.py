@@ -1,4 +1,4 @@
-"""How much may wait, for one session and for all, and what was dropped for which reason."""
+"""Limits of what may wait, for one session and for all, and counts of what was dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sessions.messages.message import Message
 
 
 class QueueFull(enum.Enum):
-    """What a full queue does with the next message."""
+    """The policy of a full queue when another message comes."""
 
     DROP_OLDEST = "drop_oldest"
     DROP_NEW = "drop_new"
@@ -19,7 +19,7 @@ class QueueFull(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Of one queue."""
+    """The limits of one queue."""
 
     messages_max: int
     bytes_max: int
@@ -29,12 +29,12 @@ class DeadLetterSink(Protocol):
     """Takes messages that clients do not get, with the reason."""
 
     def add(self, reason: str, message: Message, client_id: str, why: str = "") -> None:
-        """`why` says more than the reason, if there is more to be said."""
+        """Take a message that this client does not get; `why` may explain the reason."""
 
 
 @dataclass(slots=True)
 class Backlog:
-    """Shared by every session of a broker: limits, and the sums they are held against."""
+    """Limits of waiting messages, and the sums of all sessions that are held against them."""
 
     queue_messages_max: int = 100_000
     queue_bytes_max: int = 64 << 20
@@ -42,13 +42,13 @@ class Backlog:
     queue_full: QueueFull = QueueFull.DROP_OLDEST
     queue_qos0: bool = False
     inflight_max: int = 65_535
-    memory_bytes_max: int = 0  # for what only memory has, beside a store; 0: the sums above do
+    memory_bytes_max: int = 0  # of messages that no store has; 0: no limit beside those above
     queued_messages: int = 0
-    queued_bytes: int = 0  # of them, wherever they are
-    memory_bytes: int = 0  # of those, in memory
-    published: int = 0  # PUBLISH packets that sessions have written
+    queued_bytes: int = 0  # of all of them, in memory or not
+    memory_bytes: int = 0  # of those that are in memory
+    published: int = 0  # PUBLISH packets that sessions have sent
     dropped: dict[str, int] = field(default_factory=dict)
-    mourner: DeadLetterSink | None = None
+    dead_letters: DeadLetterSink | None = None
     _limits: QueueLimits | None = None
 
     @property
@@ -67,14 +67,14 @@ class Backlog:
         )
 
     def has_memory(self, size: int) -> bool:
-        """Whether one more of `size` bytes may wait that no store takes off our hands."""
+        """Tell whether one more message of `size` bytes may wait that the store does not have."""
         return not self.memory_bytes_max or self.memory_bytes + size <= self.memory_bytes_max
 
     def drop(self, reason: str, count: int = 1) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
 
     def lose(self, reason: str, message: Message, client_id: str) -> None:
-        """This client, or all of a shared subscription, will not get it."""
+        """Count a message that a client, or a shared subscription, does not get, and pass it on."""
         self.drop(reason)
-        if self.mourner is not None:
-            self.mourner.add(reason, message, client_id)
+        if self.dead_letters is not None:
+            self.dead_letters.add(reason, message, client_id)

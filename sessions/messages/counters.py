@@ -1,21 +1,20 @@
-"""Counters. Plain ints that are added to once a burst, read by `$SYS`, metrics and tests.
+"""Counters: plain ints that are added to once a burst, read by `$SYS`, metrics and tests.
 
-What is turned away is counted in one place, `refused`, as `<what>/<reason>`. What is named after
-the moment at which it is said:
+Every refusal is counted in `refused`, as `<what>/<reason>`. The first part names the moment:
 
-    connection    it never came to MQTT: a full listener, a ban, TLS, a balancer's header, ...
-    connect       CONNACK says no
-    will          of a CONNECT, or when it was due
-    publish       PUBACK and PUBREC say no, or nothing can
-    subscribe     SUBACK says no
-    disconnect    a client that was in is put out: for its mistake, or for a limit
+    connection    before MQTT: a full listener, a ban, TLS, a balancer's header, ...
+    connect       a refusal in CONNACK
+    will          a will that is refused with its CONNECT, or when it is due
+    publish       a refusal in PUBACK or PUBREC, or one that no packet can carry
+    subscribe     a refusal in SUBACK
+    disconnect    a connected client that is disconnected, for an error or for a limit
 """
 
 from __future__ import annotations
 
 
 class Counters:
-    """Since the start of the broker; the lists are indexed by packet type."""
+    """Counts since the start of the broker; the lists are indexed by packet type."""
 
     __slots__ = (
         "bytes_received",
@@ -45,15 +44,15 @@ class Counters:
         self.connections = 0  # CONNECTs that succeeded
         self.clients_maximum = 0
         self.clients_expired = 0
-        self.throttled = 0  # times a client was not read because it was faster than it may be
-        self.refused: dict[str, int] = {}  # `what/reason`, the reason as the log says it
+        self.throttled = 0  # times a client was not read because it was over its rate
+        self.refused: dict[str, int] = {}  # by `what/reason`, with the reason as the log has it
 
     def refuse(self, what: str, reason: str, count: int = 1) -> None:
         key = f"{what}/{reason}"
         self.refused[key] = self.refused.get(key, 0) + count
 
     def refusals(self) -> dict[str, int]:
-        """`refused` under the names that `$SYS` and metrics have: `connect/server_busy`."""
+        """Return `refused` by the names in `$SYS` and metrics, such as `connect/server_busy`."""
         found: dict[str, int] = {}
         for key, count in self.refused.items():
             name = key.lower().replace(" ", "_").replace("-", "_")

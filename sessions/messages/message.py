@@ -1,9 +1,9 @@
-"""An application message on its way: what it says, and its bytes for each kind of receiver.
+"""An application message on its way, and its bytes for each kind of receiver.
 
 A burst of messages that differ only in payload shares one `Envelope`; a `Message` is an
-envelope and a payload. The envelope writes itself once for each wire layout (version, QoS,
-retain flag, subscription identifiers), however many receivers there are: encoding for each
-costs 211 ns, sharing 7.
+envelope and a payload. The envelope is encoded once for each wire layout (version, QoS, retain
+flag, subscription identifiers), however many receivers there are: encoding for each costs
+211 ns, sharing 7.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mqtt_broker.codec.properties import (
 )
 from mqtt_broker.codec.strings import encode_string, encode_varint
 
-# What belongs to one hop and never travels on.
+# Properties of one hop, which are not forwarded.
 _HOP: Final = frozenset(
     {
         prop.TOPIC_ALIAS,
@@ -31,8 +31,8 @@ _HOP: Final = frozenset(
     }
 )
 Ids = tuple[int, ...]
-_LAYOUTS_MAX: Final = 32  # kept by one envelope: a retained one meets every identifier there is
-MESSAGE_OVERHEAD_BYTES: Final = 120  # a queued message's objects, beside topic and payload
+_LAYOUTS_MAX: Final = 32  # of one envelope: a retained message meets every identifier there is
+MESSAGE_OVERHEAD_BYTES: Final = 120  # of a queued message, beside topic and payload
 
 
 class Share(Protocol):
@@ -43,9 +43,9 @@ class Share(Protocol):
 
 
 class DeliveryOptions:
-    """How one subscription wants a message: QoS, retain flag, identifiers, and whose it is.
+    """The QoS, retain flag and identifiers with which a message goes to one session.
 
-    `group` is the shared subscription the message was taken from, None for an ordinary one.
+    `group` is the shared subscription that it comes from, None for an ordinary one.
     """
 
     __slots__ = ("group", "qos", "retain", "subscription_ids")
@@ -65,9 +65,9 @@ OptionsByQos = tuple[DeliveryOptions, DeliveryOptions, DeliveryOptions]  # by th
 def options_by_qos(
     qos: int, retain: bool, subscription_ids: Ids, group: Share | None = None
 ) -> OptionsByQos:
-    """What a subscription at `qos` makes of messages at QoS 0, 1 and 2.
+    """Return the options of a subscription at `qos` for messages at QoS 0, 1 and 2.
 
-    The smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
+    They have the smaller QoS, and the identifiers of all. [MQTT-3.8.4-8], [MQTT-3.3.4-4]
     """
     return (
         DeliveryOptions(0, retain, subscription_ids, group),
@@ -77,14 +77,14 @@ def options_by_qos(
 
 
 class Envelope:
-    """What the messages of one burst share."""
+    """The topic, properties and flags that the messages of one burst share."""
 
     __slots__ = (
+        "_forwarded",
         "_layouts",
         "_own_key",
         "_own_layout",
         "_topic_bytes",
-        "_travels",
         "expires_at",
         "expiry_interval",
         "payload_bytes",
@@ -122,28 +122,28 @@ class Envelope:
             self.expires_at = now + self.expiry_interval
         self.section = section  # the properties as they came
         self._topic_bytes = b""
-        self._travels: bytes | None = None
+        self._forwarded: bytes | None = None
         self._layouts: dict[object, tuple[bytes, bytes]] | None = None
         self._own_key = -1
         self._own_layout = (b"", b"")
 
     @property
     def size(self) -> int:
-        """What one waiting message of this burst counts against the memory limits."""
+        """The bytes that one waiting message of this burst counts against the memory limits."""
         return MESSAGE_OVERHEAD_BYTES + len(self.topic) + len(self.section) + self.payload_bytes
 
     def is_expired(self, now: float) -> bool:
         return self.expiry_interval >= 0 and now >= self.expires_at
 
-    def layout(self, v5: bool, grant: DeliveryOptions, now: float) -> tuple[bytes, bytes]:
-        """(head up to the topic, property section), with the packet id between them.
+    def layout(self, v5: bool, options: DeliveryOptions, now: float) -> tuple[bytes, bytes]:
+        """Return the head up to the topic and the property section; a packet id goes between.
 
-        What is sent the first time goes without DUP. [MQTT-4.3.3-2]
+        For a message that is sent the first time, which is without DUP. [MQTT-4.3.3-2]
         """
-        plain = grant.qos << 2 | grant.retain << 1 | v5
+        plain = options.qos << 2 | options.retain << 1 | v5
         key: object = plain
-        if grant.subscription_ids or self.expires_at:
-            key = (plain, grant.subscription_ids, int(now - self.received_at))
+        if options.subscription_ids or self.expires_at:
+            key = (plain, options.subscription_ids, int(now - self.received_at))
         elif plain == self._own_key:
             return self._own_layout
         layouts = self._layouts
@@ -153,26 +153,28 @@ class Envelope:
         if found is None:
             if len(layouts) >= _LAYOUTS_MAX:
                 layouts.clear()
-            found = layouts[key] = self.write(v5, grant, now, alias=0, known=False, dup=False)
+            found = layouts[key] = self.encode(v5, options, now, alias=0, known=False, dup=False)
         return found
 
-    def adopt(self, v5: bool, qos: int, head: bytes, section: bytes) -> None:
-        """A layout that the publisher wrote already, to be sent on as it came."""
+    def use_layout(self, v5: bool, qos: int, head: bytes, section: bytes) -> None:
+        """Use the bytes of the publisher for receivers with the same version and QoS."""
         self._own_key = qos << 2 | v5
         self._own_layout = (head, section)
 
-    def write(
-        self, v5: bool, grant: DeliveryOptions, now: float, *, alias: int, known: bool, dup: bool
+    def encode(
+        self, v5: bool, options: DeliveryOptions, now: float, *, alias: int, known: bool, dup: bool
     ) -> tuple[bytes, bytes]:
-        """The layout made anew, for what is not shared: aliases and repeats."""
-        section = self._write_section(grant.subscription_ids, now, alias) if v5 else b""
-        behind = (2 if grant.qos else 0) + len(section) + self.payload_bytes
+        """Encode a layout that is not shared: one with an alias, or of a repeated message."""
+        section = self._encode_section(options.subscription_ids, now, alias) if v5 else b""
+        behind = (2 if options.qos else 0) + len(section) + self.payload_bytes
         topic = b"\x00\x00" if known else self.topic_bytes
-        return publish_head(topic, grant.qos, grant.retain, dup, behind), section
+        return publish_head(topic, options.qos, options.retain, dup, behind), section
 
-    def whole(self, v5: bool, grant: DeliveryOptions, payloads: list[bytes], now: float) -> bytes:
-        """Every message of the burst as QoS 0 without DUP, back to back. [MQTT-4.3.1-1]"""
-        head, section = self.layout(v5, grant, now)
+    def encode_qos0(
+        self, v5: bool, options: DeliveryOptions, payloads: list[bytes], now: float
+    ) -> bytes:
+        """Encode messages of the burst at QoS 0 without DUP, back to back. [MQTT-4.3.1-1]"""
+        head, section = self.layout(v5, options, now)
         head += section
         if len(payloads) == 1:
             return head + payloads[0]
@@ -185,20 +187,20 @@ class Envelope:
         return self._topic_bytes
 
     @property
-    def travels(self) -> bytes:
-        """The properties that go on to receivers, as they came, without a length in front."""
-        if self._travels is None:
-            self._travels = without(self.section, _HOP) if self.properties else b""
-        return self._travels
+    def forwarded(self) -> bytes:
+        """The properties that are forwarded to receivers, as they came, without their length."""
+        if self._forwarded is None:
+            self._forwarded = without(self.section, _HOP) if self.properties else b""
+        return self._forwarded
 
-    def _write_section(self, subscription_ids: Ids, now: float, alias: int) -> bytes:
-        """The property section: what the publisher said, in its order, and what is ours.
+    def _encode_section(self, subscription_ids: Ids, now: float, alias: int) -> bytes:
+        """Encode the properties of the publisher, in their order, and ours behind them.
 
         Response Topic [MQTT-3.3.2-15], Correlation Data [MQTT-3.3.2-16], User Properties
-        [MQTT-3.3.2-17] and Content Type [MQTT-3.3.2-20] go on as they came.
+        [MQTT-3.3.2-17] and Content Type [MQTT-3.3.2-20] are forwarded as they came.
         """
-        travels = self.travels
-        if not (travels or subscription_ids or alias or self.expiry_interval >= 0):
+        forwarded = self.forwarded
+        if not (forwarded or subscription_ids or alias or self.expiry_interval >= 0):
             return NO_PROPERTIES_V5
         ours = Properties()
         if self.expiry_interval >= 0:  # [MQTT-3.3.2-6]
@@ -208,12 +210,12 @@ class Envelope:
             ours[prop.TOPIC_ALIAS] = alias
         if subscription_ids:  # [MQTT-3.3.4-3]
             ours[prop.SUBSCRIPTION_IDENTIFIER] = list(subscription_ids)
-        body = travels + encode_each(ours)
+        body = forwarded + encode_each(ours)
         return encode_varint(len(body)) + body
 
 
 class Message:
-    """One application message at QoS 1 or 2, waiting or under way, or a retained one."""
+    """One application message."""
 
     __slots__ = ("envelope", "message_number", "payload")
 
@@ -234,7 +236,7 @@ def single(
     publisher: str = "",
     now: float = 0.0,
 ) -> Message:
-    """A message that did not come in a burst: a will, a `$SYS` value, one of our own."""
+    """Build a message that is no part of a burst: a will, a `$SYS` value, one of our own."""
     if properties and not section:
         section = encode_properties(properties)
     envelope = Envelope(topic, qos, retain, properties, section, len(payload), publisher, now)

@@ -1,12 +1,12 @@
-"""What is to be written to one connection at the end of the turn.
+"""Bytes to be written to one connection at the end of the turn.
 
-`pieces` collects shared and own bytes; the broker joins and writes them once a turn. `state`
-is one small int, so that the fan-out loop asks one question a receiver:
+`pieces` collects bytes, shared with other receivers or not; the broker joins and writes them once
+a turn. `state` is one small int, so that the fan-out loop compares once a receiver:
 
     CLEAN      nothing to write
-    DIRTY      has pieces, stands in the broker's dirty list
+    DIRTY      has pieces, and is in the broker's dirty list
     CONGESTED  or-ed in while the peer reads too slowly: QoS 0 is dropped, the rest waits
-    OFFLINE    nobody there; takes nothing
+    OFFLINE    no connection: takes nothing
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OFFLINE: Final = 4
 
 
 class Aliases(Protocol):
-    """The Topic Aliases we may use towards one peer."""
+    """The Topic Aliases that may be used to one peer."""
 
     def get(self, topic: str) -> tuple[int, bool]: ...
 
@@ -35,14 +35,14 @@ class OutboxOwner(Protocol):
     """The connection behind an outbox."""
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
-        """Bytes were handed to the link; so many still wait for the peer."""
+        """Note that bytes were handed to the link, and how many still wait for the peer."""
 
     def on_error(self, error: Exception, data: bytes, now: float) -> None:
-        """Something of ours went wrong while it was written to."""
+        """Close the connection: an error of ours came up while `data` was written to it."""
 
 
 class Outbox:
-    """The way out to one peer. `write` takes the bytes and returns how many still wait."""
+    """The bytes for one peer. `write` takes them and returns how many still wait."""
 
     __slots__ = (
         "_dirty",
@@ -91,7 +91,7 @@ class Outbox:
             self._dirty.append(self)
 
     def mark(self) -> None:
-        """Pieces were appended directly."""
+        """Note that pieces were appended directly."""
         if not self.state & DIRTY:
             self.state |= DIRTY
             self._dirty.append(self)
@@ -108,7 +108,7 @@ class Outbox:
         self.write = write
 
     def fits(self, packet_bytes: int) -> bool:
-        """Whether the peer accepts a packet of this size. [MQTT-3.1.2-24]"""
+        """Tell whether the peer accepts a packet of this size. [MQTT-3.1.2-24]"""
         return not self.packet_bytes_max or packet_bytes <= self.packet_bytes_max
 
 

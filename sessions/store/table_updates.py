@@ -85,7 +85,7 @@ class TableUpdate:
         self._subscribe()
         self._describe_sessions()
         self._drop_streams()
-        self._take_places()
+        self._move_cursors()
 
     def _execute(self, statement: str, values: Sequence[Any]) -> int:
         self._pause()
@@ -113,8 +113,8 @@ class TableUpdate:
     def _finish_deliveries(self) -> None:
         ranges = (
             (sid, n, end - 1)
-            for sid, lane in self._changes.lanes.items()
-            for n, end in lane.finished
+            for sid, deliveries in self._changes.deliveries.items()
+            for n, end in deliveries.finished
         )
         while some := list(islice(ranges, TERMS_MAX)):
             where = repeated("(sid = ? AND n BETWEEN ? AND ?)", len(some), " OR ")
@@ -169,11 +169,11 @@ class TableUpdate:
     def _deliver(self) -> None:
         statement = _DELIVERY_RUN.format(count=self._count)
         rest: list[tuple[int, SessionDeliveries, Run]] = []
-        for sid, lane in self._changes.lanes.items():
-            for run in lane.runs:
+        for sid, deliveries in self._changes.deliveries.items():
+            for run in deliveries.runs:
                 form = run.form
-                if run.end - run.n < self.run_min or form.packet_ids or lane.sent:
-                    rest.append((sid, lane, run))
+                if run.end - run.n < self.run_min or form.packet_ids or deliveries.sent:
+                    rest.append((sid, deliveries, run))
                     continue
                 self._execute(
                     statement,
@@ -187,8 +187,8 @@ class TableUpdate:
     def _number_sent(self) -> None:
         sent = (
             (sid, n, packet_id)
-            for sid, lane in self._changes.lanes.items()
-            for n, packet_id in lane.sent_before()
+            for sid, deliveries in self._changes.deliveries.items()
+            for n, packet_id in deliveries.sent_before()
         )
         terms = ", ".join(["(CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS INTEGER))"])
         while some := list(islice(sent, TERMS_MAX)):
@@ -249,19 +249,19 @@ class TableUpdate:
         )
         self._insert(schema.streams, rows, ("name",))
 
-    def _take_places(self) -> None:
-        places = self._changes.places
-        everywhere = sorted(schema.digest(owner) for owner, stream in places.gone if not stream)
+    def _move_cursors(self) -> None:
+        cursors = self._changes.cursors
+        everywhere = sorted(schema.digest(owner) for owner, stream in cursors.gone if not stream)
         for owners in chunks(everywhere):
             where = f"owner_digest IN ({repeated('?', len(owners))})"
             self._execute(f"DELETE FROM stream_offsets WHERE {where}", owners)
-        gone = [(schema.digest(owner), stream) for owner, stream in places.gone if stream]
+        gone = [(schema.digest(owner), stream) for owner, stream in cursors.gone if stream]
         for some in chunks(gone):
             where = repeated("(owner_digest = ? AND stream = ?)", len(some), " OR ")
             self._execute(f"DELETE FROM stream_offsets WHERE {where}", _flat(some))
         rows = (
             (digest, owner, stream, partition, epoch, offset)
-            for stream, owners in places.taken.items()
+            for stream, owners in cursors.moved.items()
             for owner, partitions in owners.items()
             for digest in (schema.digest(owner),)
             for partition, (epoch, offset) in partitions.items()
@@ -307,13 +307,13 @@ def _message_rows(new: list[tuple[Stored, int, int, int]]) -> Iterator[tuple[Any
 
 
 def _delivery_rows(runs: list[tuple[int, SessionDeliveries, Run]]) -> Iterator[tuple[Any, ...]]:
-    for sid, lane, run in runs:
+    for sid, deliveries, run in runs:
         form = run.form
         ids = _joined(form.subscription_ids)
         for n in range(run.n, run.end):
             yield (
                 sid, n, run.mid + n - run.n, form.qos, form.retain, ids, form.share,
-                lane.packet_id(run, n), form.size,
+                deliveries.packet_id(run, n), form.size,
             )  # fmt: skip
 
 

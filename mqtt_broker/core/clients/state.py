@@ -86,7 +86,7 @@ class BrokerState:
             settings.queue_qos0,
             settings.inflight_max,
             0 if journal is None else 2 * settings.queue_memory_bytes_max,
-            mourner=runtime.dead_letters,
+            dead_letters=runtime.dead_letters,
         )
         self.sessions = SessionRegistry(self.backlog, settings.receive_maximum, journal)
         self.routes = Routes()

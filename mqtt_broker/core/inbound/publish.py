@@ -226,7 +226,7 @@ def _forward_qos0(
         if route.writer is not None:
             route.writer.append_run(envelope, packet, now)
     if other:
-        data = envelope.whole(not v5, _QOS0, packet.payloads(), now)
+        data = envelope.encode_qos0(not v5, _QOS0, packet.payloads(), now)
         broker.router.fan_out(other, data, packet.count)
 
 
@@ -241,7 +241,7 @@ def _envelope(packet: Publish, topic: str, publisher: str, v5: bool, now: float)
     # The DUP that came in is not the one that goes out. [MQTT-3.3.1-3]
     if qos and not (packet.dup or packet.retain or properties):
         raw = packet.raw
-        envelope.adopt(v5, qos, raw[:at], raw[at + 2 : size])
+        envelope.use_layout(v5, qos, raw[:at], raw[at + 2 : size])
     return envelope
 
 

@@ -47,7 +47,7 @@ def _dead_letter(reason: str, message: Message, client_id: str, detail: str, now
     if len(topic.encode()) > STRING_BYTES_MAX:
         topic = f"{ROOT}/{reason}"  # its own is as long as a topic may be
     user = [("dlq-reason", detail or reason), ("dlq-client", client_id), ("dlq-time", f"{now:.3f}")]
-    body = envelope.travels + encode_each(Properties({prop.USER_PROPERTY: user}))
+    body = envelope.forwarded + encode_each(Properties({prop.USER_PROPERTY: user}))
     properties = Properties(envelope.properties)
     properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
     properties[prop.USER_PROPERTY] = envelope.properties.user + user

@@ -128,7 +128,7 @@ class Router:
                 data = whole.get(key)
                 if data is None:
                     payloads = [message.payload for message in messages]
-                    data = whole[key] = envelope.whole(box.v5, options, payloads, now)
+                    data = whole[key] = envelope.encode_qos0(box.v5, options, payloads, now)
                 box.put(data)
                 outboxes.turn_bytes += len(data)
                 sent += len(messages)

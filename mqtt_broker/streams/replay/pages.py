@@ -383,7 +383,7 @@ def _make_messages(
             if adopts:
                 behind = (2 if delivery.qos else 0) + len(section) + len(payload)
                 head = publish_head(_length(topic) + topic, delivery.qos, False, False, behind)
-                envelope.adopt(True, delivery.qos, head, section)
+                envelope.use_layout(True, delivery.qos, head, section)
         else:
             key = (topic, len(payload), client)
             found = shared.get(key)

@@ -59,7 +59,7 @@ class StreamTopicWriter:
                 run.payload_at,
                 int(now * 1e6),
                 retain=envelope.retain,
-                properties=envelope.travels,
+                properties=envelope.forwarded,
                 user=envelope.properties.user if envelope.properties else (),
             ):
                 cut.append(stream)
@@ -95,7 +95,7 @@ class StreamTopicWriter:
                 received_us,
                 qos=envelope.qos,
                 retain=envelope.retain,
-                properties=envelope.travels,
+                properties=envelope.forwarded,
                 user=user,
                 payload_bytes=envelope.payload_bytes,
                 is_promised=envelope.qos > 0,

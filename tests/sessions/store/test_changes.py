@@ -22,8 +22,8 @@ def run(n: int, count: int, mid: int = 100) -> Run:
     return Run(form, n, n + count)
 
 
-def spans(lane: SessionDeliveries) -> list[tuple[int, int, int]]:
-    return [(one.n, one.end, one.mid) for one in lane.runs]
+def spans(deliveries: SessionDeliveries) -> list[tuple[int, int, int]]:
+    return [(one.n, one.end, one.mid) for one in deliveries.runs]
 
 
 @pytest.mark.parametrize(
@@ -44,29 +44,29 @@ def spans(lane: SessionDeliveries) -> list[tuple[int, int, int]]:
 def test_finishing_cuts_runs(
     n: int, end: int, left: list[tuple[int, int, int]], missing: list[tuple[int, int]]
 ) -> None:
-    lane = SessionDeliveries()
-    lane.add(run(10, 10))
-    lane.add(run(30, 10, mid=300))
-    lane.finish(n, end)
-    assert spans(lane) == left
-    assert lane.finished == missing
+    deliveries = SessionDeliveries()
+    deliveries.add(run(10, 10))
+    deliveries.add(run(30, 10, mid=300))
+    deliveries.finish(n, end)
+    assert spans(deliveries) == left
+    assert deliveries.finished == missing
 
 
 def test_neighbours_that_are_missing_are_one_range() -> None:
-    lane = SessionDeliveries()
+    deliveries = SessionDeliveries()
     for n in range(5, 9):
-        lane.finish(n, n + 1)
-    lane.finish(20, 22)
-    assert lane.finished == [(5, 9), (20, 22)]
+        deliveries.finish(n, n + 1)
+    deliveries.finish(20, 22)
+    assert deliveries.finished == [(5, 9), (20, 22)]
 
 
 def test_runs_that_come_late_find_their_place() -> None:
-    lane = SessionDeliveries()
+    deliveries = SessionDeliveries()
     for n in (20, 5, 10):
-        lane.add(run(n, 2, mid=n))
-    assert [one.n for one in lane.runs] == [5, 10, 20]
-    lane.finish(10, 12)
-    assert [one.n for one in lane.runs] == [5, 20]
+        deliveries.add(run(n, 2, mid=n))
+    assert [one.n for one in deliveries.runs] == [5, 10, 20]
+    deliveries.finish(10, 12)
+    assert [one.n for one in deliveries.runs] == [5, 20]
 
 
 def test_references_are_counted_by_run() -> None:
@@ -106,7 +106,7 @@ def test_an_end_leaves_nothing_of_a_session() -> None:
     for sid in (*history.sessions, *history.shares):
         changes._end(sid)
     for table in (
-        changes.sessions, changes.shares, changes.subscriptions, changes.lanes,
+        changes.sessions, changes.shares, changes.subscriptions, changes.deliveries,
         changes.releases, changes.received,
     ):  # fmt: skip
         assert not set(table) & changes.ended
