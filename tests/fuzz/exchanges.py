@@ -28,7 +28,7 @@ from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.protection.audit_log import Audit
 from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.core.peers import Peer, World
-from tests.security.people import Known, Later, auth, connect
+from tests.security.gate import Known, Later, auth, connect
 
 PASSWORD: Final = b"pencil"
 SALT: Final = bytes(range(16))

@@ -15,7 +15,7 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.codec.packets import Connack, Publish
 from mqtt_broker.core.clients import connection as states
 from tests.core.peers import Peer, publish
-from tests.security.people import PASSWORDS, Gate, connect, rule_set
+from tests.security.gate import PASSWORDS, Gate, connect, rule_set
 
 RULES = [("allow", "all", "u/%u/#"), ("allow", "all", "c/%c")]
 CLIENTS = ("c1", "c2", "c3")

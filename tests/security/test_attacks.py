@@ -23,7 +23,7 @@ from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban, read_
 from mqtt_broker.security.protection.throttle import ConnectLimits, Throttle
 from mqtt_broker.server.services.auth_workers import still_welcome
 from tests.core.peers import START
-from tests.security.people import HASHES, Gate, Known, connect, reason_of
+from tests.security.gate import HASHES, Gate, Known, connect, reason_of
 from tests.security.test_jwt import GOOD, SECRET, token, way
 from tests.security.test_scram import KEYS, data_of
 from tests.security.test_scram import Client as ScramClient

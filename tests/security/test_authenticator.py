@@ -20,7 +20,7 @@ from mqtt_broker.security.files.errors import Unavailable
 from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban
 from mqtt_broker.security.rules.client_limits import ClientLimitRule, ClientLimitRules
 from tests.core.peers import Peer, disconnect, publish
-from tests.security.people import (
+from tests.security.gate import (
     HASHES,
     PASSWORDS,
     Gate,

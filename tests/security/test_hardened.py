@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.server.config.config import load
 from tests.core.peers import publish, subscribe
-from tests.security.people import HASHES, connect
+from tests.security.gate import HASHES, connect
 from tests.server.running import Raw, Running
 
 HARDENED: Final = Path(__file__).parents[2] / "deploy" / "hardened.toml"

@@ -18,7 +18,7 @@ from mqtt_broker.security.authentication.chain import ChainEntry, PasswordMethod
 from mqtt_broker.security.authentication.jwt import Claims, TokenMethod, read_keys
 from mqtt_broker.security.files.errors import FileError
 from tests.core.peers import START
-from tests.security.people import Gate, reason_of
+from tests.security.gate import Gate, reason_of
 
 SECRET: Final = b"s" * 40
 OTHER: Final = b"o" * 40

@@ -11,7 +11,7 @@ from mqtt_broker.security import sql
 from mqtt_broker.security.files.errors import Unavailable
 from tests.fault.postgres import PostgreSQL
 from tests.fault.postgres import Unavailable as NoServer
-from tests.security.people import HASHES
+from tests.security.gate import HASHES
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from mqtt_broker.security import sql
 from mqtt_broker.security.protection.bans import make_ban, write_bans
-from tests.security.people import HASHES
+from tests.security.gate import HASHES
 from tests.security.test_jwt import SECRET, token
 from tests.security.test_server import FILE, RULES, code, enter, running, suback, take_up, write
 from tests.server.running import Running

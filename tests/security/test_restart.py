@@ -17,7 +17,7 @@ from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.protection.audit_log import Audit
 from tests.core.peers import Peer, publish
 from tests.core.stored import StoredWorld
-from tests.security.people import Later, connect, reason_of, rule_set
+from tests.security.gate import Later, connect, reason_of, rule_set
 
 
 class Guarded(StoredWorld):

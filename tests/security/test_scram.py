@@ -21,7 +21,7 @@ from mqtt_broker.security.authentication.accounts import Account
 from mqtt_broker.security.authentication.chain import ChainEntry, PasswordMethod, ScramMethod
 from mqtt_broker.security.authentication.scram import METHOD, ScramError
 from tests.core.peers import Peer
-from tests.security.people import Gate, Known, auth, connect, reason_of
+from tests.security.gate import Gate, Known, auth, connect, reason_of
 
 SALT: Final = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 KEYS: Final = scram.make_keys(b"pencil", SALT, 4096)

@@ -22,7 +22,7 @@ from mqtt_broker.server.config.security import SecurityConfig
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.services.security import check_access
 from tests.core.peers import publish, subscribe
-from tests.security.people import HASHES, connect
+from tests.security.gate import HASHES, connect
 from tests.server.running import Raw, Running
 
 USERS = "".join(f"{name}:{hashed}\n" for name, hashed in HASHES.items())

@@ -15,7 +15,7 @@ from mqtt_broker.security.authentication.scram import make_keys
 from mqtt_broker.security.files.errors import FileError, Unavailable
 from mqtt_broker.security.rules.identity import Identity
 from mqtt_broker.security.rules.ruleset import RuleSet
-from tests.security.people import HASHES
+from tests.security.gate import HASHES
 
 KEYS = make_keys(b"x", b"salt" * 4).encode()
 

@@ -10,7 +10,7 @@ import pytest
 from mqtt_broker.server.config.config import load
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.process.log_limiter import CHARS_MAX, LINES_PER_S, LogLimiter, shown
-from tests.security.people import connect
+from tests.security.gate import connect
 from tests.server.running import Running
 
 
