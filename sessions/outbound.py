@@ -28,7 +28,7 @@ from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Journal
 from sessions.journal.transaction import Delivery, PendingCommit, PublishTransaction
 from sessions.messages.backlog import Backlog, QueueFull, QueueLimits
 from sessions.messages.message import DeliveryOptions, Message
-from sessions.messages.outbox import CONGESTED, NOBODY, Outbox
+from sessions.messages.outbox import CONGESTED, NO_CONNECTION, Outbox
 from sessions.queue import MessageQueue
 from sessions.sources import NO_SOURCE, MessageSource, SourcedMessage, end_sourced
 
@@ -73,12 +73,9 @@ class PendingResume(PendingCommit):
         self.box = outbound.outbox
 
     def release(self, now: float) -> None:
-        outbound = self.outbound
-        if outbound.outbox is self.box:
-            outbound.barriers -= 1
-            outbound.is_resuming = False
+        if self.outbound.outbox is self.box:
             try:
-                outbound.resend_window(now)
+                self.outbound.resume_committed(now)
             except Exception as error:
                 self.box.owner.on_error(error, b"", now)
 
@@ -118,7 +115,7 @@ class Outbound:
         self.window: Sender[Delivery] = Sender()
         self.queue: MessageQueue | None = None  # made when something waits
         # Of the connection, or of the last one.
-        self.outbox = NOBODY
+        self.outbox = NO_CONNECTION
         self.version = 0
         self.is_plain = True  # it takes shared bytes as they are
         self.on_overflow: Callable[[], None] | None = None  # when a full queue disconnects
@@ -130,7 +127,7 @@ class Outbound:
 
     @property
     def is_online(self) -> bool:
-        return self.outbox is not NOBODY
+        return self.outbox is not NO_CONNECTION
 
     @property
     def queued(self) -> int:
@@ -427,6 +424,12 @@ class Outbound:
             journal.wait(PendingResume(self))
         else:
             self.resend_window(now)
+
+    def resume_committed(self, now: float) -> None:
+        """Carry on with `resume`: the window is on disk as it stands."""
+        self.barriers -= 1
+        self.is_resuming = False
+        self.resend_window(now)
 
     def resend_window(self, now: float) -> None:
         """Send a resumed session's window again, the PUBRELs first."""
@@ -766,7 +769,7 @@ class Outbound:
         self.on_overflow = on_overflow
 
     def detach(self) -> None:
-        self.outbox = NOBODY
+        self.outbox = NO_CONNECTION
         self.on_overflow = None
         self.barriers = 0
         self.is_resuming = False
@@ -792,7 +795,12 @@ class Outbound:
         self.resend = _NONE
         self.never_sent = None
 
-    # What a store has from an earlier life.
+    # The store.
+
+    def store(self) -> None:
+        """Give the session a number, under which its deliveries are stored from now on."""
+        if self.journal is not None and not self.session_number:
+            self.session_number = self.journal.new_session_number()
 
     def restore(self, session_number: int, version: int) -> None:
         """Stand in the store under this number; `version` is that of the last connection."""

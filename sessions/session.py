@@ -14,7 +14,7 @@ from mqtt_broker.codec.packets import Will
 from qos import Receiver
 from sessions.journal.rows import SessionRow, WillRow
 from sessions.messages.message import Ids
-from sessions.messages.outbox import NOBODY
+from sessions.messages.outbox import NO_CONNECTION
 from sessions.outbound import Outbound
 
 
@@ -79,7 +79,7 @@ class Session:
 
     @property
     def is_online(self) -> bool:
-        return self.outbound.outbox is not NOBODY
+        return self.outbound.outbox is not NO_CONNECTION
 
     @property
     def session_number(self) -> int:
@@ -96,10 +96,8 @@ class Session:
         self, username: str | None, expiry_interval: int, will: Will | None, receive_maximum: int
     ) -> None:
         """Take what a CONNECT says; one that outlives its connections is stored from now on."""
-        outbound = self.outbound
-        journal = outbound.journal
-        if journal is not None and not outbound.session_number and expiry_interval:
-            outbound.session_number = journal.new_session_number()
+        if expiry_interval:
+            self.outbound.store()
         self.username = username
         self.expiry_interval = expiry_interval
         self.cancel_timers()

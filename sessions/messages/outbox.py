@@ -112,20 +112,20 @@ class Outbox:
         return not self.packet_bytes_max or packet_bytes <= self.packet_bytes_max
 
 
-class _Nobody:
+class _NoConnection:
     def on_written(self, waiting_bytes: int, now: float) -> None:
-        raise AssertionError("nobody writes to a client that is away")
+        raise AssertionError("a write to a client without a connection")
 
     def on_error(self, error: Exception, data: bytes, now: float) -> None:
         raise error
 
     def write(self, data: bytes) -> int:
-        raise AssertionError("nobody writes to a client that is away")
+        raise AssertionError("a write to a client without a connection")
 
 
-# Stands for every client that is away, so that the hot path need not ask for None.
-NOBODY: Final = Outbox(V5, _Nobody(), _Nobody().write, [])
-NOBODY.state = OFFLINE
+# The outbox of every client without a connection, so that the hot path need not ask for None.
+NO_CONNECTION: Final = Outbox(V5, _NoConnection(), _NoConnection().write, [])
+NO_CONNECTION.state = OFFLINE
 
 
 class Outboxes:
