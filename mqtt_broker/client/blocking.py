@@ -118,10 +118,15 @@ class Client:
         connect: Connect,
         *,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        enforces_receive_maximum: bool = True,
         debug: bool = False,
     ) -> None:
         """Connect the socket and queue CONNECT. Raises ClientError."""
-        self.protocol = ClientProtocol(connect, trace=_trace if debug else None)
+        self.protocol = ClientProtocol(
+            connect,
+            _trace if debug else None,
+            enforces_receive_maximum=enforces_receive_maximum,
+        )
         self.disconnect_properties: Properties = NO_PROPERTIES
         self._unsent = b""
         self._write_failed = False

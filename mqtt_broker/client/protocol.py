@@ -132,7 +132,13 @@ class _Outgoing:
 class ClientProtocol:
     """One connection of one client. Making it queues the CONNECT."""
 
-    def __init__(self, connect: Connect, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        trace: Callable[[str], None] | None = None,
+        *,
+        enforces_receive_maximum: bool = True,
+    ) -> None:
         self.version = connect.version
         self.client_id = connect.client_id
         self.connected = False
@@ -149,6 +155,7 @@ class ClientProtocol:
                 prop.MAXIMUM_PACKET_SIZE, REMAINING_LENGTH_MAX + FIXED_HEADER_BYTES_MAX
             ),
         )
+        self._enforces_receive_maximum = enforces_receive_maximum
         self._receiver = Receiver(asked.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM_DEFAULT))
         self._aliases = InboundAliases(asked.number(prop.TOPIC_ALIAS_MAXIMUM))
 
@@ -331,7 +338,7 @@ class ClientProtocol:
                 continue
             if run.qos == 1:
                 self._receiver.held += 1
-            if self._receiver.over_quota():
+            if self._enforces_receive_maximum and self._receiver.over_quota():
                 raise Violation(
                     reasons.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.1.2.11.3", "too many at once"
                 )

@@ -144,7 +144,13 @@ class Session:
         self._disconnect()
         self._has_gap = False
         broker = self._broker
-        self._client = Client(broker.address, broker.connect_packet(), connect_timeout_s=CONNECT_S)
+        self._client = Client(
+            broker.address,
+            broker.connect_packet(),
+            connect_timeout_s=CONNECT_S,
+            # mosquitto 2.0 does not count what it sends again. Memory is bounded by the writer.
+            enforces_receive_maximum=False,
+        )
         deadline = time.monotonic() + SUBSCRIBE_S
         while not self.is_connected and not stop():
             self._turn(IDLE_S)

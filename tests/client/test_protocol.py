@@ -326,6 +326,17 @@ def test_a_packet_larger_than_we_allow_closes() -> None:
     assert peer.sent() == [Disconnect(reasons.PACKET_TOO_LARGE)]
 
 
+@pytest.mark.parametrize("is_enforced", [True, False])
+def test_more_than_receive_maximum(is_enforced: bool) -> None:
+    connect = Connect(V5, "me", properties=Properties({prop.RECEIVE_MAXIMUM: 1}))
+    client = ClientProtocol(connect, enforces_receive_maximum=is_enforced)
+    client.receive(encode_connack(V5, False, 0))
+    wire = b"".join(encode_publish(V5, "a", b"", qos=1, packet_id=number) for number in (1, 2))
+    last = client.receive(wire)[-1]
+    assert isinstance(last, Closed if is_enforced else Message)
+    assert client.closed is is_enforced
+
+
 def test_topic_aliases_of_the_broker() -> None:
     peer = Peer(topic_alias_maximum=2)
     peer.connack()

@@ -14,7 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqtt_broker.client.blocking import Address, Client
+from mqtt_broker.client.protocol import Connected, Event, Message, RequestAcknowledged
 from mqtt_broker.codec import properties as prop
+from mqtt_broker.codec.constants import V5
+from mqtt_broker.codec.packets import Connect, SubscriptionRequest
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.server.config.endpoints import WebSocketRules
 from mqtt_broker.testing import ThreadedBroker
@@ -82,6 +86,37 @@ def test_what_was_acknowledged_is_there_after_kills(any_port: int, tmp_path: Pat
     assert set(found) == wanted
     # Again is what was under way when the bridge was killed: a window each time, at most.
     assert sum(found.values()) - len(found) <= 4 * 2_000
+
+
+@pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+def test_a_broker_that_exceeds_receive_maximum(tmp_path: Path) -> None:
+    with mosquitto(tmp_path) as port:
+        properties = Properties({prop.SESSION_EXPIRY_INTERVAL: 1_000, prop.RECEIVE_MAXIMUM: 200})
+        connect = Connect(V5, "b", clean_start=False, keep_alive=60, properties=properties)
+        client = Client(Address("127.0.0.1", port), connect)
+        events: list[Event] = []
+
+        def has(kind: type[Event], count: int) -> bool:
+            events.extend(client.step(0.1)[0])
+            return sum(isinstance(event, kind) for event in events) >= count
+
+        until(lambda: has(Connected, 1), "the client is connected")
+        client.protocol.subscribe([SubscriptionRequest("fleet/#", 1)])
+        until(lambda: has(RequestAcknowledged, 1), "it is subscribed")
+        publisher = Publisher(port)
+        publisher.send(1_000)
+        publisher.settle()
+        until(lambda: has(Message, 200), "it has what it may have")
+        client.protocol.disconnect(0x04)  # what it did not acknowledge is sent again
+        client.flush()
+        client.close()
+        log = tmp_path / "log"
+        options = ("--client-id", "b", "--inflight", "200")
+        with Bridge(log, f"mqtt://127.0.0.1:{port}", "--filter", "fleet/#", *options) as bridge:
+            bridge.connected()
+            until(lambda: len(logged(log)) == 1_000, "all is in the log")
+            assert bridge.end(signal.SIGTERM) == 0
+        publisher.close()
 
 
 def test_a_message_keeps_what_it_says(port: int, tmp_path: Path) -> None:
