@@ -225,7 +225,7 @@ def test_a_loop_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["_writer", "_folder", "_pager"])
+@pytest.mark.parametrize("name", ["_writer", "_applier", "_pager"])
 def test_a_thread_of_the_store_that_dies(tmp_path: Path, name: str) -> None:
     with watching(tmp_path) as watch:
         assert watch.server.storage is not None
