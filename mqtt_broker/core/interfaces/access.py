@@ -9,8 +9,8 @@ as data, and `request.reply` (or `Broker.resume`) carries it on, in any order an
     PENDING     the answer comes later
 
 A `Guard` answers for one client, as long as its session lasts. What it allows is remembered with
-the connection, so that a publisher pays for its rules once a topic; `Broker.recheck` forgets all
-that, and takes back what is no longer allowed.
+the connection, so that a publisher pays for its rules once a topic; `Broker.reauthorize`
+forgets all that, and takes back what is no longer allowed.
 """
 
 from __future__ import annotations
