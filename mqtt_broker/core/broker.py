@@ -168,7 +168,8 @@ class Broker:
         self.journal.on_committed(number, now)
         if self.clients.arriving:
             dispatch.admit_ready(self.state, now)
-        self.backpressure.resume()
+        if self.backpressure.paused:
+            self.backpressure.resume()
 
     def on_folded(self, number: int, now: float) -> None:
         """Free memory: the tables hold everything up to this group."""
@@ -177,7 +178,8 @@ class Broker:
         limit = self.settings.queue_memory_bytes_max
         if self.backlog.memory_bytes > limit:
             self._spare_memory(number, int(limit * 0.8))
-        self.backpressure.resume()
+        if self.backpressure.paused:
+            self.backpressure.resume()
 
     def _spare_memory(self, folded: int, target_bytes: int) -> None:
         """Unload what the store has of queues, those of absent clients first."""

@@ -27,6 +27,7 @@ from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionR
 from sessions.journal.transaction import Delivery, JournalNumbers, PendingCommit, PublishTransaction
 from sessions.messages.message import Message
 
+NO_LIMIT: Final = 1 << 62
 MEMORY: Final = 0
 RELAXED: Final = 1
 COMMIT: Final = 2
@@ -68,9 +69,12 @@ class Journal:
         "_long_queues",
         "_on_bug",
         "_packed_bytes",
+        "_participant_bytes_max",
         "_stuck_since",
         "_submit",
+        "_uncommitted_bytes_max",
         "_unfolded",
+        "_unfolded_bytes_max",
         "_unsent",
         "_waiting",
         "awaits_commit",
@@ -122,6 +126,9 @@ class Journal:
         self._is_continued = False  # what is packed next belongs to the group packed last
         self._is_assigned = False  # the participant's part belongs to the next group
         self._stuck_since = 0.0
+        self._uncommitted_bytes_max = NO_LIMIT
+        self._unfolded_bytes_max = NO_LIMIT
+        self._participant_bytes_max = NO_LIMIT
         self._gathered_bytes = 0  # about what will be packed
         self._packed_bytes = 0  # and is not committed
         self._waiting: deque[tuple[int, int, PendingCommit | None]] = deque()
@@ -146,9 +153,25 @@ class Journal:
         self._gathered_bytes += len(data)
 
     @property
-    def uncommitted_bytes(self) -> int:
-        """Bytes that were recorded and are not on disk, packed or not."""
-        return self._gathered_bytes + self._packed_bytes
+    def is_behind(self) -> bool:
+        """Whether more waits for the disk, or for the tables, than `limit` allows."""
+        return (
+            self._gathered_bytes + self._packed_bytes > self._uncommitted_bytes_max
+            or self.unfolded_bytes > self._unfolded_bytes_max
+            or self.is_participant_behind
+        )
+
+    @property
+    def is_participant_behind(self) -> bool:
+        """Whether more waits for the participant's files than `limit` allows."""
+        participant = self.participant
+        return participant is not None and participant.waiting_bytes > self._participant_bytes_max
+
+    def limit(self, uncommitted_bytes: int, unfolded_bytes: int, participant_bytes: int) -> None:
+        """Set how many bytes may wait before publishers have to."""
+        self._uncommitted_bytes_max = uncommitted_bytes
+        self._unfolded_bytes_max = unfolded_bytes
+        self._participant_bytes_max = participant_bytes
 
     @property
     def is_waiting(self) -> bool:

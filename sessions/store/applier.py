@@ -27,8 +27,7 @@ from sessions.store.writer import read_groups
 
 INTERVAL_S: Final = 1.0
 HEARTBEAT_S: Final = 5.0
-# Applying begins early when so much waits, and takes no more than so much at once.
-WAITING_BYTES_MAX: Final = 8 << 20
+# A batch takes no more than so much at once.
 BATCH_BYTES_MAX: Final = 16 << 20
 BATCH_RECORDS_MAX: Final = 10_000
 # After so much work the event loop gets the interpreter. A sleep of 0 would often take it back
@@ -81,26 +80,20 @@ class JournalApplier(Worker):
         on_folded: Callable[[int, int], None],
         on_state: Callable[[str, str], None],
         on_healed: Callable[[list[str]], None] = lambda lines: None,
+        recorded: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__("tables", on_state)
         self._on_healed = on_healed
         self._database = database
         self._on_folded = on_folded  # up to which number, how many messages were cancelled
+        self._recorded = recorded  # the last group that the journal has
         self._meta: StoreMeta | None = None  # None: to be read from the tables
         self._reported = folded
         self._wake = threading.Event()
         self._is_live = False  # groups applied at the start say nothing about now
         self._is_stopping = False
-        self._waiting_bytes = 0
-        self._committed = 0
 
     # From any thread.
-
-    def committed(self, number: int, size: int) -> None:
-        self._committed = number
-        self._waiting_bytes += size
-        if self._waiting_bytes > WAITING_BYTES_MAX:
-            self.wake()
 
     def wake(self) -> None:
         """Apply what waits now."""
@@ -123,14 +116,13 @@ class JournalApplier(Worker):
         while not self._is_stopping:
             self._wake.wait(INTERVAL_S)
             self._wake.clear()
-            self._waiting_bytes = 0
             if self._abandoned.is_set():
                 return
             now = time.monotonic()
-            if self._meta is None or self._meta.folded < self._committed:
+            upto = self._recorded()
+            if self._meta is None or self._meta.folded < upto:
                 # Groups that come meanwhile wait for the next time: until then some of
                 # their records are obsolete.
-                upto = self._committed
                 while self.attempt(self.apply_some) and self._reported < upto:
                     continue
                 self.attempt(self._checkpoint)

@@ -44,6 +44,7 @@ from sessions.store.writer import Writer
 __all__ = ["Store", "StoreError"]
 
 ADVICE: Final = "restore it from a backup, or start once with --recover to save what is left"
+APPLY_EARLY_BYTES: Final = 8 << 20  # so much more in the journal wakes the applier
 
 
 class Store:
@@ -72,6 +73,7 @@ class Store:
         self.folded = 0
         self.cancelled = 0
         self._folded_to = 0
+        self._unapplied_bytes = 0  # committed since the applier was woken last
         self.healed: dict[str, int] = {}  # contradictions put right, by kind
 
     @classmethod
@@ -199,7 +201,12 @@ class Store:
 
     def _new_applier(self) -> JournalApplier:
         return JournalApplier(
-            self.database, self._folded_to, self._count_folded, self._set_state, self._count_healed
+            self.database,
+            self._folded_to,
+            self._count_folded,
+            self._set_state,
+            self._count_healed,
+            lambda: self._recorded,
         )
 
     def _settle(self) -> None:
@@ -403,8 +410,11 @@ class Store:
     def _committed(self, number: int, recorded: int, size: int) -> None:
         self.commits += 1
         if recorded > self._recorded:  # else the group is in the participant's files alone
-            self._applier.committed(recorded, size)
             self._recorded = recorded
+            self._unapplied_bytes += size
+        if self._unapplied_bytes > APPLY_EARLY_BYTES:
+            self._unapplied_bytes = 0
+            self._applier.wake()
         if number > self._safe:
             self._on_committed(number)
             self._safe = number  # last: what could not be reported is reported again

@@ -42,6 +42,14 @@ from tests.server.running import PATIENCE_S, Running
 
 Received = TypeVar("Received")
 _NOT_FUNCTIONS: Final = {"<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<module>"}
+# Threads that do their work beside the message's way, whenever their time has come.
+_BESIDE: Final = {
+    "fleetmq-tables",
+    "fleetmq-pages",
+    "fleetmq-alive",
+    "fleetmq-watchdog",
+    "fleetmq-maintenance",
+}
 _CONFIG: Final = """
 durability = "{durability}"
 data_dir = "{data_dir}"
@@ -71,7 +79,7 @@ class Recorder:
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         calls = self._calls
-        if event != "call" or calls is None:
+        if event != "call" or calls is None or threading.current_thread().name in _BESIDE:
             return
         module = self._names.get(frame.f_code.co_filename)
         if module is None or frame.f_code.co_name in _NOT_FUNCTIONS:

@@ -238,7 +238,7 @@ class World:
         assert (
             broker.outboxes.waiting_bytes == 0
             and not broker.outboxes.dirty
-            and not broker.backpressure._paused
+            and not broker.backpressure.paused
         )
         assert {m.envelope.topic for m in broker.retained.values()} >= {
             topic for topic, said in self.model.retained.items() if not said.may_expire

@@ -92,11 +92,9 @@ def _accept(
         _take_qos2(connection, packet, topic, route, refusal, why, now)
     else:
         _take(connection, packet, topic, route, refusal, why, now)
-    backpressure = broker.backpressure
-    if broker.outboxes.waiting_bytes > backpressure.waiting_bytes_max or (
-        broker.journal is not None
-        and (packet.qos or packet.retain)
-        and backpressure.is_store_behind
+    journal = broker.journal
+    if broker.outboxes.waiting_bytes > broker.backpressure.waiting_bytes_max or (
+        journal is not None and (packet.qos or packet.retain) and journal.is_behind
     ):
         connection.hold_back(BEHIND, now)
 

@@ -38,14 +38,11 @@ class Backpressure:
     __slots__ = (
         "_clients",
         "_journal",
-        "_journal_bytes_max",
         "_log_waiting",
-        "_memory_bytes_max",
         "_outboxes",
-        "_paused",
         "_stalled_reader_s",
-        "_stream_bytes_max",
         "_timers",
+        "paused",
         "store_state",
         "waiting_bytes_max",
     )
@@ -63,65 +60,47 @@ class Backpressure:
         self._clients = clients  # every one that is connected
         self.waiting_bytes_max = settings.outbox_total_bytes_max
         self._stalled_reader_s = settings.stalled_reader_s
-        self._journal_bytes_max = settings.journal_bytes_max
-        self._memory_bytes_max = settings.queue_memory_bytes_max
-        self._stream_bytes_max = settings.stream_bytes_max
         self.store_state = ""  # what is wrong with the store; empty: nothing
-        self._paused: set[PausableClient] = set()
+        self.paused: set[PausableClient] = set()  # publishers that wait for readers or the store
         self._log_waiting: set[PausableClient] = set()  # of them, those that wait for the log
 
-    # What cannot keep up.
-
-    @property
-    def is_store_behind(self) -> bool:
-        """Tell whether more waits for the store, or for its tables, than memory is meant for."""
-        journal = self._journal
-        return journal is not None and (
-            journal.uncommitted_bytes > self._journal_bytes_max
-            or journal.unfolded_bytes > self._memory_bytes_max
-            or self._is_log_full
-        )
+        if journal is not None:
+            journal.limit(
+                settings.journal_bytes_max,
+                settings.queue_memory_bytes_max,
+                settings.stream_bytes_max,
+            )
 
     @property
     def is_log_behind(self) -> bool:
         """Tell whether QoS 0 waits for the log too. It does not wait for a store that fails."""
-        return self._is_log_full and not self.store_state
-
-    @property
-    def _is_log_full(self) -> bool:
         journal = self._journal
-        return (
-            journal is not None
-            and journal.participant is not None
-            and journal.participant.waiting_bytes > self._stream_bytes_max
-        )
-
-    # Who waits for it.
+        return journal is not None and journal.is_participant_behind and not self.store_state
 
     def pause(self, client: PausableClient, reason: int, now: float) -> None:
         """Stop reading from a publisher, for one of the first two reasons."""
-        if not self._paused:
+        if not self.paused:
             self._watch_readers(now)
         client.pause(reason)
-        self._paused.add(client)
+        self.paused.add(client)
         if reason == LOG_BEHIND:
             self._log_waiting.add(client)
 
     def forget(self, client: PausableClient) -> None:
         """Drop a connection that is closed."""
-        self._paused.discard(client)
+        self.paused.discard(client)
         self._log_waiting.discard(client)
 
     def resume(self) -> None:
         """Read from everybody again if enough of what waited is gone."""
         if (
-            self._paused
+            self.paused
             and self._outboxes.waiting_bytes < self.waiting_bytes_max * _RESUME_BELOW
-            and not self.is_store_behind
+            and not (self._journal is not None and self._journal.is_behind)
         ):
-            for client in self._paused:
+            for client in self.paused:
                 client.resume(BEHIND | LOG_BEHIND)
-            self._paused.clear()
+            self.paused.clear()
             self._log_waiting.clear()
 
     def on_store_state(self, state: str) -> None:
@@ -130,7 +109,7 @@ class Backpressure:
         if state:
             for client in self._log_waiting:
                 client.resume(BEHIND | LOG_BEHIND)
-                self._paused.discard(client)
+                self.paused.discard(client)
             self._log_waiting.clear()
 
     def _watch_readers(self, now: float) -> None:
@@ -139,9 +118,9 @@ class Backpressure:
     def _on_readers_check(self, now: float) -> None:
         """Close readers that stand still: each below its own limit, they may not stop everybody."""
         try:
-            if self._paused:
+            if self.paused:
                 for client in list(self._clients):
                     client.close_if_stalled(now)
         finally:
-            if self._paused:
+            if self.paused:
                 self._watch_readers(now)
