@@ -201,7 +201,7 @@ class Judge(Model):
         if packet.qos:
             state.outstanding[packet.id] = owed
         if owed is not None:
-            if packet.qos:
+            if packet.qos and door.is_open:  # else it was read when the connection was gone
                 owed.holders.add(door)
             self._check_message(door, state, packet, owed, f"{who}: {shown}")
 

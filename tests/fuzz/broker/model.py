@@ -181,12 +181,19 @@ class Model:
         state.version = packet.version
         state.stored = state.stored or state.expiry > 0
         state.tainted = state.tainted or door.tainted
+        self._take_less(state, packet.number(wire.PACKET_MAXIMUM))
         state.door, door.state = door, state
         state.ends = state.will_due = FOREVER
         state.will, state.will_stamp = packet.will, stamp
         state.wills.append(packet.will)
         door.life = (None, state.expiry)
         state.lives.append(door.life)
+
+    def _take_less(self, state: State, maximum: int) -> None:
+        """What is too large for its new connection is dropped as if it had been taken."""
+        shared = [owed for text in state.groups for owed in self.groups.get(text, ())]
+        for owed in (*state.owed, *shared) if maximum else ():
+            owed.must = owed.must and self.size_of(owed.message) < maximum
 
     def _on_disconnect(self, door: Door, state: State, packet: Packet) -> None:
         if wire.has(packet.props, wire.SESSION_EXPIRY):
@@ -360,7 +367,7 @@ class Model:
         return found
 
     def _fits(self, state: State, message: Message) -> bool:
-        """Whether it cannot be too large for its receiver. Later connections may take less."""
+        """Whether it cannot be too large for its receiver as it is connected now."""
         connect = state.door.connect if state.door is not None else None
         maximum = connect.number(wire.PACKET_MAXIMUM) if connect is not None else 0
         return not maximum or self.size_of(message) < maximum
