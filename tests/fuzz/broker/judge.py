@@ -255,7 +255,9 @@ class Judge(Model):
             likely,
             key=lambda one: (
                 not self._is_aged(packet, one.message),
+                not self._is_aged(packet, one.message, 0.5),
                 one.message.expires_at < self.now,
+                one.kind == "group" and self._was_other(state, one, packet),
                 one.taken > 0 or not one.must,
                 packet.dup and not one.sent,
                 one.kind == "group",
@@ -339,6 +341,14 @@ class Judge(Model):
             return unsent or found
         return [owed for owed in found if owed.is_mixed]
 
+    def _was_other(self, state: State, owed: Owed, packet: Packet) -> bool:
+        """Whether the group's subscription would have to be an earlier one, of another QoS."""
+        for text in state.groups:
+            subscription = state.subscription(text)
+            if subscription is not None and owed in self.groups.get(text, ()):
+                return min(owed.message.qos, subscription.asked.qos) != packet.qos
+        return False
+
     def _is_early(self, state: State, owed: Owed) -> bool:
         """Whether others stand in front of it: then a copy that a subscription brings came."""
         message = owed.message
@@ -390,12 +400,12 @@ class Judge(Model):
             owed.taken += 1
             owed.taken_at = self.stamp
 
-    def _is_aged(self, packet: Packet, message: Message) -> bool:
+    def _is_aged(self, packet: Packet, message: Message, slack_s: float = 1.0) -> bool:
         """Whether its Message Expiry Interval is less by as long as it waited."""
         if message.expires_at == FOREVER or not wire.has(packet.props, wire.EXPIRY):
             return message.expires_at > self.now
         left = message.expires_at - self.now
-        return max(0, left - 1) <= packet.number(wire.EXPIRY) <= max(0, left + 1)
+        return max(0, left - slack_s) <= packet.number(wire.EXPIRY) <= max(0, left + slack_s)
 
     # Now and then.
 
