@@ -49,12 +49,12 @@ def examine(
     *,
     without: Iterable[str] = (),
     stops: bool = True,
-    first_life: int = 0,
+    since: int = 0,
 ) -> Outcome:
-    """So many states of one run; `stops` at the first that breaks a promise."""
+    """So many states of one run, of calls from `since` on; `stops` at the first broken promise."""
     outcome = Outcome(calls=len(recorded.calls))
     disk, promised = Disk(recorded.base), Promised()
-    count = sum(call.name in _NEAR and call.life >= first_life for call in recorded.calls)
+    count = sum(call.name in _NEAR and call.start >= since for call in recorded.calls)
     chance = min(1.0, 1.3 * states / max(1, count))
     life = 0
     for call, is_end in disk.play(recorded.calls):
@@ -64,7 +64,7 @@ def examine(
         if not is_end:
             promised.on_call(call)
         is_near = call.name in _NEAR and (is_end or not call.name.endswith("sync"))
-        is_wanted = is_near and call.life >= first_life
+        is_wanted = is_near and call.start >= since
         if outcome.states >= states or not is_wanted or rng.random() > chance:
             continue
         outcome.states += 1
