@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from qos import Receiver
+from qos.receiver import Receiver
 
 IDS = st.integers(1, 12)
 
