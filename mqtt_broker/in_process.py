@@ -175,7 +175,7 @@ class _Link:
 
 
 class _Client:
-    """One connection to the core. What arrives is handled by `_on_event` of subclasses."""
+    """A connection to the core. Subclasses act on its events in `_on_event`."""
 
     def __init__(
         self, server: Server, name: str, password: bytes | None, properties: Properties

@@ -85,7 +85,7 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Where clients find it, as `mqtt://host:port`."""
+        """The URL of the broker for clients, `mqtt://host:port`."""
         return f"mqtt://{self.host}:{self.port}"
 
     async def publish(

@@ -138,7 +138,7 @@ class Sender(Generic[Item]):
         return self.unacked.pop(packet_id, None)
 
     def resend(self) -> Iterator[tuple[int, Item, int]]:
-        """What a resumed session sends again: PUBLISHes in the order sent, with their QoS.
+        """Yield the PUBLISHes that a resumed session sends again, oldest first, with their QoS.
 
         [MQTT-4.4.0-1], [MQTT-4.6.0-1]; the PUBRELs are in `releasing`, in their order.
         """

@@ -1,4 +1,4 @@
-"""One process of a run: connect a share of the fleets, drive it, and keep the ledger.
+"""Run a share of the fleets in one process: connect it, drive it, and keep the ledger.
 
 observers and commander connect and subscribe
 devices connect as fast as the scenario allows, act when they are due, suffer their faults

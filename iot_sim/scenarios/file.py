@@ -261,7 +261,7 @@ def _qos(table: Table) -> Qos:
 
 
 def _loads(table: Table) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """One load shape as a table, or several as an array."""
+    """Yield the load shapes of a file: one as a table, or several as an array."""
     found = table.data.get("load", [])
     if isinstance(found, Mapping):
         return iter([(f"{table.where}: load", found)])

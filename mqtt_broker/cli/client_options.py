@@ -109,7 +109,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def address(args: argparse.Namespace) -> Address:
-    """Where the broker is."""
+    """Return the broker's address from `--url`, or from `--host` and `--port`, or from `--unix`."""
     url = _broker_url(args)
     if args.unix is not None and (args.host or url):
         raise UsageError("--unix replaces --host and --url: give one of them")

@@ -31,7 +31,7 @@ _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Address(NamedTuple):
-    """Where the broker is, and how it is reached."""
+    """The address of a broker: TCP or a Unix socket, with TLS and WebSocket if they are used."""
 
     host: str
     port: int
@@ -110,7 +110,7 @@ class Interrupt:
 
 
 class Client:
-    """One connection. Leaving its `with` sends DISCONNECT, unless the connection is over."""
+    """A connection. Leaving its `with` block sends DISCONNECT if the connection is still open."""
 
     def __init__(
         self,

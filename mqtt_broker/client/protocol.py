@@ -130,7 +130,7 @@ class _Outgoing:
 
 
 class ClientProtocol:
-    """One connection of one client. Making it queues the CONNECT."""
+    """The client's end of a connection. The constructor queues the CONNECT."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class ClientProtocol:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether messages wait here until Receive Maximum lets them go."""
+        """Tell whether messages wait here until Receive Maximum lets them go."""
         return bool(self._backlog)
 
     @property

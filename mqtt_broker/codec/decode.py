@@ -1,7 +1,7 @@
-"""Bytes to packets: the only place.
+"""Decode bytes to packets; no other module reads the wire.
 
 A `Decoder` belongs to one connection. `feed` takes what the socket gave and returns every
-packet that is whole. When the peer breaks the law the last item of the list is a
+packet that is whole. When the peer breaks the protocol the last item of the list is a
 `Violation`; what came before it still counts, what comes after it is never looked at.
 
 Neighbouring PUBLISH packets that agree in everything but packet id and payload become one

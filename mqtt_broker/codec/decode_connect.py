@@ -1,4 +1,4 @@
-"""CONNECT, the longest packet: who comes, how, and what is to be said if they vanish."""
+"""Decode CONNECT: identity, credentials, session settings and will."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packets to bytes: the only place.
+"""Encode packets to bytes; no other module writes the wire.
 
 PUBLISH is written in pieces (head, packet id, properties, payload), because one message
 goes to many peers: everything but the id is made once and shared.

@@ -38,7 +38,7 @@ class HttpServerError(Exception):
 
 
 class HttpServer:
-    """One server, from `start` to `stop`. Both are called once."""
+    """The HTTP server's thread. Call `start` and `stop` once each."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ _NAME_BYTES_MAX: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class SecurityPolicy:
-    """Everything that a reload of the configuration may change, as one value."""
+    """The security configuration that a reload replaces, as one value."""
 
     chain: Chain | None  # None: clients need not authenticate
     rules: RuleSet
@@ -66,7 +66,7 @@ class Authenticator:
 
     @property
     def guards_topics(self) -> bool:
-        """Whether sessions that the store restored need authorization; others have a guard."""
+        """Tell whether sessions restored from the store need authorization; others have a guard."""
         return self.policy.rules.is_on
 
     def connect(self, request: ConnectRequest) -> Verdict:
@@ -268,7 +268,7 @@ class ClientGuard:
 
     @property
     def is_welcome(self) -> bool:
-        """Whether the client would still be allowed: its user exists and is not banned."""
+        """Tell whether the client may stay connected: its user exists and is not banned."""
         return self._authenticator.may_stay(self._identity, self._accounts)
 
     def may_publish(self, topic: str) -> bool:

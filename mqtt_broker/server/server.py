@@ -1,4 +1,4 @@
-"""One broker on one event loop: sockets, services and the core, from start to stop."""
+"""The server: sockets, services and the core on one event loop, from start to stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _log = logging.getLogger("fleetmq")
 
 
 class Server:
-    """One broker on one event loop, from `start` to `stop`."""
+    """A broker on one event loop, from `start` to `stop`."""
 
     def __init__(
         self,

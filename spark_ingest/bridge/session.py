@@ -71,7 +71,7 @@ class BridgeRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where messages come from, and as which client."""
+    """The broker that messages come from, and the client's part of the connection."""
 
     address: Address
     client_id: str
@@ -111,7 +111,7 @@ class Figures:
 
 
 class Session:
-    """One bridge's session, over as many connections as it needs."""
+    """The bridge's session at the broker, over as many connections as it needs."""
 
     def __init__(
         self,

@@ -136,7 +136,7 @@ class Message:
 
 
 def messages(rows: pa.Table, output: Output, topic: str) -> list[Message]:
-    """Of rows: what they are called and what they say depends on nothing else."""
+    """Return a message for each row. The same row always gives the same topic, id and payload."""
     wanted = _FIELD.findall(topic)
     if missing := [name for name in wanted if name not in rows.column_names]:
         raise SinkError(f"mqtt sink: output {output.name!r} has no {missing[0]!r} for the topic")

@@ -44,7 +44,7 @@ def routes(site: Site) -> list[web.RouteDef]:
 
 
 class _Collected(Collector):
-    """One snapshot, for one scrape."""
+    """A collector of one snapshot, for one scrape."""
 
     def __init__(self, snapshot: Snapshot | None, watch: WatchFigures | None) -> None:
         self._snapshot = snapshot

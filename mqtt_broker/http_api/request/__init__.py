@@ -1,1 +1,1 @@
-"""What all requests pass: checks, bodies, and the interface to the broker."""
+"""Code that all requests share: middleware, bodies, open streams, the interface to the broker."""

@@ -19,7 +19,7 @@ from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 
 class NotSupported(Exception):
-    """This broker does not offer what was asked; the text says why in one line."""
+    """The broker does not offer the requested operation; the text says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class WatchFigures:
 
 
 class BrokerInterface(Protocol):
-    """What the HTTP server asks of the broker."""
+    """The operations of the broker that the HTTP server uses."""
 
     def watch(self) -> WatchFigures | None:
         """Return the watchdog's findings at once; None: this broker has no watchdog."""

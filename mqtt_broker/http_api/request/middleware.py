@@ -75,7 +75,7 @@ def bad_request(text: str) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What all pages share."""
+    """The state that all request handlers share."""
 
     broker: BrokerInterface
     open_streams: OpenStreams | None  # None: this broker keeps no log

@@ -60,7 +60,7 @@ class Answer(NamedTuple):
 
 
 class _Open:
-    """One open stream; its lock is held while a thread reads from it."""
+    """An open stream; its lock is held while a thread reads from it."""
 
     def __init__(self, source: Source, known: tuple[int, int]) -> None:
         self.source = source

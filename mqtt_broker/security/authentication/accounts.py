@@ -12,7 +12,7 @@ USERNAME_CHARS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One user as it is stored."""
+    """A user account as it is stored."""
 
     username: str
     password_hash: str | None = field(default=None, repr=False)
@@ -25,7 +25,7 @@ class Accounts(Protocol):
 
     @property
     def is_slow(self) -> bool:
-        """Whether a look-up may wait for a disk or a network."""
+        """Tell whether a look-up may wait for a disk or a network."""
 
     @property
     def scram_iterations(self) -> int:

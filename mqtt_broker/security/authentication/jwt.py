@@ -37,7 +37,7 @@ _TOKEN_BYTES_MAX: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key that verifies signatures, with the algorithms it is valid for."""
+    """A key that verifies signatures, with the algorithms it is valid for."""
 
     kid: str | None
     algorithms: tuple[str, ...]
@@ -172,7 +172,7 @@ class TokenMethod:
 
     @property
     def is_secret(self) -> bool:
-        """Whether reading the file is enough to make tokens."""
+        """Tell whether the file holds a shared secret, so that its readers could sign tokens."""
         return any(isinstance(key.key, bytes) for key in self._keys)
 
     def prove(self, request: ConnectRequest, now: float) -> Outcome:

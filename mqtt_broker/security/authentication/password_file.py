@@ -28,7 +28,7 @@ from mqtt_broker.security.files.errors import FileError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the file."""
+    """A user's line in the file."""
 
     username: str
     secret: str

@@ -30,7 +30,7 @@ class ScramError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """What the broker stores of a password."""
+    """The keys that the broker stores in place of a password."""
 
     iterations: int
     salt: bytes = field(repr=False)
@@ -157,7 +157,7 @@ def _check_nonce(nonce: str) -> None:
 
 
 class Exchange:
-    """One exchange, from the client's first message to the server's last."""
+    """A SCRAM exchange, from the client's first message to the server's last."""
 
     __slots__ = ("_first", "_keys", "_nonce", "_server_first")
 

@@ -35,7 +35,7 @@ Source = tuple[str | None, str, Address | None]
 
 @dataclass(frozen=True, slots=True)
 class Ban:
-    """One ban: what it is by, until when it holds, and why."""
+    """A ban by address, client id or user name, with its end and its reason."""
 
     kind: str
     value: str

@@ -1,1 +1,1 @@
-"""What a client may do: rules, identities and limits by user."""
+"""Authorization: rules, the identities they apply to, and limits by user. Pure."""

@@ -1,4 +1,4 @@
-"""One rule: which clients it is for, an action, a topic, and whether it allows or denies.
+"""An authorization rule: the clients it is for, its actions and topic, and allow or deny.
 
 A rule's topic is a Topic Filter in which `%c` stands for the client id and `%u` for the user
 name. The client chooses these names, so they may never be more than part of one level:
@@ -31,7 +31,7 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of the configuration, a table or a token."""
+    """An authorization rule of the configuration, a table or a token."""
 
     number: int  # its position: the lowest that applies decides
     is_allowed: bool
@@ -47,7 +47,7 @@ class Rule:
 
     @property
     def is_template(self) -> bool:
-        """Whether the topic holds a client id or a user name."""
+        """Tell whether the topic holds a client id or a user name."""
         return any(mark in self.topic for mark in _MARKS)
 
     def applies_to(self, identity: Identity) -> bool:

@@ -1,4 +1,4 @@
-"""All rules together: the first that applies decides, and a topic without a rule is denied.
+"""Decide by all rules: the first that applies wins, and a topic without a rule is denied.
 
 A PUBLISH names one topic. A SUBSCRIBE names all topics that its filter matches: it is allowed when
 an allowing rule covers them all and no rule before that denies one of them (except topics that a
@@ -23,7 +23,7 @@ _FEW: Final = 16  # rules that are faster to walk than to look up in an index
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something is allowed, and the rule that decided."""
+    """The decision on a topic, and the rule that made it."""
 
     is_allowed: bool
     rule: Rule | None  # None: no rule applies

@@ -86,7 +86,7 @@ class Config:
 
     @property
     def needs_store(self) -> bool:
-        """Whether anything is kept on disk."""
+        """Tell whether messages or streams are kept on disk."""
         modes = (self.durability, *dict(self.durabilities).values())
         return bool(self.streams) or any(mode != "memory" for mode in modes)
 

@@ -36,7 +36,7 @@ class TlsRules:
 
 @dataclass(frozen=True, slots=True)
 class WebSocketRules:
-    """How a listener accepts WebSockets."""
+    """A listener's WebSocket settings."""
 
     path: str = WEBSOCKET_PATH
     origins: tuple[str, ...] = ()  # none: any
@@ -46,14 +46,14 @@ class WebSocketRules:
 
 @dataclass(frozen=True, slots=True)
 class ProxyRules:
-    """Which peers may name the client's address by the PROXY protocol."""
+    """A listener's PROXY protocol settings: the peers that may name the client's address."""
 
     trusted: tuple[Network, ...] = ()  # none: every peer
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerRules:
-    """How the clients of one listener are served."""
+    """The settings of a listener: layers, limits, timeouts."""
 
     name: str = ""
     tls: TlsRules | None = None
@@ -71,7 +71,7 @@ class ListenerRules:
 
     @property
     def is_plain(self) -> bool:
-        """Whether MQTT begins with the first byte."""
+        """Tell whether MQTT begins with the first byte, without TLS, WebSocket or PROXY."""
         return self.tls is None and self.websocket is None and self.proxy is None
 
     @property

@@ -53,7 +53,7 @@ _SOURCES: Final = ("cn", "dns", "email", "uri")
 
 @dataclass(frozen=True, slots=True)
 class AuthTable:
-    """One `[[auth]]` table."""
+    """An `[[auth]]` table."""
 
     type: str
     name: str
@@ -83,7 +83,7 @@ class SecurityConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether the broker needs a security service."""
+        """Tell whether the broker needs a security service."""
         return bool(
             self.auth
             or self.has_rules
@@ -97,12 +97,12 @@ class SecurityConfig:
 
     @property
     def has_rules(self) -> bool:
-        """Whether topics need a rule that allows them."""
+        """Tell whether topics need a rule that allows them."""
         return bool(self.rules or self.rules_url)
 
     @property
     def has_auth(self) -> bool:
-        """Whether clients have to authenticate."""
+        """Tell whether clients have to authenticate."""
         return bool(self.auth)
 
 

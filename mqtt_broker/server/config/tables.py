@@ -36,7 +36,7 @@ def read_toml(path: str) -> dict[str, Any]:
 
 
 class Table:
-    """One table of a file, read key by key. Raises ConfigError for unknown keys at once."""
+    """A table of a TOML file, read key by key. Unknown keys raise ConfigError at once."""
 
     def __init__(self, data: Any, where: str, keys: Collection[str]) -> None:
         if not isinstance(data, Mapping):

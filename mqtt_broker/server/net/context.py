@@ -1,4 +1,4 @@
-"""What the sockets of one broker share: its poller, its turn, one read buffer, its open links."""
+"""The state that all sockets of a broker share: poller, turn, read buffer, open links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ConnectionFilter(Protocol):
 
 
 class OpenLink(Protocol):
-    """What a stopping server asks of a link."""
+    """The part of a link that a stopping server uses."""
 
     @property
     def connection(self) -> Connection | None:
@@ -46,7 +46,7 @@ class OpenLink(Protocol):
 
 
 class ListenerState:
-    """One listener as its links see it: name, rules, limits, and how many links it has."""
+    """The state that a listener's links share: name, rules, limits, number of links."""
 
     def __init__(self, name: str, rules: ListenerRules, limits: ListenerLimits | None) -> None:
         self.name: Final = name
@@ -64,7 +64,7 @@ class ListenerState:
 
 
 class NetContext:
-    """What links, listeners and the handshake queue use of the server."""
+    """The server's objects that links, listeners and the handshake queue use."""
 
     def __init__(
         self,

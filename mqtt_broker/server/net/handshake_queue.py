@@ -1,4 +1,4 @@
-"""Connections that are not open yet: which goes on next, and how many there may be.
+"""Queue connections whose handshake is not over: limit their number, and choose the next to go on.
 
 A TLS handshake costs the broker a tenth of a millisecond to two, a CONNECT a twentieth, and
 thousands of clients may come at once. So they wait in a queue that gets a small share of each

@@ -28,15 +28,15 @@ CLOSED: Final = "closed"  # `Layer.ended` after an orderly end
 
 
 class Layer(Protocol):
-    """One protocol between the socket and MQTT, without sockets."""
+    """A protocol between the socket and MQTT: bytes in, bytes out, no socket of its own."""
 
     @property
     def is_open(self) -> bool:
-        """Whether its handshake is over, and data of the layer above passes."""
+        """Tell whether the handshake is over, so that data of the layer above passes."""
 
     @property
     def ended(self) -> str:
-        """Why no more input comes, as `reason: detail`; empty while some may."""
+        """Why no more input will come, as `reason: detail`; empty while the peer may send."""
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes from the layer below; return those for the layer above."""

@@ -30,7 +30,7 @@ _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 
 
 class Listener:
-    """One listening socket. Accepts in small portions, so that a storm starves nobody."""
+    """A listening socket. Accepts a few connections a turn, so that a storm delays no client."""
 
     def __init__(self, context: NetContext, endpoint: Endpoint) -> None:
         rules = endpoint.rules

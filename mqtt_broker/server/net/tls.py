@@ -122,7 +122,7 @@ class TlsContext:
 
 
 class TlsLayer:
-    """One connection's TLS: records in, plain data out, and the other way round."""
+    """The TLS layer of a connection: records in, plain data out, and the other way round."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "ended", "is_open")
 

@@ -103,7 +103,7 @@ class Frames:
 
 
 class WebSocketLayer:
-    """One client's WebSocket: frames in, the data they hold out, and the other way round."""
+    """The WebSocket layer of a connection: frames in, their data out, and the other way round."""
 
     __slots__ = (
         "_deflate",

@@ -91,7 +91,7 @@ class Watchdog:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether there is trouble that does not go away by itself.
+        """Tell whether only a restart helps: a thread is dead, or acknowledgements are stuck.
 
         A store that reports an error tries again, and clients that do not need it are served.
         """

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class SecurityService:
-    """One broker's authenticator, and the files, tables and threads that it needs."""
+    """The authenticator of a broker, with the files, tables and threads that it needs."""
 
     def __init__(
         self, config: Config, loop: asyncio.AbstractEventLoop, turn: Turn, reload: Reload

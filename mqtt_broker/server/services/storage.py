@@ -43,7 +43,7 @@ _log = logging.getLogger("fleetmq")
 
 
 class StorageService:
-    """One broker's journal and store."""
+    """The journal and the store of a broker."""
 
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
         """Open the store; StartError when that fails."""

@@ -321,7 +321,7 @@ class StreamService:
 
 
 def replay_host(broker: Broker) -> ReplayHost:
-    """What a replay uses of this broker."""
+    """Return the parts of the broker that a replay uses."""
     return ReplayHost(
         timers=broker.timers,
         journal=broker.journal,

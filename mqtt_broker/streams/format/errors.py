@@ -48,7 +48,7 @@ class Locked(StreamError):
 
 
 class UnknownStream(StreamError):
-    """There is no stream of this name."""
+    """No stream has this name."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(f"there is no stream {stream!r}")

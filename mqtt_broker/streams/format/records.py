@@ -21,7 +21,7 @@ _RETAIN: Final = 4
 
 
 class Record(NamedTuple):
-    """One message of a stream, with its offset and times."""
+    """A message of a stream, with its offset and times."""
 
     offset: int
     received_us: int

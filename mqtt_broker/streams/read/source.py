@@ -155,7 +155,7 @@ class PartitionSource:
 
 
 class Source:
-    """One stream, for reading."""
+    """A stream, for reading."""
 
     def __init__(self, directory: Path) -> None:
         self.settings = StreamSettings.read(directory)

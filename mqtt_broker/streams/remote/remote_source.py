@@ -61,13 +61,13 @@ _TRIES: Final = 3  # of an answer that arrived damaged
 
 
 class RemotePartition(NamedTuple):
-    """One partition, with names for errors."""
+    """A partition on a server, with the names that errors show."""
 
     files: PartitionFiles
 
 
 class RemoteSource:
-    """One stream, for reading. Any thread may use it."""
+    """A stream on a server, for reading. Any thread may use it."""
 
     def __init__(
         self,

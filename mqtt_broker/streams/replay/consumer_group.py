@@ -100,7 +100,7 @@ class GroupCursor(PartitionCursor):
 
 
 class Member(StreamSubscription):
-    """One subscription of a group."""
+    """A subscription that is a member of a group."""
 
     def __init__(
         self,

@@ -105,7 +105,7 @@ class LiveSource(Source):
 
 
 class LiveSources:
-    """One source for each stream, shared by its readers and opened by the first of them."""
+    """The sources of streams: the first reader of a stream opens one, and others share it."""
 
     def __init__(self) -> None:
         self._sources: dict[str, LiveSource] = {}

@@ -108,7 +108,7 @@ class InFlight:
 
 
 class PartitionCursor:
-    """One partition on its way to one client."""
+    """A client's position in a partition, with the page and the messages on their way to it."""
 
     __slots__ = (
         "generation", "in_flight", "is_reading", "is_stuck", "next_read", "next_send", "page",
@@ -141,7 +141,7 @@ class PartitionCursor:
 
 
 class StreamSubscription(ABC):
-    """One subscription that reads: the `MessageSource` of its session."""
+    """A subscription to a stream: the `MessageSource` of its session."""
 
     def __init__(self, context: ReplayContext, stream: Stream, subscription: Subscription) -> None:
         self.context = context

@@ -46,7 +46,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """Which records go: superseded ones, and tombstones that were kept long enough."""
+    """The rules that select records for removal: superseded ones, and old tombstones."""
 
     latest: Latest
     tombstones_before_us: int

@@ -1,4 +1,4 @@
-"""One stream that is written to: its partitions, its settings, and the ends for readers.
+"""A stream that is written to: its partitions, its settings, and the ends for readers.
 
 Not for the event loop, except `partitioner` and `times`, which look at messages only.
 """
@@ -22,7 +22,7 @@ from mqtt_broker.streams.write.recovery import Recovery, Report
 
 
 class Stream:
-    """One stream of a log that is written to."""
+    """A stream of a log that is written to."""
 
     def __init__(
         self, disk: Disk, directory: Path, settings: StreamSettings, partitions: list[Partition]
