@@ -30,7 +30,6 @@ COMPILED = (
     *(f"mqtt_broker/core/{name}" for name in ". limits runtime routing clients inbound".split()),
 )
 COMPILED_TOO = (
-    *(f"mqtt_broker/core/interfaces/{name}.py" for name in "message_log payload_checks".split()),
     "mqtt_broker/server/process/turn.py",
     *(
         f"mqtt_broker/server/net/{name}.py"
@@ -40,11 +39,13 @@ COMPILED_TOO = (
     *(f"mqtt_broker/streams/format/{name}.py" for name in "batch_builder partitioning".split()),
 )
 # A class that inherits from a class that is not ours stays interpreted (compiled, a dict of our
-# own breaks the collector), and so do strategies, since other people's classes inherit from them.
+# own breaks the collector), and so do interfaces and strategies, since other people's classes
+# inherit from them.
 # Rows are named tuples, which the database's library has to recognise.
 INTERPRETED = (
     "mqtt_broker/codec/properties.py",
     "mqtt_broker/topics/shared.py",
+    "sessions/journal/participant.py",
     "sessions/journal/rows.py",
     "sessions/journal/snapshot.py",
     "sessions/journal/value_ranges.py",

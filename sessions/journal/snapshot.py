@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from sessions.journal.rows import (
     BacklogRow,
@@ -27,8 +28,10 @@ class Snapshot:
     subscriptions: Iterable[SubscriptionRow]
     shares: Iterable[ShareRow]
     windows: Iterable[tuple[DeliveryRow, MessageRow]]  # in flight, by sid and n
-    releases: Iterable[tuple[int, list[int]]]  # sid, packet ids in the order of their PUBREC
-    received: Iterable[tuple[int, list[int]]]  # sid, inbound packet ids
+    # Packet ids as the tables have them, by sid: those released, in the order of their PUBREC, and
+    # those that came in. A damaged table may hold anything, so compiled code may not expect ints.
+    releases: Iterable[tuple[int, list[Any]]]
+    received: Iterable[tuple[int, list[Any]]]
     backlogs: Iterable[BacklogRow]  # what waits, by sid
     retained: Iterable[MessageRow]
     streams: list[StreamRow]  # by name
