@@ -1,1 +1,1 @@
-"""MQTT users and load shapes for Locust."""
+"""MQTT users and load shapes for Locust, used by `iot_sim/locustfile.py`."""

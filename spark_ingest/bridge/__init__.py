@@ -1,1 +1,1 @@
-"""A bridge from any MQTT broker into a log."""
+"""A bridge from any MQTT broker into a log. No Spark: an MQTT client and a log writer."""

@@ -1,1 +1,1 @@
-"""The contracts of jobs and sinks."""
+"""The contracts of jobs and sinks, for those of FleetMQ and for your own."""

@@ -1,1 +1,1 @@
-"""Run a job on Spark."""
+"""Run a job on Spark: session, source, job, sinks, progress."""

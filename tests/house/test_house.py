@@ -31,7 +31,7 @@ PACKAGES: Final = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 OPENED_BY_NAME: Final = ("spark_ingest.jobs.", "spark_ingest.sinks.")
 FOR_NOTEBOOKS: Final = {"spark_ingest.bridge.bridge", "spark_ingest.rejects"}
 
-BANNED_NAMES: Final = {"util", "helper", "manager", "handler", "common", "misc"}
+BANNED_NAMES: Final = {"util", "helper", "common", "misc"}
 FILE_LINES_MAX: Final = 600
 FUNCTION_LINES_MAX: Final = 100
 FILE_BYTES_MAX: Final = 1_000_000

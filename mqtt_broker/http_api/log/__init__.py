@@ -1,1 +1,1 @@
-"""`/streams`: the log for readers on other machines."""
+"""`/streams`: the log for readers on other machines; `streams.remote` is the client."""

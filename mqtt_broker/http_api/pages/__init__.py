@@ -1,1 +1,1 @@
-"""Pages for operators: health and metrics."""
+"""Pages for operators: `/healthz`, `/readyz` and `/metrics`."""

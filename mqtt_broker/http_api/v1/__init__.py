@@ -1,1 +1,1 @@
-"""`/api/v1`: streams and bans as JSON."""
+"""`/api/v1`: streams, consumer groups and bans as JSON, a module for each resource."""

@@ -1,1 +1,1 @@
-"""One module a step, numbered."""
+"""The migrations, a numbered module each."""
