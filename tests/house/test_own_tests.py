@@ -135,18 +135,12 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "spark_ingest.source.size_limit": "spark_ingest/test_source_limits.py",
     "spark_ingest.source.task": "spark_ingest/test_source_reader.py",
     # Pure parts, which deserve test files of their own.
-    "core.clients.goodbye": "spec/test_vectors.py",
-    "core.clients.registry": "core/test_limits.py",
-    "core.limits.preconnect_limits": "core/test_hostile.py",
-    "core.runtime.dead_letter_buffer": "core/test_dead_letters.py",
-    "core.runtime.timers": "sim/test_sim.py",
     "sessions.queue": "sessions/store/test_store_contract.py",
     "sessions.messages.backlog": "core/test_bounds.py",
     "sessions.messages.counters": "core/test_limits.py",
     "sessions.messages.outbox": "core/test_hostile.py",
     "streams.replay.read_ahead": "streams/test_replay_limits.py",
     "streams.replay.start_positions": "streams/test_replay.py",
-    "topics.filter_sets": "security/test_rules.py",
 }
 
 

@@ -13,7 +13,7 @@ from mqtt_broker.security.rules.identity import Identity, TokenRule, address_of
 from mqtt_broker.security.rules.rule import Rule, RuleError, authorized_filter
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.security.rules.ruleset import RuleSet
-from mqtt_broker.topics.filter_sets import common, covers, levels_of
+from mqtt_broker.topics.filter_sets import levels_of
 from mqtt_broker.topics.names import filter_problem, matches
 
 WORDS: Final = ("a", "b", "", "$x")
@@ -31,16 +31,6 @@ ME: Final = Identity("me", "ann", frozenset({"ops"}), address_of("192.0.2.7:1"))
 
 def names_of(text: str) -> set[str]:
     return {name for name in NAMES if name and matches(text, name)}
-
-
-@given(filters, filters)
-@settings(max_examples=1500, deadline=None)
-def test_covers_and_common_are_what_brute_force_says(one: str, two: str) -> None:
-    of_one, of_two = names_of(one), names_of(two)
-    assert covers(levels_of(one), levels_of(two)) is (of_two <= of_one)
-    shared = common(levels_of(one), levels_of(two))
-    assert (names_of("/".join(shared)) if shared is not None else set()) == of_one & of_two
-    assert common(levels_of(two), levels_of(one)) == shared
 
 
 rules = st.lists(
