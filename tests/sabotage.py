@@ -385,7 +385,7 @@ def refused_row_ends_the_batch() -> None:
         tables.upsert(connection, table, output, rows)
         return []
 
-    _set(tables, "upsert_or_bury", write)
+    _set(tables, "upsert_or_dead_letter", write)
 
 
 @sabotage("refused")

@@ -229,7 +229,7 @@ class MqttSink:
         except BaseException:
             self._disconnect()  # with what is still under way
             raise
-        return len(chunk.letters)
+        return len(chunk.dead_letters)
 
     def _wait(self, client: Client, chunk: _Chunk, until: float) -> None:
         """Wait until every message is acknowledged, or the connection is lost."""
@@ -304,7 +304,7 @@ class _Chunk:
 
     def __init__(self, target: Target, output: Output, waiting: dict[int, Message]) -> None:
         self.waiting = waiting
-        self.letters: dict[int, Message] = {}
+        self.dead_letters: dict[int, Message] = {}
         self._target = target
         self._output = output
 
@@ -318,20 +318,20 @@ class _Chunk:
         place = event.tag
         assert isinstance(place, int)
         if event.reason >= reasons.UNSPECIFIED_ERROR:
-            self._bury(place, describe_reason(event.reason, event.reason_string))
+            self._dead_letter(place, describe_reason(event.reason, event.reason_string))
             self._send(client, place)
         else:
             del self.waiting[place]
 
     def _send(self, client: Client, place: int) -> None:
         if problem := self._publish(client, place):
-            self._bury(place, problem)
+            self._dead_letter(place, problem)
             self._send(client, place)
 
     def _publish(self, client: Client, place: int) -> str:
         """Queue a message, or its dead letter; return why it cannot be sent."""
         target = self._target
-        one = self.letters.get(place) or self.waiting[place]
+        one = self.dead_letters.get(place) or self.waiting[place]
         if problem := name_problem(one.topic):
             return problem
         properties = Properties({prop.CONTENT_TYPE: "application/json"})
@@ -347,14 +347,14 @@ class _Chunk:
             return str(error)
         return ""
 
-    def _bury(self, place: int, reason: str) -> None:
+    def _dead_letter(self, place: int, reason: str) -> None:
         """Put a dead letter in a message's place. Raises SinkError if it was one."""
         topic = self._target.dead_letters
-        if place in self.letters:
+        if place in self.dead_letters:
             raise SinkError(f"mqtt sink: dead letter to {topic!r} cannot be published: {reason}")
         one = self.waiting[place]
         letter = dead_letter(self._output, one.row, reason)._asdict()
-        self.letters[place] = Message(topic, json.dumps(letter).encode(), one.id, {})
+        self.dead_letters[place] = Message(topic, json.dumps(letter).encode(), one.id, {})
 
 
 def _raise_closed(events: list[Event], address: Address) -> None:

@@ -120,23 +120,27 @@ class SqlSink:
                 committed_at=datetime.now(UTC).replace(tzinfo=None),
             )
         )
-        buried: list[DeadLetter] = []
+        dead_letters: list[DeadLetter] = []
         for output in batch.outputs:
             table = self._table(connection, batch, output.name, found[output.name])
-            buried += tables.upsert_or_bury(connection, table, output, found[output.name])
-        if buried:
-            self._bury(connection, batch, buried)
+            dead_letters += tables.upsert_or_dead_letter(
+                connection, table, output, found[output.name]
+            )
+        if dead_letters:
+            self._write_dead_letters(connection, batch, dead_letters)
         old = (self._ledger.c.query == batch.query) & (
             self._ledger.c.batch <= batch.number - REMEMBERED
         )
         connection.execute(delete(self._ledger).where(old))
 
-    def _bury(self, connection: Connection, batch: Batch, buried: list[DeadLetter]) -> None:
+    def _write_dead_letters(
+        self, connection: Connection, batch: Batch, dead_letters: list[DeadLetter]
+    ) -> None:
         self._dead_letters.create(connection, checkfirst=True)
         about = {"query": batch.query, "batch": batch.number}
-        rows = [{**about, "number": at, **one._asdict()} for at, one in enumerate(buried)]
+        rows = [{**about, "number": at, **one._asdict()} for at, one in enumerate(dead_letters)]
         connection.execute(insert(self._dead_letters), rows)
-        batch.dead_letters += len(buried)
+        batch.dead_letters += len(dead_letters)
 
     def _table(self, connection: Connection, batch: Batch, name: str, rows: Any) -> Table:
         table = self._tables.get(name)
@@ -162,7 +166,7 @@ class SqlSink:
 
 
 def open_engine(url: str) -> Engine:
-    """An engine whose transactions hold what they promise. SinkError."""
+    """Return an engine whose transactions are atomic on every database. Raises SinkError."""
     try:
         parsed = make_url(url)
         if parsed.drivername == "postgresql":
@@ -180,7 +184,7 @@ def open_engine(url: str) -> Engine:
 
 
 def _make_strict(engine: Engine) -> None:
-    """SQLite's driver would begin transactions late, and let tables be made outside them."""
+    """Begin each SQLite transaction at once, tables included: the driver begins later."""
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: object) -> None:

@@ -98,7 +98,7 @@ def prepare(connection: Connection, table: Table) -> None:
 
 
 def columns_of(rows: pa.Table, dialect: str) -> list[list[Any]]:
-    """Values as the driver takes them, column by column."""
+    """Return the values of each column in the types that the driver takes."""
     found = []
     for column in rows.columns:
         kind = column.type
@@ -112,17 +112,17 @@ def columns_of(rows: pa.Table, dialect: str) -> list[list[Any]]:
     return found
 
 
-def upsert_or_bury(
+def upsert_or_dead_letter(
     connection: Connection, table: Table, output: Output, rows: pa.Table
 ) -> list[DeadLetter]:
-    """Write what the database takes; the rest as dead letters, with the reason."""
-    buried = []
+    """Upsert the rows that the database takes; return the others as dead letters with reasons."""
+    dead_letters = []
     if troubles := _troubles(rows, output, connection.dialect.name):
         bad = sorted(troubles)
         for at, row in zip(bad, rows_of(rows.take(bad)), strict=True):
-            buried.append(dead_letter(output, row, troubles[at]))
+            dead_letters.append(dead_letter(output, row, troubles[at]))
         rows = rows.filter(pa.array([at not in troubles for at in range(rows.num_rows)]))
-    return buried + _halved(connection, table, output, rows)
+    return dead_letters + _halved(connection, table, output, rows)
 
 
 def _halved(

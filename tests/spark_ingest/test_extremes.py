@@ -205,7 +205,7 @@ def test_a_database_in_trouble_is_not_taken_for_a_bad_row(
     monkeypatch.setattr(tables, "upsert", fail)
     table = tables.table_of(MetaData(), "things", rows.schema, THINGS)
     with engine.begin() as connection, pytest.raises(OSError, match="no space"):
-        tables.upsert_or_bury(connection, table, THINGS, rows)
+        tables.upsert_or_dead_letter(connection, table, THINGS, rows)
     engine.dispose()
 
 
