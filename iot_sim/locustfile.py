@@ -69,7 +69,7 @@ class World:
         self.devices: dict[str, Publisher] = {}
 
     def next_device(self) -> tuple[Fleet, int]:
-        """The fleets in the ratio of their sizes. A device is nobody else's, in any worker."""
+        """Return a fleet and a number: fleets by their sizes, and no device twice in any worker."""
         count = self.scenario.device_count
         lap, place = divmod(next(self._numbers), count)
         place = place * self._stride % count  # some of each fleet, however few there are
@@ -212,7 +212,7 @@ class Subscriber(SimUser):
             connection.subscribe(text, 2)
 
     def measure(self, text: str, topic: str, qos: int, dup: bool, size: int) -> None:
-        """Latency of a message on its way through the broker; its order is judged, too."""
+        """Report a message's latency through the broker, as a failure if it is out of order."""
         parts = stamps.split(text)
         if parts is None:
             return

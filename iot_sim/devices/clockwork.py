@@ -82,7 +82,7 @@ class Clockwork:
         return []
 
     def booted(self, now: float) -> list[Publication]:
-        """A model arms its timers anew, and may say something."""
+        """Arm the model's timers after a boot; return what it publishes."""
         return []
 
     # The contract with the fleet.
@@ -139,7 +139,7 @@ class Clockwork:
         return self._fate
 
     def at(self, when: float, what: Timer) -> None:
-        """Calls `what(when)` at `when`, unless a reboot comes before it."""
+        """Call `what(when)` at `when`, unless a reboot comes before it."""
         self._timer_number += 1
         heapq.heappush(self._timers, (when, self._timer_number, what))
         self._timer = self._timers[0][0]
@@ -152,7 +152,7 @@ class Clockwork:
         return out
 
     def say(self, messages: list[Publication]) -> list[Publication]:
-        """At once, or when there is a link again."""
+        """Return the messages while connected; otherwise buffer them and return none."""
         if self.connected:
             return messages
         for message in messages:
@@ -178,12 +178,12 @@ class Clockwork:
             self._set_grid(self._first_report(now, 1.0))
 
     def reboot(self, now: float) -> None:
-        """Goes away, and is back in `reboot_s`. What was only in memory is gone."""
+        """Stop, and boot again after `reboot_s`. State that was only in memory is lost."""
         self.stop()
         self.at(now + self.spec.options["reboot_s"], self._boot)
 
     def stop(self) -> None:
-        """Goes away, with all that it wanted to do."""
+        """Go down: cancel timers and reports, and forget what was only in memory."""
         self.down = True
         self._timers.clear()
         self._timer = self._grid = self._due = math.inf
@@ -225,7 +225,7 @@ class Clockwork:
         self._due = t + self._late() if self._jitter else t
 
     def _late(self) -> float:
-        """At most a period, so that no report overtakes the next."""
+        """Draw how late a report is: at most a period, so that none overtakes the next."""
         return min(self._jitter, self._period) * self.chance.random()
 
     def _report_due(self, now: float) -> list[Publication]:
@@ -244,7 +244,7 @@ class Clockwork:
         return []
 
     def _wake(self, now: float) -> list[Publication]:
-        """The timers, and the reports that are due, in the order of their times."""
+        """Run the timers and reports that are due, in the order of their times."""
         out: list[Publication] = []
         while self._timer <= now or self._due <= now:
             if self._timer <= self._due:

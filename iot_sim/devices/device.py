@@ -76,13 +76,13 @@ class Device(Protocol):
         """Return the subscriptions to make when the broker has no session."""
 
     def on_connected(self, now: float, *, session_present: bool) -> list[Publication]:
-        """Births and what it kept while it was away."""
+        """Return births, and the messages that were kept while the link was down."""
 
     def on_disconnected(self, now: float) -> None:
-        """The link is gone; from now on it measures without sending, or sleeps."""
+        """Note that the link is down: from now on measure without sending, or sleep."""
 
     def on_message(self, message: Publication, now: float) -> list[Publication]:
-        """A command or another message it listens to; answers, and what changes by it."""
+        """Act on a command or another message; return the answer and its further effects."""
 
     def next_at(self) -> float:
         """Return the time of the next action; infinity where the device only reacts."""
@@ -91,7 +91,7 @@ class Device(Protocol):
         """Measure, and say what there is to say. Called at `next_at`, connected or not."""
 
     def pace(self, factor: float, now: float) -> None:
-        """The load shape: it measures this many times as often as it was told; 0: it pauses."""
+        """Apply the load shape: measure `factor` times as often as configured; 0: pause."""
 
     def wants_link(self, now: float) -> bool:
         """Tell whether the device wants to be connected; a sleeper does not between reports."""

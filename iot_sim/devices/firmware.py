@@ -66,7 +66,7 @@ class Update:
         return "the signature does not match" if self.stage == FAILED else None
 
     def step(self) -> None:
-        """The time of this stage, or of this part of it, is over."""
+        """Go on to the next stage, or the next part of this one, when its time is over."""
         if self.stage == DOWNLOADING:
             done = round(self.percent * self._steps / 100) + 1
             self.percent = done * 100 // self._steps

@@ -82,7 +82,7 @@ class Command:
 
 
 def order_by_topic(spec: Spec, what: str, args: Mapping[str, Any]) -> Publication:
-    """`<root>/cmd/<name>`, with the arguments as a document of the device's own format."""
+    """Make a command to `<root>/cmd/<name>`, with the arguments in the device's own format."""
     write = CborLayout.document if spec.payload == CBOR else write_json
     return Publication(f"{spec.topic}/cmd/{what}", write(args), 1, kind=COMMAND)
 
@@ -111,7 +111,7 @@ class ModelInfo:
         return self.documents["telemetry"]
 
     def complete(self, spec: Spec) -> Spec:
-        """The spec with every option there is, or a ModelError."""
+        """Return the spec with all options filled in. Raises ModelError."""
         check_spec(spec)
         payload = spec.payload or self.payloads[0]
         if payload not in self.payloads:

@@ -55,7 +55,7 @@ class Town:
 
     @staticmethod
     def limit(i: int, j: int, direction: int) -> float:
-        """Metres a second on the road that leaves a crossing in that direction."""
+        """Return the speed limit, in m/s, of the road that leaves a crossing in a direction."""
         line = i if direction % 2 == 0 else j
         return _MAIN_MPS if line % _MAIN_EVERY == 0 else _STREET_MPS
 
@@ -100,7 +100,7 @@ class Leg:
         self.lasts_s = self._brake_at + (cruise - v_out) / _BRAKE
 
     def at(self, t: float) -> tuple[float, float]:
-        """Metres from its start, and the speed, `t` seconds after it."""
+        """Return the metres driven and the speed, `t` seconds after the start of the leg."""
         if t >= self.lasts_s:
             return self.length, self.v_out
         if t < self._cruise_at:
@@ -172,7 +172,7 @@ class Drive:
             self._arrive(leg)
 
     def driven(self, t: float) -> float:
-        """Metres in all, at the time of the last fix."""
+        """Return the metres driven in all, at the time of the last fix."""
         if self._leg is None:
             return self._metres
         return self._metres + self._leg.at(t - self._leg_at)[0]
@@ -198,7 +198,7 @@ class Drive:
             self._stands_until = end + 2.0 + (_RED_S_MAX - 2.0) * self._draw()
 
     def _begin(self, t: float, v_in: float) -> None:
-        """The leg ahead, and how it ends: that decides how fast it may be left."""
+        """Begin the next leg; its end (stop, turn or straight on) decides the speed there."""
         i, j = self._here
         di, dj = _DIRECTIONS[self._direction]
         there = i + di, j + dj
@@ -235,7 +235,7 @@ class Drive:
 
 
 def to_degrees(x: float, y: float, latitude: float, longitude: float) -> tuple[float, float]:
-    """Metres east and north of a place, as degrees."""
+    """Convert metres east and north of a place to degrees."""
     return (
         latitude + y / _EARTH_M,
         longitude + x / (_EARTH_M * math.cos(math.radians(latitude))),

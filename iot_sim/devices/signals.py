@@ -19,17 +19,17 @@ _DAY_TURN: Final = math.tau / DAY_S
 
 
 def bell(draw: Callable[[], float]) -> float:
-    """Mean 0, deviation 1, within 3."""
+    """Draw from a bell curve: mean 0, standard deviation 1, within 3."""
     return (draw() + draw() + draw() - 1.5) * 2.0
 
 
 def wait(draw: Callable[[], float], per_day: float) -> float:
-    """Seconds to the next of events that come at random, so many a day."""
+    """Draw the seconds to the next of events that come at random, so many a day."""
     return -math.log(1.0 - draw()) * DAY_S / per_day if per_day > 0.0 else math.inf
 
 
 def hour_of(t: float, utc_offset_h: float = 0.0) -> float:
-    """The hour of the local day, 0 to 24."""
+    """Return the hour of the local day, 0 to 24."""
     return (t + utc_offset_h * HOUR_S) % DAY_S / HOUR_S
 
 
@@ -72,7 +72,7 @@ class Signal:
         self._high = high
 
     def at(self, t: float, pull: float = 0.0) -> float:
-        """The value at `t`, which never runs backwards; `pull`: what another signal adds."""
+        """Return the value at `t`, which never runs backwards; `pull` is added to it."""
         value = self.mean + pull + self._drift * (t - self._start)
         if self._daily:
             value += self._daily * math.cos((t - self._peak) * _DAY_TURN)
@@ -134,7 +134,7 @@ class Defects:
         return t + wait(self._draw, all_of_them) if all_of_them else math.inf
 
     def apply(self, t: float, values: list[float | None]) -> None:
-        """Spoils one of the values. What is stuck or missing stays so for a while."""
+        """Spoil one of the values. A stuck or missing value stays so for a while."""
         if not self._kind:
             self._begin(t, values)
         elif t >= self._until:
@@ -213,10 +213,10 @@ class Clock:
         self._rate = drift_ppm * 1e-6
 
     def read_ms(self, t: float) -> int:
-        """Milliseconds since 1970, as the device believes."""
+        """Return the milliseconds since 1970 by the device's clock."""
         return int((t + self._ahead_s + (t - self._set_at) * self._rate) * 1000.0)
 
     def set(self, t: float) -> None:
-        """By a server on the network, within its few milliseconds."""
+        """Set the clock, as from a time server: the error starts at zero again."""
         self._set_at = t
         self._ahead_s = 0.0

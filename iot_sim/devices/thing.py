@@ -101,10 +101,10 @@ class Thing(Clockwork):
     # What a model says.
 
     def setup(self, options: Mapping[str, Any]) -> None:
-        """Its signals and whatever else it needs, before anything happens."""
+        """Make the model's signals and other state, once, before all other calls."""
 
     def measure(self, t: float) -> Sequence[Any]:
-        """The values of `FIELDS` at `t`."""
+        """Return the values of `FIELDS` at `t`."""
         return ()
 
     # The contract with the fleet.
@@ -159,7 +159,7 @@ class Thing(Clockwork):
         )
 
     def reports(self, t: float) -> list[Publication]:
-        """A report, and what belongs to it."""
+        """Return a report, and the messages that belong to it."""
         return [self.report(t)]
 
     def event(
@@ -170,7 +170,7 @@ class Thing(Clockwork):
         value: float | None = None,
         text: str | None = None,
     ) -> Publication:
-        """Something happened that is worth a message of its own."""
+        """Make a message about an event."""
         content = {
             "id": self.spec.client_id,
             "ts": self.clock.read_ms(now),
@@ -340,7 +340,7 @@ def describe(
     payloads: tuple[str, ...] = (JSON, CBOR, TEMPLATE),
     per_interval: Callable[[Mapping[str, Any]], float] = lambda options: 1.0,
 ) -> ModelInfo:
-    """A model for the catalogue, with all that every `Thing` has."""
+    """Describe a model for the catalogue, with all that every `Thing` has."""
     return ModelInfo(
         name=model.MODEL,
         summary=summary,

@@ -177,7 +177,7 @@ class Client:
         self._retry()
 
     def _retry(self) -> None:
-        """Come back with back-off and jitter, if it wants to."""
+        """Reconnect with back-off and jitter, if the owner still wants a link by then."""
         who = self.identity
         delay = min(who.backoff_max_s, who.backoff_min_s * 2.0 ** min(self._attempts, 30))
         self._attempts += 1
@@ -461,7 +461,7 @@ class Client:
         self.outbound.wrote = True
 
     def _request_id(self) -> int:
-        """From the top, while PUBLISHes count from the bottom: the two share their ids."""
+        """Return a free packet id, from the top: PUBLISHes take theirs from the bottom."""
         packet_id = PACKET_ID_MAX
         while packet_id in self._requests or self.outbound.is_busy(packet_id):
             packet_id -= 1
@@ -504,13 +504,13 @@ class Client:
             link.write(encode_ack(PUBREC, packet_id))
 
     def settle(self) -> None:
-        """The run is over."""
+        """Settle the client's wills at the end of the run."""
         self.wills.settle(self.context.engine.clock.now(), resumed=False)
 
     # Faults.
 
     def lose_link(self, away_s: float, *, at_once: bool = False) -> None:
-        """The connection breaks, and the network is away for so long."""
+        """Break the connection, and keep the network away for `away_s`."""
         now = self.context.engine.clock.now()
         self.away_until = now + away_s
         if self.link is None:
@@ -531,7 +531,7 @@ class Client:
             self._retry()
 
     def kill(self, away_s: float) -> None:
-        """The device dies with its memory: what was under way is forgotten."""
+        """Break the connection, and forget the Session State as a device without power does."""
         self.lose_link(away_s, at_once=True)
         self.outbound.forget()
         self._inbound = None
@@ -539,7 +539,7 @@ class Client:
         self.clean_next = True
 
     def take_over(self) -> None:
-        """A twin connects while the broker still holds the old connection."""
+        """Connect again while the broker still holds the old connection."""
         link = self._drop_link()
         link.flush()
         now = self.context.engine.clock.now()
@@ -555,12 +555,12 @@ class Client:
         self.context.engine.after(TAKEOVER_S, partial(self._check_zombie, link, 0))
 
     def end_half_open(self, link: Link) -> None:
-        """The client finds out, if its keep alive did not tell it before."""
+        """Reconnect after a half-open connection, if keep alive did not detect it before."""
         if self.link is link and link.is_deaf:
             self.take_over()
 
     def _check_zombie(self, link: Link, turn: int) -> None:
-        """The old connection has to be gone a while after the new one stands."""
+        """Check that the broker closed the old connection a while after it accepted the new one."""
         if link.is_closed:
             return
         if self.state not in (ONLINE, LEAVING) and turn < 12:

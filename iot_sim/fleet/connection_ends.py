@@ -30,7 +30,7 @@ class Wills:
         self._pending: list[tuple[int, float]] | None = None  # number, broken at
 
     def register(self, device: str, delay_s: int) -> int:
-        """A CONNECT with a will; `delay_s` ends with the session at the latest."""
+        """Register the will of a CONNECT; `delay_s` ends with the session at the latest."""
         if self.flow is None:
             self.flow = self._ledger.open_will(device)
         self._number = self.flow.sent
@@ -43,14 +43,14 @@ class Wills:
         self._number = -1
 
     def take(self) -> CancelledWill | None:
-        """The will of this connection, to be called void when the broker heard our goodbye."""
+        """Take the connection's will, to be cancelled once the broker has read our DISCONNECT."""
         number, self._number = self._number, -1
         if number < 0 or self.flow is None:
             return None
         return CancelledWill(self._ledger, self.flow, number)
 
     def broken(self, now: float) -> None:
-        """The connection broke without a word that the broker could hear."""
+        """Note that the connection broke without a DISCONNECT: its will becomes due."""
         number, self._number = self._number, -1
         if number < 0 or self.flow is None:
             return
@@ -62,7 +62,7 @@ class Wills:
             self._pending.append((number, now))
 
     def taken_over(self, now: float) -> None:
-        """The client connects again while the broker still holds the connection.
+        """Note that the client connects again while the broker still holds the connection.
 
         Without a delay the will is published when that CONNECT ends it [MQTT-3.1.4-3]; with one
         it depends on whether the broker had found out before.
@@ -73,7 +73,7 @@ class Wills:
             self.broken(now)
 
     def settle(self, now: float, *, resumed: bool) -> None:
-        """Delayed wills: the client is back, or the run is over."""
+        """Decide delayed wills when the client is back, or when the run is over."""
         pending, flow = self._pending, self.flow
         if not pending or flow is None:
             return
@@ -115,7 +115,7 @@ class ClosedConnection:
         """Ignore data that arrives after our DISCONNECT."""
 
     def on_end(self, link: Link, why: str) -> None:
-        """The broker closed in order: it read our DISCONNECT."""
+        """Cancel the will if the broker closed in order: it has read our DISCONNECT."""
         if not why and self._void is not None:
             self._void.tell()
 

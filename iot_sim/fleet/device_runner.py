@@ -79,7 +79,7 @@ class DeviceRunner:
     # The device's time.
 
     def _now(self, at: float | None = None) -> float:
-        """Simulated time, never before what the device was told last."""
+        """Return the simulated time, never before the last one that the device was given."""
         now = self._run.sim_now() if at is None else at
         if now > self._last:
             self._last = now
@@ -120,7 +120,7 @@ class DeviceRunner:
             self._part()
 
     def _break(self, error: Exception) -> None:
-        """A mistake of the model costs the device its run, and nobody else's."""
+        """Report an exception of the model and end this device's run; the others go on."""
         spec = self.device.spec
         self._run.context.error(
             "device_errors",
@@ -190,7 +190,7 @@ class DeviceRunner:
         self.settle_later()
 
     def settle_later(self) -> None:
-        """The device may want to act at another time now; who reconnects is for the client."""
+        """Schedule the device's next act, which may have changed. The client reconnects itself."""
         if self.is_started and not self.is_broken:
             due = self.device.next_at()
             if due < math.inf:

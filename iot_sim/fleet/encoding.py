@@ -63,7 +63,7 @@ class Message:
 def encode_message(
     message: Message, packet_id: int, dup: bool, alias: int, is_known: bool
 ) -> bytes:
-    """The PUBLISH; with an alias that the broker knows the topic is left out."""
+    """Encode a PUBLISH; with an alias that the broker knows the topic is left out."""
     flow = message.flow
     topic = _NO_TOPIC if is_known else _encoded_topic(flow.topic)
     if message.version == V5:

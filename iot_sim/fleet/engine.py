@@ -63,7 +63,7 @@ class Talker(Protocol):
     def on_data(self, link: Link, data: bytes) -> None: ...
 
     def on_end(self, link: Link, why: str) -> None:
-        """The peer closed, or the connection broke; the link is closed already."""
+        """Act on the end of the connection, by the peer or a failure; the link is closed."""
 
 
 class _SelectorPoller:
@@ -251,7 +251,7 @@ class Link:
     # Faults.
 
     def hold(self) -> None:
-        """Nothing passes until `release`."""
+        """Let nothing pass until `release`."""
         self.is_held = True
         self._watch(0)
 
@@ -262,7 +262,7 @@ class Link:
             self.flush()
 
     def deafen(self) -> None:
-        """Half-open: the connection stands, and nothing passes any more."""
+        """Make the connection half-open: it stands, and nothing passes any more."""
         self.is_deaf = True
         self._out.clear()
         self._watch(0)
@@ -332,7 +332,7 @@ class Engine:
         self._numbers = itertools.count()
 
     def connect(self, target: Target, address: tuple[int, Any], talker: Talker) -> Link:
-        """A link on its way to being open. Raises OSError when there cannot be one."""
+        """Return a link that is connecting. Raises OSError."""
         family, place = address
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:

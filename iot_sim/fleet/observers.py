@@ -138,7 +138,7 @@ class Commander:
             self.counts.unanswered += 1
 
     def give_up(self) -> None:
-        """The run is over: who has not answered never will."""
+        """Count the commands that are still unanswered at the end of the run."""
         self.counts.unanswered += len(self._pending)
         self._pending.clear()
 
@@ -160,7 +160,7 @@ class Commander:
             self.client.subscribe([Subscription(self._reply_to, 2)], with_retained=False)
 
     def on_offline(self) -> None:
-        """Its client comes back by itself."""
+        """Do nothing: the client reconnects by itself."""
 
     def on_message(self, run: Publish, payload: bytes, now_us: int) -> None:
         text = stamps.from_properties(run.properties)

@@ -48,7 +48,7 @@ class Outbound:
         self.wrote = False  # since the keep alive looked last
 
     def start(self, link: Link, told: Properties) -> None:
-        """A connection stands; `told` is what CONNACK allows."""
+        """Start on a new connection; `told` is what CONNACK allows."""
         self._link = link
         self._alias_max = told.number(prop.TOPIC_ALIAS_MAXIMUM) if self._who.topic_alias else 0
         self._packet_bytes_max = told.number(prop.MAXIMUM_PACKET_SIZE)
@@ -61,7 +61,7 @@ class Outbound:
             self._sender = Sender(limit)
 
     def stop(self) -> None:
-        """The connection is over, and its aliases with it."""
+        """Stop at the end of a connection; its aliases end with it."""
         self._link = None
         self._aliases = None
 
@@ -134,7 +134,7 @@ class Outbound:
             link.write(encode_message(message, 0, False, *self._alias(flow.topic)))
 
     def _alias(self, topic: str) -> tuple[int, bool]:
-        """(alias, whether the broker knows it); alias 0: none."""
+        """Return (alias, whether the broker knows it); alias 0: none."""
         if not self._alias_max:
             return 0, False
         aliases = self._aliases
@@ -148,7 +148,7 @@ class Outbound:
         return alias, False
 
     def resend(self, *, session_present: bool) -> None:
-        """[MQTT-4.4.0-1]: what was under way when the last connection ended."""
+        """Send again what was in flight when the last connection ended. [MQTT-4.4.0-1]"""
         sender, link = self._sender, self._link
         assert link is not None
         if sender is None:
@@ -172,7 +172,7 @@ class Outbound:
             link.write(encode_message(message, packet_id, False, *self._alias(message.topic)))
 
     def forget(self) -> None:
-        """The device died, and what was under way died with it."""
+        """Forget what is in flight: the device has lost its memory."""
         if self._sender is not None:
             for _, message, _ in self._sender.resend():
                 message.flow.tally.abandoned += 1
@@ -180,7 +180,7 @@ class Outbound:
         self._backlog = None
 
     def on_ack(self, packet: Ack, now_us: int) -> None:
-        """PUBACK, PUBREC or PUBCOMP. Raises WrongAck."""
+        """Act on PUBACK, PUBREC or PUBCOMP. Raises WrongAck."""
         sender, link = self._sender, self._link
         assert link is not None
         if sender is None:

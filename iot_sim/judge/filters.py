@@ -82,7 +82,7 @@ def disjoint(filters: Iterable[str]) -> list[str]:
 
 
 def _union(one: str, other: str) -> str:
-    """The filter of the levels that both begin with, and of everything below."""
+    """Return the filter of the levels that both begin with, and of everything below."""
     common: list[str] = []
     for left, right in zip(one.split("/"), other.split("/"), strict=False):
         if left != right or left == "#":

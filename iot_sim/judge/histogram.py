@@ -68,7 +68,7 @@ class Histogram:
         return newer
 
     def percentile(self, percent: float) -> int:
-        """The value that `percent` of all values do not exceed; 0 when there are none."""
+        """Return the value that `percent` of all values do not exceed; 0 when there are none."""
         wanted = max(1.0, self.count * percent / 100)
         seen = 0
         for bucket in sorted(self.buckets):
@@ -82,7 +82,7 @@ class Histogram:
         return self.total_us / self.count if self.count else 0.0
 
     def bars(self) -> Iterator[tuple[int, int, int]]:
-        """(lowest value, highest value, count) of each bucket, in order."""
+        """Yield (lowest value, highest value, count) of each bucket, in order."""
         for bucket in sorted(self.buckets):
             yield lowest(bucket), highest(bucket), self.buckets[bucket]
 
@@ -105,7 +105,7 @@ PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9
 
 
 def lowest(bucket: int) -> int:
-    """The smallest value that falls into the bucket."""
+    """Return the smallest value that falls into the bucket."""
     if bucket < _EXACT:
         return bucket
     shift = (bucket >> _SUB_BITS) - 1
@@ -113,5 +113,5 @@ def lowest(bucket: int) -> int:
 
 
 def highest(bucket: int) -> int:
-    """The largest value that falls into the bucket."""
+    """Return the largest value that falls into the bucket."""
     return lowest(bucket + 1) - 1

@@ -26,7 +26,7 @@ class Intervals:
         return zip(self.edges[::2], self.edges[1::2], strict=True)
 
     def add(self, number: int) -> bool:
-        """False: it was there already."""
+        """Add a number; False if it was there already."""
         edges = self.edges
         if not edges:
             edges += (number, number + 1)
@@ -52,7 +52,7 @@ class Intervals:
         return True
 
     def without(self, other: Intervals) -> Iterator[tuple[int, int]]:
-        """The spans of this set that the other one lacks."""
+        """Return the spans of this set that the other one lacks."""
         edges = other.edges
         for start, end in self:
             at = start

@@ -165,7 +165,7 @@ class Ledger:
     # Making flows.
 
     def open(self, device: str, kind: str, topic: str, qos: int, number: int, judge: str) -> Flow:
-        """A new flow; `number` tells the topics of a device apart."""
+        """Open a flow; `number` tells the topics of a device apart."""
         tally = self.tallies.get((kind, qos))
         if tally is None:
             tally = self.tallies[kind, qos] = Tally(kind, qos)
@@ -188,7 +188,7 @@ class Ledger:
         flow.tally.resent += 1
 
     def on_cut(self, flow: Flow, sequence: int) -> None:
-        """A fault of ours stands between this QoS 0 message and its receiver."""
+        """Note that an injected fault may have lost this QoS 0 message."""
         if flow.cut is None:
             flow.cut = Intervals()
         flow.cut.add(sequence)
@@ -211,7 +211,7 @@ class Ledger:
         judge: str,
         now_us: int,
     ) -> None:
-        """A message with the stamp `text` has arrived at `judge`; replays do not come here."""
+        """Note that a message with the stamp `text` arrived at `judge`; not for replays."""
         parts = split(text)
         if parts is None or not text.startswith(self._run_head):
             return  # of another run, which somebody else judges
@@ -275,12 +275,12 @@ class Ledger:
             self.note("will unexpected", f"{flow.key}{number}")
 
     def will_due(self, flow: WillFlow, number: int, at: float) -> None:
-        """The connection of this will broke: the broker is to publish it by `at`."""
+        """Note that the connection of this will broke: the broker has to publish it by `at`."""
         flow.due[number] = at
         self.will_counts.due += 1
 
     def will_cancelled(self, flow: WillFlow, number: int) -> None:
-        """The client said goodbye, or came back in time: it must never be published."""
+        """Note that the client left in order or came back in time: its will is never published."""
         flow.cancelled.add(number)
 
     def will_moot(self, flow: WillFlow, number: int) -> None:
@@ -291,7 +291,7 @@ class Ledger:
     # The end.
 
     def missing(self) -> int:
-        """Acknowledged and not delivered so far, at QoS 1 and 2; and wills that are due."""
+        """Count wills that are due, and what is acknowledged at QoS 1 and 2 and not delivered."""
         found = sum(
             flow.acked.count_without(flow.delivered)
             for flow in self.flows.values()
@@ -336,7 +336,7 @@ def _span(key: str, start: int, end: int) -> str:
 
 
 def merge_tallies(books: Iterable[Iterable[Tally]]) -> list[Tally]:
-    """The tallies of several processes as one list, in a fixed order."""
+    """Merge the tallies of several processes into one list, in a fixed order."""
     merged: dict[tuple[str, int], Tally] = {}
     for tallies in books:
         for tally in tallies:

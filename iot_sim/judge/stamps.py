@@ -26,7 +26,7 @@ STAMP_BYTES_MAX: Final = 512
 
 
 def flow_key(run: str, device: str, kind: str, qos: int, number: int) -> str:
-    """The first parts of the stamp, with the slash behind them."""
+    """Return the first parts of the stamp, with the slash behind them."""
     return f"{run}/{device}/{kind}.{qos}.{number}/"
 
 
@@ -35,7 +35,7 @@ def stamp(key: str, sequence: int, sent_us: int, payload: bytes) -> bytes:
 
 
 def append(payload: bytes, text: bytes) -> bytes:
-    """A payload with its stamp behind it, for 3.1.1."""
+    """Return the payload with its stamp behind it, for MQTT 3.1.1."""
     return payload + text + _TRAILER.pack(len(text), _MARK)
 
 
@@ -47,7 +47,7 @@ def from_properties(properties: Properties) -> str | None:
 
 
 def from_payload(payload: bytes) -> tuple[str, bytes] | None:
-    """(stamp, the payload without it), if there is one."""
+    """Split a payload into stamp and rest, if it has a stamp."""
     if not payload.endswith(_MARK):
         return None
     end = len(payload) - _TRAILER.size
@@ -64,7 +64,7 @@ def from_payload(payload: bytes) -> tuple[str, bytes] | None:
 
 
 def split(text: str) -> tuple[str, int, int, str] | None:
-    """(flow key, sequence, send time in us, checksum) of a stamp; None: it is not one of ours."""
+    """Parse a stamp: (flow key, sequence, send time in us, checksum); None if it is invalid."""
     try:
         flow, sequence, sent_us, checksum = text.rsplit("/", 3)
         return flow + "/", int(sequence), int(sent_us), checksum

@@ -220,7 +220,7 @@ def _remarks(outcome: Outcome) -> list[str]:
 
 
 def number(value: float) -> str:
-    """A figure for people."""
+    """Format a number for people."""
     if value == int(value):
         return f"{int(value):,}"
     return f"{value:,.4g}"

@@ -162,7 +162,7 @@ class Connection:
             self._report(name, begin, size, None)
 
     def ask(self, order: Publication, timeout_s: float) -> None:
-        """A command, and its answer."""
+        """Send a command, and wait for its answer."""
         answered = self._asked[order.correlation] = threading.Event()
         begin = time.perf_counter()
         self.publish(order, "")
@@ -183,7 +183,7 @@ class Connection:
         self._end()
 
     def break_off(self) -> None:
-        """Without a word, as a link that is lost."""
+        """Break the connection without DISCONNECT, as a lost link does."""
         self._is_ending = True
         sock = self._client.socket()
         if isinstance(sock, socket.socket):

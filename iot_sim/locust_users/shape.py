@@ -20,7 +20,7 @@ OTHERS_SHARE: Final = 1.15  # subscribers, commanders and churners beside the de
 
 
 def users_at(scenario: Scenario, t: float) -> int:
-    """Devices that are wanted at `t`, and who comes with them."""
+    """Return the number of users at `t`: the devices and the users that go with them."""
     devices = sum(
         round(fleet.count * min(1.0, fleet.factor("devices", t))) for fleet in scenario.fleets
     )

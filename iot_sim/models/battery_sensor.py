@@ -101,7 +101,7 @@ class BatterySensor(Thing):
         return out
 
     def births(self, now: float) -> list[Publication]:
-        """Once a boot: who wakes every hour does not introduce himself every hour."""
+        """Return the births once a boot, not at every wake."""
         if self._announced and self.update is None and not self.spec.options["announce"]:
             return []
         self._announced = True

@@ -34,7 +34,7 @@ def _noise() -> bytes:
 
 
 def make_frame(said: Mapping[str, Any], offset: int, size: int) -> tuple[bytes, int]:
-    """A frame of about `size` bytes, and the checksum of its body."""
+    """Make a frame of about `size` bytes, and the checksum of its body."""
     noise = _noise()
     whole, rest = divmod(offset + size, _NOISE_BYTES)
     body = (noise * whole + noise[:rest])[offset:]
@@ -98,7 +98,7 @@ class Camera(Thing):
         return self._frame, len(frame), len(parts), checksum, motion
 
     def reports(self, t: float) -> list[Publication]:
-        """The frame first: a report of it that came is a promise that it did."""
+        """Return frames before their report: a report that arrived promises that they did."""
         report = self.report(t)
         frames, self._frames = self._frames, []
         return [*frames, report]

@@ -44,12 +44,12 @@ _METHODS: Final = (
 
 
 def models() -> dict[str, ModelInfo]:
-    """Every model that comes with the simulator, by name."""
+    """Return every model that comes with the simulator, by name."""
     return dict(_MODELS)
 
 
 def find(name: str) -> ModelInfo:
-    """A model of ours, or what a class of the user's own says of itself."""
+    """Find a built-in model by its name, or a class of the user's as `module:Class`."""
     if name in _MODELS:
         return _MODELS[name]
     if ":" in name:
@@ -81,7 +81,7 @@ def make(name: str, spec: Spec) -> Device:
 
 
 def command(name: str, spec: Spec, what: str, args: Mapping[str, Any]) -> Publication:
-    """A command to that device, without the response topic and correlation that it may have."""
+    """Make a command to a device, without response topic and correlation data."""
     info = find(name)
     if what not in info.commands:
         raise ModelError(
@@ -108,7 +108,7 @@ def _load(name: str) -> type:
 
 
 def _info_of(name: str, cls: type) -> ModelInfo:
-    """Its `INFO`, or what follows from the model of ours that it inherits."""
+    """Return the class's `INFO`, or one derived from the built-in model that it inherits."""
     said = getattr(cls, "INFO", None)
     if isinstance(said, ModelInfo):
         return said

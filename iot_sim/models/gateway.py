@@ -142,7 +142,7 @@ class Gateway(Thing):
         return self._heap[0][0]
 
     def act(self, now: float) -> list[Publication]:
-        """Its own and the children's, each at its time and in their order."""
+        """Act for the gateway and its children, in the order of their times."""
         out: list[Publication] = []
         while True:
             own = super().next_at()

@@ -80,7 +80,7 @@ class Machine(Thing):
         self._enter(STARTING if self._in_shift(start) else OFF, start)
 
     def booted(self, now: float) -> list[Publication]:
-        """The controller started anew; the machine stands."""
+        """Start the controller: the machine stands, in FAULT if it had one, else in STARTING."""
         said = super().booted(now)
         return [*said, *self._enter(FAULT if self._fault else STARTING, now)]
 
@@ -115,7 +115,7 @@ class Machine(Thing):
     # The states.
 
     def _enter(self, state: str, now: float) -> list[Publication]:
-        """A new state, and when it ends by itself."""
+        """Enter a state, and schedule its end."""
         self._move(now)
         before, self.state = self.state, state
         self._turn += 1
@@ -169,12 +169,12 @@ class Machine(Thing):
         self._life_h = self._draw_life()
 
     def _draw_life(self) -> float:
-        """Hours to the next fault: few fail young, and none lasts for ever (Weibull, shape 2)."""
+        """Draw the hours to the next fault, from a Weibull distribution of shape 2."""
         mean: float = self.spec.options["fault_every_h"]
         return max(0.05, mean * 1.128 * math.sqrt(-math.log(1.0 - self.fate.random())))
 
     def _move(self, t: float) -> None:
-        """Speed, heat, parts and wear, since they were last looked at."""
+        """Advance speed, heat, parts and wear to the time `t`."""
         gap = t - self._moved_at
         if gap <= 0.0:
             return
@@ -196,7 +196,7 @@ class Machine(Thing):
         return t < self._overtime_until or self._in_day(t) < self._work_s
 
     def _in_day(self, t: float) -> float:
-        """Seconds since the first shift of the day began."""
+        """Return the seconds since the first shift of the day began."""
         return (t + self._offset - _FIRST_SHIFT_S) % DAY_S
 
     def _shift_end(self, t: float) -> float:

@@ -113,7 +113,7 @@ class Meter(Thing):
         )
 
     def _consumed(self, t: float, gap: float) -> float:
-        """Mean power of the household over the last `gap` seconds."""
+        """Return the mean power of the household over the last `gap` seconds."""
         draw = self.chance.random
         hour = (t + self._offset) % DAY_S / HOUR_S
         # Two peaks, at breakfast and in the evening, on a floor while they sleep.

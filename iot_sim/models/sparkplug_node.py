@@ -90,7 +90,7 @@ _SPARK: Final = {
 
 
 def _fields(tags: tuple[Tag, ...]) -> tuple[Field, ...]:
-    """A data message as a document: what did not change is not in it, so all may be null."""
+    """Return the fields of a data message. All may be null: it holds only what changed."""
     return (
         Field("seq", LONG),
         Field("ts", LONG, "ms"),
@@ -101,7 +101,7 @@ def _fields(tags: tuple[Tag, ...]) -> tuple[Field, ...]:
 def as_document(
     payload: spb.Payload, names: Mapping[int, str], tags: tuple[Tag, ...]
 ) -> dict[str, Any]:
-    """A data message by the names that the birth gave to its aliases."""
+    """Return a data message as a document, with the names that the birth gave to its aliases."""
     document: dict[str, Any] = {"seq": payload.seq, "ts": payload.timestamp}
     document.update({tag.name: None for tag in tags})
     for metric in payload.metrics:
@@ -231,7 +231,7 @@ class SparkplugNode(Clockwork):
         ]
 
     def births(self, now: float) -> list[Publication]:
-        """The node's, which begins the sequence anew, and one of each device that is there."""
+        """Return the node's birth, which restarts the sequence, and one of each device present."""
         ts = self.clock.read_ms(now)
         self._seq = -1
         metrics = [
@@ -347,7 +347,7 @@ class SparkplugNode(Clockwork):
     # What it is told.
 
     def _obey_node(self, payload: spb.Payload, now: float) -> list[Publication]:
-        """Rebirth is last: it shows what the others changed."""
+        """Carry out a node command. Rebirth comes last, to show what the others changed."""
         asked = {_node_name(metric): metric.value for metric in payload.metrics}
         for name, value in asked.items():
             if name == SCAN_RATE:
@@ -430,7 +430,7 @@ def _check_id(key: str, name: str) -> None:
 
 
 def _order(spec: Spec, what: str, args: Mapping[str, Any]) -> Publication:
-    """A command as a Sparkplug host writes it."""
+    """Make a command as a Sparkplug host writes it."""
     root = f"{NAMESPACE}/{spec.options['group'] or spec.fleet}"
     topic = f"{root}/NCMD/{spec.client_id}"
     known = COMMANDS[what].example

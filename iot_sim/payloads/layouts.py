@@ -40,12 +40,12 @@ class Layout(Protocol):
         """Return the content type of all documents that are no reports."""
 
     def report(self, seq: int, ts: int, values: Sequence[Any]) -> bytes:
-        """The declared fields, in their order, behind `id`, `seq` and `ts`."""
+        """Encode a report: the declared fields in their order, behind `id`, `seq` and `ts`."""
 
     def document(self, content: Mapping[str, Any]) -> bytes: ...
 
     def read(self, raw: bytes) -> dict[str, Any]:
-        """A document from somebody else, or `Unreadable`. Nothing is an empty one."""
+        """Decode a document; an empty payload is an empty document. Raises Unreadable."""
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -166,7 +166,7 @@ class CborLayout:
 
 
 def _cbor() -> Any:
-    """The library, at first use: who speaks JSON need not have it."""
+    """Import cbor2 at first use, so that JSON works without it."""
     import cbor2
 
     return cbor2

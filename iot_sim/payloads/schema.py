@@ -46,7 +46,7 @@ HEAD: Final = (
 
 
 def plain(fields: Iterable[Field]) -> list[dict[str, object]]:
-    """The schema as plain data."""
+    """Return the schema as plain data."""
     return [
         {
             "name": field.name,

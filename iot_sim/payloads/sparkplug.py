@@ -93,7 +93,7 @@ def _bytes(number: int, raw: bytes) -> bytes:
 
 
 def encode_value(type: int, value: Any) -> bytes:
-    """The field of the `oneof` that this data type uses, or is_null."""
+    """Encode the field of the `oneof` that this data type uses, or is_null."""
     if value is None:
         return b"\x38\x01"
     if type == DOUBLE:
@@ -114,7 +114,7 @@ def encode_value(type: int, value: Any) -> bytes:
 
 
 def encode_metric(metric: Metric) -> bytes:
-    """With its tag and length, as it stands in a payload."""
+    """Encode a metric with its tag and length, as it stands in a payload."""
     parts = []
     if metric.name:
         parts.append(_bytes(1, metric.name.encode()))
@@ -146,7 +146,7 @@ def _encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def encode_reading(alias: bytes, when: bytes, historical: bool, type: int, value: Any) -> bytes:
-    """A metric of a data message, from its alias and time as varints: no name, no type."""
+    """Encode a metric of a data message, from its alias and time as varints: no name, no type."""
     inside = b"".join(
         (
             b"\x10", alias, b"\x18", when, b"\x28\x01" if historical else b"",
@@ -157,7 +157,7 @@ def encode_reading(alias: bytes, when: bytes, historical: bool, type: int, value
 
 
 def encode_body(timestamp: int, metrics: Iterable[bytes]) -> bytes:
-    """A payload without its sequence number, which `seal` puts behind."""
+    """Encode a payload without its sequence number, which `seal` appends."""
     return b"".join((b"\x08", encode_varint(timestamp), *metrics))
 
 
@@ -281,7 +281,7 @@ def _value(number: int, content: Any) -> Any:
 
 
 def as_type(type: int, value: int) -> int:
-    """A whole number off the wire, where negative ones are two's complement."""
+    """Convert an integer from the wire, where negative ones are two's complement."""
     bits = _SIGNED.get(type)
     if bits is None:
         return value

@@ -30,7 +30,7 @@ class Line:
 def line_chart(
     label: str, seconds: Sequence[float], lines: Sequence[Line], show: Callable[[float], str]
 ) -> str:
-    """The chart; `label` says in words what it is, `show` writes a value of its axis."""
+    """Draw a line chart; `label` describes it in words, `show` formats a value of its axis."""
     lines = [Line(one.name, one.style, thin(one.values)) for one in lines]
     seconds = [second for second in thin(seconds) if second is not None]
     top = nice(max((v for one in lines for v in one.values if v is not None), default=1.0))
@@ -65,7 +65,7 @@ def line_chart(
 def _runs(
     values: Sequence[float | None], seconds: Sequence[float], last: float, top: float
 ) -> list[str]:
-    """The points of a line, broken where there is no value."""
+    """Return the pieces of a line, which breaks where a value is missing."""
     runs: list[list[str]] = [[]]
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for second, value in zip(seconds, values, strict=True):
@@ -79,7 +79,7 @@ def _runs(
 
 
 def thin(values: Sequence[float | None]) -> list[float | None]:
-    """At most POINTS_MAX values, each the largest of those it stands for."""
+    """Return at most POINTS_MAX values, each the largest of those it stands for."""
     size = -(-len(values) // POINTS_MAX)
     if size <= 1:
         return list(values)
@@ -91,7 +91,7 @@ def thin(values: Sequence[float | None]) -> list[float | None]:
 
 
 def nice(value: float) -> float:
-    """The next round number that the axis can end with."""
+    """Return the next round number, for the end of the axis."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -110,7 +110,7 @@ def time_text(seconds: float) -> str:
 
 
 def short(value: float) -> str:
-    """1200 as 1.2k."""
+    """Shorten a number: 1200 as 1.2k."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{unit}"

@@ -50,7 +50,7 @@ class Progress:
         self._stream.flush()
 
     def _figures(self) -> tuple[float, float, float, Histogram]:
-        """Rates a second and latencies since the last line."""
+        """Return rates a second and latencies since the last line."""
         seconds = max(1, len(self._window))
         latency = Histogram()
         for sample in self._window:
@@ -115,7 +115,7 @@ class Progress:
 
 
 def ms(us: float) -> str:
-    """A duration for people."""
+    """Format a duration for people."""
     if us >= 1e6:
         return f"{us / 1e6:.2f} s"
     return f"{us / 1000:.1f} ms" if us < 1e5 else f"{us / 1000:.0f} ms"

@@ -31,7 +31,7 @@ _BAD: Final = ("lost", "repeated", "reordered", "altered", "refused", "unconfirm
 def to_data(
     scenario: Scenario, outcome: Outcome, verdict: Verdict, *, broker: str, workers: int
 ) -> dict[str, Any]:
-    """The whole report as plain data."""
+    """Return the whole report as plain data."""
     return {
         "format": FORMAT,
         "scenario": {
@@ -93,7 +93,7 @@ def to_data(
 
 
 def summary_lines(scenario: Scenario, outcome: Outcome, verdict: Verdict) -> list[str]:
-    """The result for a terminal."""
+    """Return the result as lines for a terminal."""
     latency, acks = outcome.latency(), outcome.ack_latency()
     lines = [
         (

@@ -196,7 +196,7 @@ class ProcessRun:
         return self.context.engine.clock.now() - self._started_at
 
     def sim_now(self) -> float:
-        """Simulated wall-clock time; before the devices start it stands still."""
+        """Return the simulated wall-clock time, which stands still before the devices start."""
         return self.scenario.started_at + (self.elapsed() * self.speed if self._has_begun else 0.0)
 
     def schedule(self, due: float, runner: DeviceRunner) -> None:
@@ -210,7 +210,7 @@ class ProcessRun:
     # The run.
 
     def run(self) -> Outcome:
-        """From the first connection to the last. Raises NotReady."""
+        """Run from the first connection to the last. Raises NotReady."""
         try:
             self._prepare()
             self._start()

@@ -74,7 +74,7 @@ class Broker:
 
 
 def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> Broker:
-    """`mqtt://[user[:password]@]host[:port]`, or `mqtts://...`. Raises SetupError."""
+    """Parse `mqtt://[user[:password]@]host[:port]` or `mqtts://...`. Raises SetupError."""
     try:
         found = parse_url(url, ("mqtt", "mqtts"))
     except InvalidUrl as error:
@@ -93,7 +93,7 @@ def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> B
 
 
 def reach(broker: Broker) -> tuple[int, Any]:
-    """The broker's address, tried once without a word. Raises SetupError."""
+    """Connect once to find the broker's address. Raises SetupError."""
     try:
         with socket.create_connection((broker.host, broker.port), CONNECT_S) as sock:
             return sock.family, sock.getpeername()
@@ -105,7 +105,7 @@ def reach(broker: Broker) -> tuple[int, Any]:
 
 
 def allow_connections(devices: int) -> None:
-    """Room for so many sockets in one process. Raises SetupError."""
+    """Raise the limit of open files for this many devices. Raises SetupError."""
     needed = devices + OWN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -145,7 +145,7 @@ class Watch:
         return 0
 
     def look(self) -> tuple[float, int]:
-        """(cores since the last look, resident bytes now)."""
+        """Return the cores used since the last look, and the resident bytes now."""
         before_at, before = self._last
         now = self._last = (time.monotonic(), self._cpu_s())
         rss_bytes = self._rss_bytes()
@@ -220,7 +220,7 @@ def run(
 
 @contextlib.contextmanager
 def _on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end a run in order, as far as this is the main thread."""
+    """Call `act` on Ctrl-C and SIGTERM; do nothing outside of the main thread."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         act()
@@ -338,7 +338,7 @@ def _start_worker() -> tuple[Connection, subprocess.Popen[bytes]]:
 
 
 def work(fd: int) -> None:
-    """The life of a worker process."""
+    """Run in a worker process, from its order to its outcome."""
     pipe = Connection(fd)
     order: Order = pipe.recv()
     scenario, broker, address, run_id, part, base_us = order

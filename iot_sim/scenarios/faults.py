@@ -65,7 +65,7 @@ class Hit:
 
 
 def plan(fault: Fault, count: int, duration_s: float, seed: int) -> list[Hit]:
-    """Every hit of a fault on a fleet of `count`, in order of time.
+    """Return every hit of a fault on a fleet of `count`, in order of time.
 
     All workers draw the same plan and each takes the devices that are its own.
     """

@@ -40,14 +40,14 @@ from mqtt_broker.topics.names import name_problem, text_problem
 
 
 def ready_scenarios() -> dict[str, Path]:
-    """The scenarios that come with the simulator, by name."""
+    """Return the scenarios that come with the simulator, by name."""
     folder = resources.files("iot_sim") / "scenarios"
     found = [Path(str(one)) for one in folder.iterdir() if one.name.endswith(".toml")]
     return {path.stem: path for path in sorted(found)}
 
 
 def load(name: str) -> Scenario:
-    """A scenario by the path of its file or by the name of a ready one."""
+    """Load a scenario by the path of its file or by the name of a built-in one."""
     path = Path(name)
     ready = ready_scenarios()
     if not name.endswith(".toml") and "/" not in name:

@@ -41,7 +41,7 @@ class LoadShape:
     steps: int = 1
 
     def at(self, t: float) -> float:
-        """The factor `t` seconds into the run."""
+        """Return the factor `t` seconds into the run."""
         if self.kind == "steady":
             return 1.0
         span = self.high - self.low

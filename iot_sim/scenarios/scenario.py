@@ -118,7 +118,7 @@ class Fleet:
         return self.count * self.info.per_interval(self.options) / self.interval_s
 
     def filters(self) -> list[str]:
-        """Filters that match all its devices publish, as few as can be."""
+        """Return the fewest filters that match all that its devices publish."""
         published = [self.info.published(self.spec(n, 0, 0.0)) for n in range(self.count)]
         found: list[str] = []
         for filters in published:
@@ -146,7 +146,7 @@ class Command:
     timeout_s: float
 
     def as_fault(self, factor: float = 1.0) -> Fault:
-        """Its times, in the form `faults.plan` draws victims from."""
+        """Return the command's times as a fault, from which `faults.plan` draws devices."""
         drawn = Fault("command", self.fleet, self.share, self.at_s, self.every_s, self.spread_s)
         return drawn.scaled(factor)
 

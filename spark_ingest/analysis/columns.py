@@ -121,18 +121,20 @@ def is_end() -> Column:
 
 
 def at_the_end(time: Column) -> Column:
-    """A time, or the end of all times for the row behind all others: it closes what is open."""
+    """Return the time; for the end marker the end of all times, which closes what is open."""
     return F.when(is_end(), F.lit(END_OF_TIME).cast(TimestampType())).otherwise(time)
 
 
 def before_the_end(rows: DataFrame, time: str) -> DataFrame:
-    """Without that row, behind a watermark that has seen it: `time` is that of the watermark, so
-    that Spark does not take the row away in front of it."""
+    """Remove the end marker after the watermark has seen it.
+
+    `time` is the watermark's column, so that Spark does not move the filter in front of it.
+    """
     return rows.where(F.col(time) < F.lit(END_OF_TIME).cast(TimestampType()))
 
 
 def value_column(rows: DataFrame, path: str, flag: str) -> tuple[Column, DataType]:
-    """A field of `value`, and its type."""
+    """Return a field of `value` and its type."""
     kind = _schema(rows)
     column = F.col("value")
     for name in path.split("."):
@@ -174,7 +176,7 @@ def time_of(rows: DataFrame, where: str, flag: str = "--time") -> Column:
 
 
 def _micros(column: Column, kind: DataType) -> Column:
-    """Microseconds of a number since 1970; null where it is no time before the year 10000.
+    """Convert a number to microseconds since 1970; null if that is after the year 9999.
 
     Seconds, milliseconds, microseconds or nanoseconds: the size says which, from 1973 on.
     """
@@ -194,7 +196,7 @@ def _micros(column: Column, kind: DataType) -> Column:
 
 
 def screened(rows: DataFrame, options: Telemetry) -> DataFrame:
-    """Rows with a reason, too, where a job could not take them, or no sink what it says of them.
+    """Add reject reasons to rows that the job or a sink could not take.
 
     A rule of each row alone, whatever the sinks: the same log gives the same results.
     """
@@ -213,7 +215,7 @@ def _key_trouble(text: Column, name: str) -> Column:
 
 
 def time_trouble(rows: DataFrame, where: str, flag: str = "--time") -> Column:
-    """Why a row has no time where the job looks for it; null where it has one, or says none."""
+    """Return why the field with a row's time is not a time; null if it is one, or is missing."""
     kind, _, rest = where.partition(":")
     if kind == "value":
         column, found = value_column(rows, rest, flag)
@@ -224,7 +226,7 @@ def time_trouble(rows: DataFrame, where: str, flag: str = "--time") -> Column:
 
 
 def known_by(device: Column) -> Column:
-    """A device as results may say it, also when its name is too long or has U+0000 in it."""
+    """Return the device's name for results, shortened if it is too long or has U+0000 in it."""
     shown = F.substring(_printable(device), 1, 100)
     short = F.concat(shown, F.lit("#"), F.substring(F.sha2(device, 256), 1, 16))
     is_good = _key_trouble(device, "device").isNull()
@@ -233,12 +235,12 @@ def known_by(device: Column) -> Column:
 
 
 def _printable(text: Column) -> Column:
-    """Without what not every database has in a text."""
+    """Replace U+0000, which not every database stores."""
     return F.replace(text, F.lit(_NUL), F.lit(_NUL_SHOWN))
 
 
 def metric_columns(rows: DataFrame, options: Telemetry) -> dict[str, Column]:
-    """Measurements by name, as doubles; what is no number (NaN) is nothing."""
+    """Return the measurements by name, as doubles; NaN becomes null."""
     schema = _schema(rows)
     if isinstance(schema, NumericType) and not options.metrics:
         return {"value": _measured(F.col("value"))}
@@ -270,7 +272,7 @@ def _numbers(schema: DataType, above: str = "") -> Iterator[str]:
 
 
 def flat_columns(rows: DataFrame) -> list[Column]:
-    """The fields of `value` as columns that SQL knows: what has parts becomes JSON."""
+    """Return the fields of `value` as columns of SQL types: structs and arrays become JSON."""
     schema = _schema(rows)
     if not isinstance(schema, StructType):
         schema = StructType([StructField("value", schema)])
@@ -292,7 +294,7 @@ REJECTS: Final = Output("rejects", ("stream_partition", "stream_offset"))
 
 
 def reject(rows: DataFrame) -> Column:
-    """The row as it stands in `rejects`; null where all is well."""
+    """Return the row for `rejects`; null if it was not rejected."""
     return F.when(
         F.col("reject_reason").isNotNull(),
         F.struct(
@@ -308,7 +310,7 @@ def reject(rows: DataFrame) -> Column:
 
 
 def _said(rows: DataFrame) -> Column:
-    """The payload; of one that could be read, and so was not kept, its fields as JSON."""
+    """Return the payload; if it was parsed and not kept, its fields as JSON."""
     payload = F.col("payload") if "payload" in rows.columns else F.lit(None).cast(BinaryType())
     if "value" not in rows.columns:
         return payload

@@ -103,7 +103,7 @@ def run(
     *,
     sequence: str | None = None,
 ) -> DataFrame:
-    """Findings, as rows of the columns `result` (`name type`), and what was rejected beside them.
+    """Return findings as rows of the columns `result` (`name type`), with rejected rows.
 
     A row has either a finding or `reject`.
     """
@@ -144,7 +144,7 @@ def _sequence(rows: DataFrame, path: str) -> Any:
 
 
 def waiting(spark: SparkSession, checkpoint: str) -> str:
-    """Rows wait for nothing here, but devices are watched for silence."""
+    """Describe the waiting state: no rows, but devices watched for silence."""
     state = spark.read.format("statestore").option("readRegisteredTimers", "true")
     found = state.load(checkpoint).count()
     if not found:
@@ -228,5 +228,5 @@ def _row(finding: Finding) -> Row:
 
 
 def time(us: int) -> datetime:
-    """A moment as Spark's rows have it."""
+    """Convert a time to the type of Spark's rows."""
     return datetime.fromtimestamp(us / SPARK_EPOCH_US, UTC)

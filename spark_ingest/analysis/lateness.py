@@ -57,7 +57,7 @@ def interval_text(us: int) -> str:
 
 
 def verdict(at: Column, end: Column, lateness: Lateness) -> Column:
-    """Why a row is left out of the window that ends then; null: it is not."""
+    """Return why a row is left out of the window that ends at `end`; null if it is in it."""
     received = F.col("received")
     return F.when(at > plus(received, lateness.ahead_us), F.lit("future")).when(
         received > plus(end, lateness.watermark_us + lateness.allowed_us), F.lit("late")
@@ -80,7 +80,10 @@ def counted(rows: DataFrame) -> DataFrame:
 
 
 def spark_delay_us(lateness: Lateness, size_us: int) -> int:
-    """A row that is taken ends no earlier than received - watermark - allowed; the latest end
-    seen is at most received + ahead + size, of a row that was read at most `skew` earlier."""
+    """Return the delay of Spark's watermark with which it drops no row that this rule takes.
+
+    A row that is taken ends no earlier than received - watermark - allowed; the latest end
+    seen is at most received + ahead + size, of a row that was read at most `skew` earlier.
+    """
     parts = (lateness.watermark_us, lateness.allowed_us, lateness.ahead_us, lateness.skew_us)
     return sum(parts) + size_us

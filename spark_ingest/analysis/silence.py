@@ -18,7 +18,7 @@ class Silence:
         self.is_told = False  # that it is silent now
 
     def hear(self, at_us: int) -> int | None:
-        """A message. When the silence began that it ends, if there was one."""
+        """Note a message; return when the silence began that it ends, or None."""
         due_us = self._due_us()
         self.is_told = False
         self.heard_us = at_us if self.heard_us is None else max(at_us, self.heard_us)
@@ -29,7 +29,7 @@ class Silence:
         return None if self.is_told else self._due_us()
 
     def tell(self) -> int | None:
-        """The time has come. When the silence began, unless it was told."""
+        """Mark the silence as reported; return when it began, or None if it was reported."""
         due_us = self.due_us()
         self.is_told = self.is_told or due_us is not None
         return due_us

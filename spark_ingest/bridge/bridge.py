@@ -207,7 +207,7 @@ def _pauses() -> Iterator[float]:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, where signals can be handled."""
+    """Yield an event that SIGINT and SIGTERM set, where signals can be handled."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -313,7 +313,7 @@ def _whole(option: str, text: str, most: int) -> int:
 
 
 def _wanted(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the stream that were given."""
+    """Return the settings of the stream that were given."""
     found: dict[str, Any] = {}
     if args.partitions is not None:
         found["partitions"] = _whole("--partitions", args.partitions, 256)

@@ -283,7 +283,7 @@ class Session:
         )
 
     def flush(self, *, is_last: bool = False) -> bool:
-        """To disk, and then the acknowledgements; False: it could not be written.
+        """Write the group to disk, then acknowledge it; False if it could not be written.
 
         `is_last`: no other turn comes on this connection.
         """

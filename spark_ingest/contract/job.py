@@ -71,13 +71,13 @@ class Job:
     unread: tuple[str, ...] = ("properties", "qos", "retain")  # columns it does not look at
 
     def reads(self, column: str, settings: Any) -> bool:
-        """`sent` is read only where it is asked for: a column costs what a string does."""
+        """Tell whether the job reads a column; `sent` only if asked for: each column costs."""
         if column == "sent" and not self.reads_sent:
             return bool(getattr(settings, "time", "") == "sent")
         return column not in self.unread
 
     def parse(self, given: Mapping[str, str]) -> Any:
-        """Settings of texts, by the names of their fields."""
+        """Parse settings from texts, by the names of their fields."""
         values = {}
         for one in dataclasses.fields(self.settings):
             text = given.get(one.name)
@@ -90,7 +90,7 @@ class Job:
 
 
 def option(flag: str, parse: Callable[[str], Any], default: str, help: str) -> Any:
-    """A field of a job's settings: its flag, how it is read, what holds when nothing is said."""
+    """Declare a field of a job's settings: its flag, its parser, its default and its help."""
     about = {"flag": flag, "parse": parse, "help": help, "default": default}
     return field(default=parse(default), metadata=about)
 
@@ -99,7 +99,7 @@ def option(flag: str, parse: Callable[[str], Any], default: str, help: str) -> A
 
 
 def duration(text: str) -> int:
-    """Microseconds of `500ms`, `10s`, `1m`, `2h`, `7d`; 0 may stand alone."""
+    """Parse `500ms`, `10s`, `1m`, `2h` or `7d` to microseconds; 0 needs no unit."""
     if text == "0":
         return 0
     found = _DURATION.fullmatch(text)
@@ -151,7 +151,7 @@ def choice(*words: str) -> Callable[[str], str]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """`a,b.c`; nothing is none."""
+    """Parse names such as `a,b.c`; an empty text has none."""
     found = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
     if not all(found):
         raise ValueError(f"{text!r} is not a list of names")

@@ -129,7 +129,7 @@ def build(rows: DataFrame, options: CorrelateOptions, context: Context) -> DataF
 
 
 def _trouble(rows: DataFrame, options: CorrelateOptions) -> Column:
-    """Why a row can be neither request nor answer: a rule of each row alone."""
+    """Return why a row can be neither request nor answer, by a rule of each row alone."""
     if options.time == RECEIVED:
         return F.lit(None).cast("string")
     at, received = time_of(rows, options.time), F.col("received")
@@ -143,7 +143,7 @@ def _trouble(rows: DataFrame, options: CorrelateOptions) -> Column:
 
 
 def _rejects(rows: DataFrame, options: CorrelateOptions) -> DataFrame:
-    """Requests and answers that have no time, or one that is too far from the broker's."""
+    """Return the requests and answers without a time, or with one too far from the broker's."""
     sides = [matches(F.col("topic"), topics) for topics in (options.requests, options.answers)]
     is_meant = F.lit(False)
     for side in sides:

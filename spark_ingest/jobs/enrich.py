@@ -62,7 +62,7 @@ def build(rows: DataFrame, options: EnrichOptions, context: Context) -> DataFram
 
 
 def with_registry(told: DataFrame, context: Context) -> DataFrame:
-    """Rows with `device` and `at`, the registry's columns beside them, and `known`."""
+    """Join rows (with `device` and `at`) to the registry's columns, and add `known`."""
     if context.registry is None:
         return told.withColumn("known", F.lit(False))
     versions = context.registry(told.sparkSession).alias("r")
@@ -82,7 +82,7 @@ _OURS = {"stream_partition", "stream_offset", "device", "at", "received", "topic
 
 
 def _fields(joined: DataFrame) -> list[object]:
-    """The payload's fields; one whose name is taken is called `value_...`."""
+    """Return the payload's fields; one whose name is taken is called `value_...`."""
     kind = joined.schema["said"].dataType
     names: list[str] = kind.names  # type: ignore[attr-defined]
     taken = {name.lower() for name in (*_OURS, *joined.columns)}

@@ -134,7 +134,7 @@ def _as_it_is(time: Column) -> Column:
 
 
 def _windows(told: DataFrame, options: WindowsOptions) -> DataFrame:
-    """Each row in each of its windows; what is left out, once, in that of its arrival."""
+    """Put each row into each of its windows, and a row left out into that of its arrival."""
     size, slide = options.size_us, options.slide_us or options.size_us
     told = told.withColumn("at", F.coalesce("at", "received")).withColumn(
         "window", F.window("at", interval_text(size), interval_text(slide))
@@ -160,13 +160,16 @@ def _windows(told: DataFrame, options: WindowsOptions) -> DataFrame:
 
 
 def _next_end(time: Column, size_us: int) -> Column:
-    """The end of the tumbling window that a time is in."""
+    """Return the end of the tumbling window that a time is in."""
     micros = F.unix_micros(time)
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(size_us)) + F.lit(size_us))
 
 
 def _sessions(told: DataFrame, options: WindowsOptions) -> DataFrame:
-    """A session ends no earlier than each of its rows and the gap, so late is said of those."""
+    """Put rows into sessions.
+
+    A session ends no earlier than any of its rows plus the gap, so each row is late by that.
+    """
     gap = options.gap_us
     assert gap is not None
     at = F.coalesce("at", "received")
@@ -204,7 +207,7 @@ def _statistics(name: str, options: WindowsOptions) -> list[Column]:
 
 
 def _results(grouped: DataFrame, metrics: list[str]) -> DataFrame:
-    """A row a metric, and the messages themselves as the metric ''."""
+    """Return a row for each metric, and the messages themselves as the metric ''."""
     nothing = F.lit(None).cast("double")
     no_parts = F.array(nothing, nothing, nothing)
     about = [F.lit("").alias("metric"), F.col("count ").alias("count")]
@@ -254,7 +257,7 @@ def _results(grouped: DataFrame, metrics: list[str]) -> DataFrame:
 
 
 def _waiting(spark: SparkSession, checkpoint: str) -> str:
-    """Sessions are states of an aggregation, whose first count is that of the rows."""
+    """Describe the waiting rows: the first count of the state of the sessions' aggregation."""
     state = spark.read.format("statestore").load(checkpoint)
     kind = state.schema["value"].dataType
     assert isinstance(kind, StructType)

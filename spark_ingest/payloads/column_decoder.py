@@ -85,7 +85,7 @@ class JsonColumns:
         )
 
     def candidates(self, payloads: Array) -> tuple[Array, Array | None]:
-        """(the payloads without blanks around them, which of them may do; None: all)."""
+        """Return (the payloads without blanks around them, which of them may do; None: all)."""
         may_do = self._may_do(payloads)
         if not _all(may_do):
             try:
@@ -108,7 +108,7 @@ class JsonColumns:
         return pc.and_(pc.starts_with(payloads, b"{"), pc.ends_with(payloads, b"}"))
 
     def read(self, payloads: Array) -> tuple[Array, Array | None]:
-        """(the column, which rows are in doubt; None: none). NotAll."""
+        """Return (the column, which rows are in doubt; None: none). Raises NotAll."""
         count = len(payloads)
         blob = self._joined(payloads)
         if blob is None or not _is_safe(blob, count):
@@ -143,7 +143,7 @@ class JsonColumns:
 
 
 def _is_safe(blob: bytes, count: int) -> bool:
-    """The rules about bytes, of all payloads together."""
+    """Check the rules about bytes for all payloads together."""
     if b"\0" in blob:
         return False
     if not blob.isascii():
@@ -160,7 +160,7 @@ def _is_safe(blob: bytes, count: int) -> bool:
 
 
 def _as_read(shape: Shape) -> Any:
-    """The type that Arrow's parser is asked for; the rest is made of it."""
+    """Return the type that Arrow's parser is asked for; other types are converted from it."""
     if shape.kind == OBJECT:
         return pa.struct([pa.field(name, _as_read(part)) for name, part in shape.fields])
     if shape.element is not None:
@@ -245,7 +245,7 @@ def _all(mask: Array) -> bool:
 
 
 def _some(mask: Array) -> Array | None:
-    """The mask, or None when nothing is in it."""
+    """Return the mask, or None if no value in it is true."""
     if pc.any(mask, min_count=0).as_py() is not True:
         return None
     return pc.fill_null(mask, False)

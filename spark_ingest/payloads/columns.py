@@ -95,7 +95,7 @@ _SCALARS: Final[Mapping[str, t.DataType]] = {
 
 
 def spark_schema(schema: Mapping[str, Any] | None, names: Sequence[str]) -> t.StructType:
-    """The columns of a read: all, or those that are named. SchemaError, ValueError."""
+    """Return the columns of a read: all, or the named ones. Raises SchemaError, ValueError."""
     fields = list(RAW.fields)
     if schema is not None:
         shape, _ = shape_of(schema)
@@ -223,7 +223,7 @@ class Rows:
     def make(
         self, found: pa.RecordBatch, values: Array | None, reasons: Array | None, *, is_all: bool
     ) -> pa.RecordBatch:
-        """`is_all`: payloads of all rows, not of rejects only."""
+        """Make the columns. `is_all`: keep payloads of all rows, not of rejects only."""
         columns = []
         column: Any
         for name, kind in zip(self._names, self.arrow.types, strict=True):
@@ -248,7 +248,7 @@ def _where(mask: Array, column: Array) -> Array:
 
 
 def properties_column(sections: Array, kind: Any) -> Array:
-    """Each different section is decoded once: a device repeats its own."""
+    """Decode the properties; each different section once, since a device repeats its own."""
     if not pc.sum(pc.binary_length(sections), min_count=0).as_py():
         return pa.nulls(len(sections), kind)
     encoded = sections.dictionary_encode()

@@ -67,7 +67,7 @@ class Decoder:
         self._load_cbor = cbor_loader() if parse != JSON else None
 
     def decode(self, payloads: Array) -> tuple[Array, Array]:
-        """(values, reasons) of an array of binary."""
+        """Decode an array of payloads to (values, reasons)."""
         work = _Work(payloads, self._type)
         rows = list(range(len(payloads))) if self._parse == CBOR else None
         if self._parse == AUTO:
@@ -217,7 +217,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _integer(digits: str) -> float:
-    """Infinity stands for what no column has room for."""
+    """Parse an integer; infinity stands for one that fits into no column."""
     return int(digits) if len(digits) <= _DIGITS_MAX else float(digits)
 
 
@@ -241,7 +241,7 @@ def _is_too_deep(value: Any) -> bool:
 
 
 def cbor_loader() -> Callable[[bytes], Any]:
-    """Needs cbor2, which is looked for when CBOR is to be read."""
+    """Return the CBOR parser. Imports cbor2, only when CBOR is to be read."""
     import cbor2
 
     # Each payload is read as the first of two elements; the second is not to be guessed. So one

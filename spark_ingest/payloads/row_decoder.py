@@ -78,7 +78,7 @@ def conformer(shape: Shape) -> Conformer:
 
 
 def time_us(text: str) -> int | None:
-    """Microseconds of an RFC 3339 time, UTC where it names no zone; None: it is none.
+    """Parse an RFC 3339 time to microseconds, as UTC if it names no zone; None if invalid.
 
     Digits behind the microsecond are cut off. In UTC it lies in the years 1 to 9999.
     """

@@ -92,7 +92,7 @@ class _Walk:
 
 
 def parse_schema(text: str) -> Mapping[str, Any]:
-    """JSON Schema as it stands in a file."""
+    """Parse a JSON Schema as it stands in a file."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -103,7 +103,7 @@ def parse_schema(text: str) -> Mapping[str, Any]:
 
 
 def shape_of(schema: Mapping[str, Any]) -> tuple[Shape, list[str]]:
-    """(what a payload is, the fields that get no column)."""
+    """Return (the shape of a payload, the fields that get no column)."""
     walk = _Walk(schema)
     try:
         shape, _ = _shape(walk, schema, "$", ("#",))
@@ -115,7 +115,7 @@ def shape_of(schema: Mapping[str, Any]) -> tuple[Shape, list[str]]:
 def _shape(
     walk: _Walk, schema: object, place: str, refs: tuple[str, ...], depth: int = 0
 ) -> tuple[Shape, bool]:
-    """(the shape, whether it may be null)."""
+    """Return (the shape, whether it may be null)."""
     if depth > DEPTH_MAX:
         raise SchemaError(f"{place}: more than {DEPTH_MAX} objects or arrays in each other")
     if not isinstance(schema, Mapping):

@@ -85,7 +85,7 @@ class Plan:
 def log_rows(
     options: Mapping[str, str], job: Job, settings: Any, *, is_stream: bool
 ) -> Callable[[SparkSession], DataFrame]:
-    """Rows by the data source, with these options, and the columns that the job looks at."""
+    """Return a reader of the log with these options and only the columns that the job reads."""
 
     def read(spark: SparkSession) -> DataFrame:
         def load(**more: str) -> DataFrame:
@@ -141,7 +141,7 @@ class _Writer:
             raise
 
     def count_dropped(self, number: int, rows: int) -> None:
-        """Once a batch. LossError, unless losses are accepted."""
+        """Count dropped rows once a batch. Raises LossError unless losses are accepted."""
         if rows and number > self._counted:
             self._counted = number
             self._losses.add(number, rows, is_accepted=self._plan.accepts_loss)
@@ -156,7 +156,7 @@ def write(
     progress: Progress,
     check: Callable[[], None],
 ) -> None:
-    """`check` raises when the results that were computed may not be written, or not be kept."""
+    """Write a batch to every sink. `check` raises if its results may not be written or kept."""
     batch = Batch(query, number, plan.job.name, frame, plan.job.outputs, check)
     for sink in plan.sinks:
         sink.write(batch)
@@ -169,7 +169,7 @@ def write(
 
 
 def batch(spark: SparkSession, plan: Plan) -> Progress:
-    """A range of the log, by the same code. One batch of a query of its own."""
+    """Run the job on a range of the log, as one batch of a query of its own."""
     began = time.monotonic()
     progress = Progress()
     seen = Observation(_OBSERVED)
@@ -310,7 +310,7 @@ _NOISE: Final = ("SQLSTATE", "PySparkRuntimeError")
 
 
 def explain(error: BaseException) -> str:
-    """The line of a failure that somebody can act on: Spark wraps it in pages of others."""
+    """Return the line of a failure that names its cause; Spark adds pages of others."""
     text = str(error)
     if _TRACE in text:  # of a Python worker
         trace = _BEHIND.split(text.partition(_TRACE)[2], maxsplit=1)[0]

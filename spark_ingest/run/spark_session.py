@@ -53,7 +53,7 @@ def check(*, needs_java: bool = True) -> None:
 
 
 def java_version() -> int:
-    """The version of the Java that Spark would start; 0: there is none."""
+    """Return the version of the Java that Spark would start; 0: there is none."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
     try:
@@ -67,7 +67,7 @@ def java_version() -> int:
 def start(
     name: str, master: str, conf: Mapping[str, str], *, py_files: tuple[str, ...] = ()
 ) -> SparkSession:
-    """A session on a machine that `check` has found fit. NotThere, when the master is not."""
+    """Start a session, after `check`. Raises NotThere if the master cannot be reached."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -29,7 +29,7 @@ class ConsoleSink:
         self._out.flush()
 
     def _say(self, line: str) -> None:
-        """A line, as far as this terminal has letters for it."""
+        """Print a line; characters that the terminal cannot show are escaped."""
         encoding = self._out.encoding or "utf-8"
         self._out.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
@@ -42,7 +42,7 @@ def open_sink(url: str, prefix: str) -> ConsoleSink:
 
 
 def lines(table: pa.Table, rows_max: int) -> list[str]:
-    """The first rows in columns as wide as what is in them."""
+    """Format the first rows in columns as wide as their values."""
     shown = table.slice(0, rows_max)
     columns = [[name, *map(_text, _readable(shown.column(name)))] for name in shown.column_names]
     widths = [max(map(len, column)) for column in columns]

@@ -36,7 +36,7 @@ def dead_letter(output: Output, row: Mapping[str, Any], reason: str) -> DeadLett
 
 
 def _short(row: Mapping[str, Any]) -> str:
-    """JSON of it; where that is too long, of its texts cut short, so that it stays JSON."""
+    """Encode a row as JSON, with its texts cut short if it would be too long."""
     room = TEXT_CHARS_MAX
     while True:
         text = json.dumps({name: _plain(value, room) for name, value in row.items()})

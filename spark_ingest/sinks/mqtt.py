@@ -161,8 +161,10 @@ def _filled(topic: str, row: Mapping[str, Any]) -> str:
 
 
 def _level(value: object) -> str:
-    """A value as a level of a topic: what would be a wildcard, another level, or a letter that
-    brokers may close a connection for, is not."""
+    """Make a value one level of a topic.
+
+    Wildcards, slashes and characters that brokers may close a connection for are replaced.
+    """
     return _NO_LEVEL.sub("_", str(_plain(value)))
 
 

@@ -277,7 +277,7 @@ def last_of_each(rows: pa.Table, output: Output) -> pa.Table:
 
 
 def _upsert_any(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
-    """Two statements: what these rows replace goes, then they come."""
+    """Upsert with a DELETE of the rows to be replaced and an INSERT, for any database."""
     keys = [table.c[name] for name in output.keys]
     same = and_(*[key == bindparam(f"key_{key.name}") for key in keys])
     for at in range(0, rows.num_rows, ROWS_A_STATEMENT):

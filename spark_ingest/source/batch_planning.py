@@ -52,7 +52,7 @@ def deal(
     measure: Measure,
     hints: Iterable[int] = (),
 ) -> Deal:
-    """Ends within `limit`: of every partition what was received before a time that all share.
+    """Find ends within `limit`: all partitions up to one common time of receipt.
 
     So no partition is read ahead of another, whatever the rates at which they were filled; jobs
     that keep state drop what is older than their watermark, which follows the newest row read.
@@ -92,7 +92,7 @@ def deal(
 
 
 def share_rows(starts: Sequence[int], ends: Sequence[int], rows_max: int) -> tuple[int, ...]:
-    """Each partition gets by what waits in it.
+    """Share rows among partitions in proportion to the rows that wait in each.
 
     Shares are rounded down, and what is left over goes to those that lost most by it: never more
     than the limit, and always something where there is something.

@@ -308,7 +308,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading.close()
 
     def _parsed(self, given: dict[str, Any]) -> tuple[Offsets, bool]:
-        """Offsets, and whether all that was before them was drained."""
+        """Parse offsets, and whether everything before them was drained."""
         source = self._reading.log()
         places = {key: value for key, value in given.items() if key != DRAINED}
         found = offsets.parse(
@@ -340,7 +340,7 @@ def _answered(options: Options) -> LogSource:
 
 
 def _parsing(options: Options, schema: StructType) -> tuple[Shape | None, str]:
-    """(what a payload is, how it is read), by the columns that Spark asks for."""
+    """Return (the shape of a payload, how it is parsed), by the columns that Spark asks for."""
     try:
         shape = value_shape(schema)
     except ValueError as error:

@@ -100,7 +100,7 @@ class Losses:
         self._write(Loss(loss.rows, loss.batch, is_accepted=True))
 
     def add(self, batch: int, rows: int, *, is_accepted: bool) -> None:
-        """A batch has dropped rows. LossError, unless that is accepted."""
+        """Record that a batch dropped rows. Raises LossError unless that is accepted."""
         before = self.read()
         known = 0 if before is None or batch <= before.batch else before.rows
         loss = Loss(known + rows, batch, is_accepted)

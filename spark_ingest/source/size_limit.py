@@ -36,7 +36,7 @@ class TriggerLimits:
     def reach(
         self, source: LogSource, starts: Sequence[int], ends: Sequence[int], rows_max: int
     ) -> Ends:
-        """Ends that are within the limits; `rows_max` 0: as many rows as there are."""
+        """Return ends that are within the limits; `rows_max` 0: any number of rows."""
         reached = tuple(ends)
         if rows_max:
             first = tuple(starts)
@@ -76,7 +76,7 @@ class TriggerLimits:
 
 
 def _find_time(source: LogSource, ends: Ends, at_us: int) -> Ends:
-    """The first offsets that were received then or later."""
+    """Find the first offsets that were received at a time or later."""
     if isinstance(source, RemoteSource):
         return source.at_time(at_us).ends
     return tuple(
@@ -128,14 +128,14 @@ class Sizes:
             return 0  # whoever reads is told, or leaves it out
 
     def _place(self, number: int, offset: int, end: int) -> int:
-        """Bytes in front of a message."""
+        """Return the bytes in front of a message."""
         place = self._known.get((number, offset))
         if place is None:
             place = self._known[number, offset] = self._found(number, offset, min(offset, end - 1))
         return place
 
     def _found(self, number: int, offset: int, within: int) -> int:
-        """By the batch that has `within`, which is the message itself or the one before."""
+        """Find that place in the batch with `within`, the message itself or the one before it."""
         assert isinstance(self._source, Source)
         partition = self._source.partitions[number]
         location, segment = partition.open(within, within + 1)
@@ -178,7 +178,7 @@ def _bytes_each(source: RemoteSource, partition: int, start: int, end: int) -> f
 def share_bytes(
     source: LogSource, starts: Sequence[int], ends: Sequence[int], bytes_max: int
 ) -> tuple[int, ...]:
-    """Ends that are about so many bytes further, shared by what waits; one message at least."""
+    """Share about so many bytes by what waits; return the ends, one message further at least."""
     waiting = [end - start for start, end in zip(starts, ends, strict=True)]
     total = sum(waiting)
     if not total:

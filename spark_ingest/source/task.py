@@ -99,7 +99,7 @@ def _fetched(
 
 
 def _joined(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small ones together: each costs Spark and the parser something of its own."""
+    """Join small batches: each has a fixed cost in Spark and the parser."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in found:

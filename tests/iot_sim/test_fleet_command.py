@@ -99,7 +99,10 @@ def test_several_processes_keep_one_ledger(url: str, scenario: str, tmp_path: Pa
     [
         (FLEET + "[limits]\nlost = 1", "limits: unknown key lost; did you mean lost_max?"),
         (FLEET.replace("0.1", "0.0"), "fleets.stubs: interval_s is 0.001"),
-        (FLEET + 'topic = "a/#/{number}"', "fleets.stubs.topic: has no wildcards"),
+        (
+            FLEET + 'topic = "a/#/{number}"',
+            "fleets.stubs: topic 'a/#/19': a Topic Name has no wildcards",
+        ),
     ],
 )
 def test_a_wrong_scenario_is_2_and_one_line(scenario: str, text: str, line: str) -> None:
