@@ -50,7 +50,7 @@ class Folder:
             self._write("ca", self.ca, self.key)
 
     def issue(self, name: str, common_name: str, hosts: list[str]) -> bool:
-        """For a server with its hosts, or for a client; whether it was not there before."""
+        """Issue a certificate for a server or a client; False if there was one."""
         if (self.path / f"{name}.pem").exists():
             return False
         key = ec.generate_private_key(ec.SECP256R1())

@@ -92,7 +92,7 @@ def install() -> bool:
 
 
 def why_not() -> str:
-    """What keeps us from compiling, or nothing."""
+    """Return why this machine cannot compile, or an empty text."""
     if os.environ.get("FLEETMQ_COMPILE") == "0":
         return "FLEETMQ_COMPILE=0"
     if shutil.which(os.environ.get("CC", "cc")) is None:

@@ -276,7 +276,7 @@ def _relinked(text: str) -> str:
 
 
 def walks() -> str:
-    """Which functions a message enters each package by. Threads differ from run to run."""
+    """List the functions by which a message enters each package. Threads differ between runs."""
     from tests.house.walks import WALKS, entries_of, modules_of, record
 
     parts = [
@@ -323,7 +323,7 @@ def api() -> str:
 
 
 def _named(package: str, name: str) -> Iterator[str]:
-    """One public name, read from the source of the module that has it."""
+    """Describe a public name, from the source of the module that has it."""
     module = importlib.import_module(_place(package, name))
     source = pathlib.Path(str(module.__file__)).read_text()
     for node in ast.parse(source).body:

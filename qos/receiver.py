@@ -19,7 +19,7 @@ class Receiver:
         self.held = 0
 
     def on_publish(self, packet_id: int) -> bool:
-        """True when the id opens a new exchange, False when it repeats an open one."""
+        """Take a PUBLISH: True if its id opens a new exchange, False if it repeats an open one."""
         if packet_id in self.ids:
             return False
         self.ids.add(packet_id)
@@ -30,7 +30,7 @@ class Receiver:
         return len(self.ids) + self.held + more > self.limit
 
     def on_pubrel(self, packet_id: int) -> bool:
-        """True when the id was open. Either way the exchange is over.
+        """End the exchange; True if the id was open.
 
         An id stays open until then, though its message has expired. [MQTT-4.3.3-13]
         """
@@ -40,5 +40,5 @@ class Receiver:
         return True
 
     def refuse(self, packet_id: int) -> None:
-        """We answered PUBREC with an error: the exchange never opened."""
+        """Close an exchange that was answered with an error in PUBREC."""
         self.ids.discard(packet_id)

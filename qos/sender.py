@@ -54,7 +54,7 @@ class Sender(Generic[Item]):
         return ids
 
     def admit_one(self, item: Item, qos: int) -> int:
-        """`admit` for the commonest case, without the lists."""
+        """Admit one item: `admit` for the commonest case, without lists."""
         packet_id = self._last_id + 1
         if packet_id > PACKET_ID_MAX or packet_id in self.unacked or packet_id in self.releasing:
             packet_id = allocate(self._last_id, 1, self.unacked, self.releasing)[0]
@@ -116,7 +116,7 @@ class Sender(Generic[Item]):
         return done, unknown
 
     def on_pubrec_error(self, packet_id: int) -> Item | None:
-        """PUBREC with a code of 0x80 or more ends the exchange. [MQTT-4.3.3-4], [MQTT-4.4.0-2]"""
+        """End the exchange on a PUBREC of 0x80 or more. [MQTT-4.3.3-4], [MQTT-4.4.0-2]"""
         if packet_id in self.unacked and packet_id not in self.qos2:
             raise WrongAck("PUBREC for a QoS 1 PUBLISH")
         self.qos2.discard(packet_id)

@@ -119,7 +119,7 @@ def address(args: argparse.Namespace) -> Address:
 
 
 def url_topic(args: argparse.Namespace) -> str | None:
-    """The topic in -L, which counts as one more -t."""
+    """Return the topic in -L, which counts as one more -t."""
     url = _broker_url(args)
     return url.rest.removeprefix("/") or None if url else None
 

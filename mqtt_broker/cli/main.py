@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser_of(name: str) -> Parser:
-    """The parser of a subcommand's arguments."""
+    """Return the parser of a subcommand's arguments."""
     command = COMMANDS[name]
     parser = Parser(
         prog=f"fleetmq {name}", description=f"{command.summary.capitalize()}.", add_help=False

@@ -65,7 +65,7 @@ def as_json(message: Message, at_ns: int) -> bytes:
 
 
 def compile_format(text: str) -> Render:
-    """The renderer of a -F format. Raises UsageError where the format says nothing known."""
+    """Return the renderer of a -F format. Raises UsageError for an unknown conversion."""
     parts: list[Render] = []
     at = 0
     while at < len(text):
@@ -152,14 +152,14 @@ def _unix_time(message: Message, at_ns: int) -> bytes:
 
 
 def _json_quoted(message: Message, at_ns: int) -> bytes:
-    """%j: bytes that are not UTF-8 become U+FFFD, because there is nowhere to say more."""
+    """Format %j: bytes that are not UTF-8 become U+FFFD, as the format has no other way."""
     found = _mosquitto_json(message, at_ns)
     found["payload"] = message.payload.decode(errors="replace")
     return _dump(found)
 
 
 def _json_nested(message: Message, at_ns: int) -> bytes:
-    """%J: the payload is JSON itself."""
+    """Format %J: the payload is JSON itself."""
     found = _mosquitto_json(message, at_ns)
     try:
         found["payload"] = json.loads(message.payload)
@@ -190,7 +190,7 @@ def _json_head(message: Message, at_ns: int) -> dict[str, object]:
 
 
 def _json_properties(properties: Properties) -> dict[str, object]:
-    """User properties are a list of pairs: names may repeat, and their order counts."""
+    """Return properties for JSON; user properties as pairs: names repeat, their order counts."""
     found: dict[str, object] = {}
     if properties.user:
         found["user-properties"] = [list(pair) for pair in properties.user]
@@ -216,7 +216,7 @@ def _dump(found: dict[str, object]) -> bytes:
 
 
 def _local(at_ns: int) -> datetime:
-    """Whole microseconds of it: a float of seconds would lose some."""
+    """Convert to local time in whole microseconds: a float of seconds would lose some."""
     seconds, rest = divmod(at_ns, _NS)
     return datetime.fromtimestamp(seconds, UTC).astimezone().replace(microsecond=rest // 1_000)
 

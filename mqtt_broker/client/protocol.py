@@ -377,7 +377,7 @@ class ClientProtocol:
         )
 
     def _finish(self, packet: Ack) -> list[_Outgoing]:
-        """The messages whose fate PUBACK, PUBREC or PUBCOMP decides."""
+        """Act on PUBACK, PUBREC or PUBCOMP; return the messages that it accepts or refuses."""
         ids = packet.packet_ids
         if packet.packet_type == PUBACK:
             return self._sender.on_puback(ids)
@@ -475,7 +475,7 @@ class ClientProtocol:
 
 
 def describe_reason(code: int, reason_string: str = "") -> str:
-    """A reason code in the specification's words, and the broker's Reason String."""
+    """Describe a reason code in the specification's words, with the broker's Reason String."""
     text = f"{reasons.name(code)} (0x{code:02X})"
     return f"{text}: {reason_string}" if reason_string else text
 

@@ -43,7 +43,7 @@ class BrokerUrl(NamedTuple):
         return self.scheme in ("ws", "wss")
 
     def __str__(self) -> str:
-        """The URL without user, password and rest."""
+        """Format the URL without user, password and rest."""
         if self.unix_path is not None:
             return f"unix:{self.unix_path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -93,7 +93,7 @@ def parse_url(text: str, schemes: Collection[str] = tuple(PORTS), rest: str = ""
 
 
 def without_password(text: str) -> str:
-    """A URL as it may be shown, whatever else is wrong with it."""
+    """Hide the password of a URL, even of an invalid one."""
     return _PASSWORD.sub(":***@", text)
 
 

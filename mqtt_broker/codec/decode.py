@@ -174,7 +174,7 @@ class Decoder:
         return at, 0
 
     def _length(self, data: bytes, at: int, size: int) -> tuple[int, int]:
-        """Remaining length of two to four bytes and where the body begins; (0, 0): not all here."""
+        """Decode a length of two to four bytes; return it and the body's place, or (0, 0)."""
         if data[at] < 0x10:
             raise _bad_type(self.version)
         length = 0
@@ -227,7 +227,7 @@ class Decoder:
         return _DECODERS[packet_type](self, first, data, at, end)
 
     def _is_v31_flag(self, first: int, head: bytes) -> bool:
-        """MQTT 3.1 allows any flags in CONNECT, and DUP in what it repeats."""
+        """Tell whether MQTT 3.1 allows these flags: any in CONNECT, and DUP in repeated packets."""
         if first >> 4 == CONNECT:
             return head == b"\x00\x06MQIsdp"
         return self.version == V31 and first & 0xF7 in (0x62, 0x82, 0xA2)
@@ -470,7 +470,7 @@ def _decode_suback(decoder: Decoder, first: int, data: bytes, at: int, end: int)
 
 
 def _packet_id(data: bytes, at: int, end: int, zero: int) -> tuple[int, int]:
-    """A packet id; `zero` is the reason code for the id 0. [MQTT-2.2.1-3]"""
+    """Decode a packet id; `zero` is the reason code for the id 0. [MQTT-2.2.1-3]"""
     if at + 2 > end:
         raise Violation(MALFORMED_PACKET, "MQTT-2.2.1-2", "no packet id")
     packet_id = data[at] << 8 | data[at + 1]

@@ -56,7 +56,7 @@ def _section(version: int, properties: Properties) -> bytes:
 
 
 def publish_head(topic: bytes, qos: int, retain: bool, dup: bool, behind_topic_bytes: int) -> bytes:
-    """First byte, remaining length and topic; `topic` has its two length bytes in front.
+    """Encode first byte, remaining length and topic; `topic` has its length bytes in front.
 
     `behind_topic_bytes` counts what follows: packet id, properties and payload.
     """
@@ -88,7 +88,7 @@ def encode_ack(
     reason: int = 0,
     properties: Properties = NO_PROPERTIES,
 ) -> bytes:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP in its shortest form. [MQTT-3.4.2-1]"""
+    """Encode PUBACK, PUBREC, PUBREL or PUBCOMP in its shortest form. [MQTT-3.4.2-1]"""
     first = packet_type << 4 | (2 if packet_type == PUBREL else 0)
     body = ID_BYTES[packet_id]
     if reason or properties:
@@ -101,7 +101,7 @@ def encode_ack(
 def encode_connack(
     version: int, session_present: bool, code: int, properties: Properties = NO_PROPERTIES
 ) -> bytes:
-    """`code` is a reason code for 5 and a return code for 3.1 and 3.1.1."""
+    """Encode CONNACK. `code` is a reason code for 5 and a return code for 3.1 and 3.1.1."""
     body = bytes([session_present, code]) + _section(version, properties)
     return encode_packet(CONNACK << 4, body)
 
@@ -184,7 +184,7 @@ def encode_unsubscribe(version: int, packet: Unsubscribe) -> bytes:
 
 
 def encode_from_client(version: int, packet: Packet) -> bytes:
-    """Any packet a client sends that is not PUBLISH or an acknowledgement."""
+    """Encode any packet that a client sends, except PUBLISH and acknowledgements."""
     if isinstance(packet, Connect):
         return encode_connect(packet)
     if isinstance(packet, Subscribe):

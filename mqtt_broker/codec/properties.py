@@ -163,7 +163,7 @@ NO_PROPERTIES: Final = Properties()  # shared by every packet that has none: nev
 
 
 def decode_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Properties, int]:
-    """The property section at `at` of a packet that ends at `end`."""
+    """Decode the property section at `at` of a packet that ends at `end`."""
     if at >= end:
         raise Violation(MALFORMED_PACKET, "MQTT-2.2.2-1", "no property length")
     length, at = decode_varint(data, at, end)
@@ -194,7 +194,7 @@ def decode_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Prop
 
 
 def _decode_user_properties(data: bytes, at: int, end: int, found: Properties) -> int:
-    """The user properties from here on, up to another property; where that begins.
+    """Decode user properties up to another property; return where that begins.
 
     A packet may hold thousands of them, so they do not go through the general way: 0.5 us
     each instead of 2.
@@ -235,7 +235,7 @@ def _decode_value(data: bytes, at: int, end: int, row: Property) -> tuple[Value,
 
 
 def without(section: bytes, dropped: frozenset[int]) -> bytes:
-    """The properties of a section (its length in front) that are not dropped, as they stand.
+    """Return a section (its length in front) without the dropped properties, the rest as is.
 
     A receiver may care for the order of properties, user properties between others too, so
     what is passed on is cut out, not written anew. [MQTT-3.3.2-18]
@@ -253,13 +253,13 @@ def without(section: bytes, dropped: frozenset[int]) -> bytes:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """The property section with its length."""
+    """Encode the property section with its length."""
     body = encode_each(properties)
     return encode_varint(len(body)) + body
 
 
 def encode_each(properties: Properties) -> bytes:
-    """The properties one after the other, without the length before them."""
+    """Encode the properties one after the other, without the length before them."""
     out: list[bytes] = []
     for key, value in properties.items():
         kind = TABLE[key].kind

@@ -142,5 +142,5 @@ def may_carry(packet_type: int, code: int) -> bool:
 
 
 def connack_v3(code: int) -> int | None:
-    """The 3.1.1 return code for a refusal, or None where 3.1.1 only closes."""
+    """Return the 3.1.1 return code for a refusal, or None where 3.1.1 only closes."""
     return _CONNACK_V3.get(code)

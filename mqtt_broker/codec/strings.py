@@ -15,7 +15,7 @@ _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 
 
 def decode_utf8(raw: bytes) -> str:
-    """Text from its bytes; ill-formed UTF-8, surrogates and control characters are refused.
+    """Decode text; refuse ill-formed UTF-8, surrogates and control characters.
 
     U+FEFF is a character like any other and stays where it is. [MQTT-1.5.4-3]
     """
@@ -29,7 +29,7 @@ def decode_utf8(raw: bytes) -> str:
 
 
 def decode_binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Two length bytes and what follows; returns the bytes and the place behind them."""
+    """Decode two length bytes and the data behind them; return it and the place behind."""
     if at + 2 > end:
         raise Violation(MALFORMED_PACKET, "MQTT-1.5.6", "a length is cut short")
     start = at + 2
@@ -50,7 +50,7 @@ def decode_string(data: bytes, at: int, end: int) -> tuple[str, int]:
 
 
 def decode_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A variable byte integer of at most four bytes, in its shortest form. [MQTT-1.5.5-1]"""
+    """Decode a variable byte integer of up to four bytes in shortest form. [MQTT-1.5.5-1]"""
     value = 0
     for shift in (0, 7, 14, 21):
         if at >= end:

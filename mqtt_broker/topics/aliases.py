@@ -33,7 +33,7 @@ class OutboundAliases:
         self._aliases: dict[str, int] = {}
 
     def get(self, topic: str) -> tuple[int, bool]:
-        """(alias, whether the peer knows it already); alias 0 when none is left.
+        """Return (alias, whether the peer knows it already); alias 0 when none is left.
 
         Never above what the peer allows. [MQTT-3.1.2-26], [MQTT-3.3.2-11]
         """
@@ -43,5 +43,5 @@ class OutboundAliases:
         return (len(self._aliases) + 1 if len(self._aliases) < self.limit else 0), False
 
     def learn(self, topic: str, alias: int) -> None:
-        """The PUBLISH that introduces the alias is on its way."""
+        """Remember an alias once the PUBLISH that introduces it is queued."""
         self._aliases[topic] = alias

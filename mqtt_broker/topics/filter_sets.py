@@ -36,7 +36,7 @@ def covers(outer: Levels, inner: Levels) -> bool:
 
 
 def common(one: Levels, two: Levels) -> Levels | None:
-    """The filter of what both match, which always is a single one; None when there is nothing."""
+    """Return the one filter of the names that both match; None if there are none."""
     found = _common(one, two)
     return None if found == ("",) else found  # no name is empty
 

@@ -53,7 +53,7 @@ def level_count(text: str) -> int:
 
 
 def split_share(text: str) -> tuple[str, str] | None:
-    """(share name, filter) of `$share/<name>/<filter>`; None for any other filter.
+    """Split `$share/<name>/<filter>` into (share name, filter); None for any other filter.
 
     Either part is empty when it is missing: the caller refuses that. [MQTT-4.8.2-1]
     """
@@ -82,7 +82,7 @@ def is_reserved(topic: str) -> bool:
 
 
 def literal_prefix(text: str) -> str:
-    """The levels of a filter in front of its first wildcard, without the last slash."""
+    """Return the levels of a filter in front of its first wildcard, without the last slash."""
     levels: list[str] = []
     for level in text.split("/"):
         if level in ("+", "#"):

@@ -73,7 +73,7 @@ class RetainedTree(Generic[Value]):
         return iter(self._values.values())
 
     def match(self, text: str) -> list[Value]:
-        """The values whose names the Topic Filter matches."""
+        """Return the values whose names the Topic Filter matches."""
         values = self._values
         if not is_wildcard(text):
             value = values.get(text)
@@ -96,7 +96,7 @@ class RetainedTree(Generic[Value]):
         return [values[node.topic] for node in nodes if node.topic is not None]
 
     def _names(self, nodes: list[_Node]) -> Iterator[str]:
-        """Every name at or below the nodes."""
+        """Yield every name at or below the nodes."""
         stack = list(nodes)
         while stack:
             node = stack.pop()

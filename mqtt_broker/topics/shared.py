@@ -29,7 +29,7 @@ class Strategy(Protocol):
     """Chooses the member of a shared subscription that gets a message."""
 
     def choose(self, members: Sequence[Member], topic: str, publisher: str) -> int:
-        """The index of the member that takes a message `publisher` sent to `topic`."""
+        """Return the index of the member that takes a message `publisher` sent to `topic`."""
 
 
 class RoundRobin:

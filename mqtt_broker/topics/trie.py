@@ -41,7 +41,7 @@ class Trie(Generic[Key, Value]):
         self.count = 0
 
     def put(self, text: str, key: Key, value: Value) -> bool:
-        """True when the pair is new, False when its value was replaced."""
+        """Put a value under a filter and a key; True if the pair is new, False if replaced."""
         place = self._place(text) if is_wildcard(text) else self._exact.setdefault(text, {})
         is_new = key not in place
         place[key] = value
@@ -61,7 +61,7 @@ class Trie(Generic[Key, Value]):
         return value
 
     def match(self, topic: str) -> list[Value]:
-        """The values of every filter that matches the Topic Name, and no other. [MQTT-3.3.2-3]"""
+        """Return the values of every filter that matches the Topic Name. [MQTT-3.3.2-3]"""
         found: list[Value] = []
         exact = self._exact.get(topic)  # as it is, nothing normalised. [MQTT-4.7.3-4]
         if exact is not None:

@@ -131,7 +131,7 @@ def test_no_broker_is_2_and_one_line(scenario: str) -> None:
         ),
         (["--devices", "0"], "--devices: '0' is not a whole number"),
         (["--duration", "soon"], "--duration: 'soon' is not a number of seconds"),
-        (["--workers", "99"], "--workers: 1 to 64"),
+        (["--workers", "99"], "--workers is 1 to 64, not 99"),
         (["--workers", "21"], "--workers: 20 or fewer"),
         (["--pid", "999999999"], "--pid 999999999: no such process"),
         (["--report", "/no/such/folder/x.json"], "/no/such/folder/x.json: No such file"),

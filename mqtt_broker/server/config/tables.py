@@ -55,7 +55,7 @@ class Table:
         return ConfigError(f"{self.where}: {text}" if self.where else text)
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Without a default the key is required, and not empty."""
+        """Return a text. Without a default the key is required, and not empty."""
         found: str = self._typed(key, str, default)
         if default is None and not found:
             raise self.error(f"{key} is empty")
@@ -156,6 +156,6 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: on one line, and not long."""
+    """Format a value for an error: on one line, and cut short."""
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

@@ -149,7 +149,7 @@ class StorageService:
             journal.pages_wanted.pop()  # at last: what could not be asked for is asked again
 
     def _linger(self, seconds: float) -> None:
-        """Come back after so long, or earlier if that was due anyway."""
+        """Call `_on_linger` after so long, or earlier if it is due earlier."""
         due_at = self._loop.time() + seconds
         if self._timer is not None:
             if self._timer.when() <= due_at:

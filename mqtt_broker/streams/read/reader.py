@@ -90,7 +90,7 @@ class Reader:
         return self._location.name
 
     def lag(self) -> int:
-        """The number of offsets that may be read now."""
+        """Return the number of offsets that may be read now."""
         return max(0, self._limit() - self.offset)
 
     def _limit(self) -> int:

@@ -237,7 +237,7 @@ class RemoteReader:
         self._connection.close()
 
     def lag(self) -> int:
-        """The number of offsets that may be read now."""
+        """Return the number of offsets that may be read now."""
         return max(0, min(self._until, self._source.end(self.partition)) - self.offset)
 
     def read(self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0) -> list[Batch]:

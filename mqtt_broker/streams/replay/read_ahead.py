@@ -46,7 +46,7 @@ class ReadAheadBudget:
         self._open: dict[FileHolder, None] = {}
 
     def __len__(self) -> int:
-        """The number of subscriptions with a page and of cursors with a file."""
+        """Return the number of subscriptions with a page and of cursors with a file."""
         return len(self._holders) + len(self._open)
 
     @property

@@ -381,7 +381,7 @@ class ReplayService:
         self.context.read(look, then)
 
     def _restored_offsets(self, stream: Stream, offsets: dict[int, int]) -> tuple[int, ...]:
-        """Offsets from the store, none beyond the end; reading finds out what is gone since."""
+        """Return the offsets from the store, none beyond the end; records may be gone since."""
         found = []
         for number, (start, end) in enumerate(zip(starts_of(stream), ends_of(stream), strict=True)):
             offset = offsets.get(number, start)

@@ -71,7 +71,7 @@ class InFlight:
         return list(self._messages)
 
     def first(self) -> int:
-        """The least offset; -1: there is none."""
+        """Return the least offset; -1: there is none."""
         return next(iter(self._messages), -1)
 
     def add(self, messages: list[SourcedMessage]) -> None:
@@ -505,7 +505,7 @@ class ClientSubscription(StreamSubscription):
         return page.take(room)
 
     def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
-        """Whatever the reason, the exchange is over. [MQTT-4.3.2-1]"""
+        """End the exchange of messages, whatever the reason code. [MQTT-4.3.2-1]"""
         if self.is_over:  # its place in the store belongs to the next one of its name
             return
         for message in messages:

@@ -99,7 +99,7 @@ class Stream:
         return not (self.times.is_wanted or self.partitioner.splits_runs)
 
     def ends(self) -> Offsets:
-        """The ends that are written and, once synced, on disk."""
+        """Return the ends that are written and, once synced, on disk."""
         return Offsets(self.epoch, tuple(partition.end for partition in self.partitions))
 
     def committed(self) -> Offsets:
