@@ -144,7 +144,7 @@ class Outbound:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there is anything to pump."""
+        """Tell whether there is anything to pump."""
         return self.queue is not None or bool(self.resend)
 
     # Deliveries.
@@ -260,7 +260,7 @@ class Outbound:
 
     @property
     def can_send_now(self) -> bool:
-        """Whether a message at QoS 1 or 2 would leave at once."""
+        """Tell whether a message at QoS 1 or 2 would leave at once."""
         return (
             self.outbox.state < CONGESTED
             and self.window.room > 0
@@ -686,7 +686,7 @@ class Outbound:
 
     @property
     def source_room(self) -> int:
-        """How many messages at QoS 1 a source may give now: live messages go first."""
+        """The number of QoS 1 messages that a source may give now: live messages go first."""
         is_free = self.outbox.state < CONGESTED and not (self.has_waiting or self.barriers)
         return max(0, self.window.room) if is_free else 0
 

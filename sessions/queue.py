@@ -64,7 +64,7 @@ class MessageQueue:
 
     @property
     def wants_page(self) -> bool:
-        """Whether the head should be filled from the store."""
+        """Tell whether the head should be filled from the store."""
         return self.stored_messages > 0 and not self.is_loading
 
     def allows(self, limits: QueueLimits, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""One client's Session State: what outlives its connections.
+"""A client's Session State, which outlives its connections.
 
 Identity, subscriptions, expiry and will are here, beside the inbound QoS 2 ids. Delivery to the
 client is `sessions.outbound`.

@@ -39,7 +39,7 @@ def _raise(client: FailedClient | None, data: bytes, error: Exception) -> None:
 
 
 class Broker:
-    """One broker, whole from its constructor on."""
+    """A broker; complete once it is constructed, except for the message log."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Broker:
 
     @property
     def redeliveries_max(self) -> int:
-        """How often a consumer group redelivers; 0: without end, since no dead letters are kept."""
+        """The most redeliveries of a consumer group; 0: no end, since no dead letters are kept."""
         buffer = self.runtime.dead_letters
         wanted = buffer is not None and "redelivery" in buffer.reasons
         return self.settings.redeliveries_max if wanted else 0

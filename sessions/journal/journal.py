@@ -145,7 +145,7 @@ class Journal:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the store waits for the rest of a group, or somebody for a refusal."""
+        """Tell whether the store waits for the rest of a group, or a publisher for a refusal."""
         return self._is_continued or len(self._unsent) > 0 or len(self._failed) > 0
 
     def _record(self, data: bytes) -> None:
@@ -154,7 +154,7 @@ class Journal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more waits for the disk, or for the tables, than `limit` allows."""
+        """Tell whether more waits for the disk, or for the tables, than `limit` allows."""
         return (
             self._gathered_bytes + self._packed_bytes > self._uncommitted_bytes_max
             or self.unfolded_bytes > self._unfolded_bytes_max
@@ -163,7 +163,7 @@ class Journal:
 
     @property
     def is_participant_behind(self) -> bool:
-        """Whether more waits for the participant's files than `limit` allows."""
+        """Tell whether more waits for the participant's files than `limit` allows."""
         participant = self.participant
         return participant is not None and participant.waiting_bytes > self._participant_bytes_max
 
@@ -175,7 +175,7 @@ class Journal:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is anything to hand to the store, or to ask it for."""
+        """Tell whether there is anything to hand to the store, or to ask it for."""
         return len(self) > 0 or len(self.pages_wanted) > 0 or self.participant_has_new
 
     @property
@@ -185,7 +185,7 @@ class Journal:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was recorded is on disk."""
+        """Tell whether everything that was recorded is on disk."""
         return not self._entries and self.committed == self.numbers.group
 
     def report_to(self, log: Callable[[str], None], on_bug: Callable[[Exception], None]) -> None:

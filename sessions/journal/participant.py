@@ -1,4 +1,4 @@
-"""What takes part in a commit beside the database: files that are written before the journal row.
+"""The participant in a commit beside the database: files written before the journal row.
 
 The telemetry log is the one participant. The journal assigns what it holds to groups, the
 store's writer has it written before it commits these groups, and records how far it got.

@@ -69,7 +69,7 @@ class MessageRow:
 
 @dataclass(slots=True)
 class DeliveryRow:
-    """One message for one session: waiting (packet_id 0) or in flight."""
+    """A message for a session: waiting (packet_id 0) or in flight."""
 
     sid: int
     n: int

@@ -119,7 +119,7 @@ class PublishTransaction:
             self._numbers.message = number
 
     def is_recorded(self, message: Message) -> bool:
-        """Whether deliveries of this message can be recorded: it is stored, or will be now."""
+        """Tell whether deliveries of this message can be recorded: it is stored, or will be now."""
         self.number_messages()
         return message.message_number > 0
 
@@ -187,12 +187,12 @@ class PublishTransaction:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it has to be written: pinned, or with deliveries that are not over."""
+        """Tell whether it must be written: it is pinned, or has deliveries that are not over."""
         return self.is_pinned or self.remaining > 0
 
     @property
     def is_gathered(self) -> bool:
-        """Whether it is not packed yet."""
+        """Tell whether it is not packed yet."""
         return self.number > self._numbers.group
 
     def note_sent(self, session_number: int, place: int, packet_id: int) -> None:

@@ -1,1 +1,1 @@
-"""One message on its way to its receivers. Knows no session."""
+"""Messages on their way to receivers: bytes, outboxes, limits, counters. Knows no session."""

@@ -215,7 +215,7 @@ class Envelope:
 
 
 class Message:
-    """One application message."""
+    """An application message."""
 
     __slots__ = ("envelope", "message_number", "payload")
 

@@ -48,7 +48,7 @@ APPLY_EARLY_BYTES: Final = 8 << 20  # so much more in the journal wakes the appl
 
 
 class Store:
-    """One store, for one broker."""
+    """The store of a broker."""
 
     def __init__(self, database: Database, owner: str, lock: Lock | None) -> None:
         self.database = database

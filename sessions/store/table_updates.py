@@ -58,7 +58,7 @@ _ENDS_WITH: Final = ("sessions", "shares", "subscriptions", "releases", "receive
 
 
 class TableUpdate:
-    """One net change to be written. `written` counts its messages."""
+    """A net change to be written. `written` counts its messages."""
 
     def __init__(self, connection: Connection, changes: Changes, pause: Callable[[], None]) -> None:
         self._connection = connection

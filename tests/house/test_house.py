@@ -32,6 +32,10 @@ OPENED_BY_NAME: Final = ("spark_ingest.jobs.", "spark_ingest.sinks.")
 FOR_NOTEBOOKS: Final = {"spark_ingest.bridge.bridge", "spark_ingest.rejects"}
 
 BANNED_NAMES: Final = {"util", "helper", "common", "misc"}
+# A docstring names its subject or begins with the verb: these words do neither.
+RIDDLES: Final = frozenset(
+    "What Who Whom Whose It They That This Those These Whether How There One".split()
+)
 FILE_LINES_MAX: Final = 600
 FUNCTION_LINES_MAX: Final = 100
 FILE_BYTES_MAX: Final = 1_000_000
@@ -139,6 +143,19 @@ def test_only_commands_print() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     check([f"{m.at(m.tree)}: no docstring" for m in everything() if not ast.get_docstring(m.tree)])
+
+
+def test_docstrings_begin_with_a_verb_or_name_their_subject() -> None:
+    check(
+        [
+            f"{module.at(node)}: {getattr(node, 'name', 'module')}: {doc.splitlines()[0]}"
+            for module in product()
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and (doc := ast.get_docstring(node))
+            and re.split(r"\W", doc, maxsplit=1)[0] in RIDDLES
+        ]
+    )
 
 
 def test_what_is_long_says_why() -> None:

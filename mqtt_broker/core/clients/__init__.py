@@ -1,1 +1,1 @@
-"""One client: its connection, handshake, authorization, acknowledgements, session end and will."""
+"""State of a client: connection, handshake, authorization, acknowledgements, session end, will."""

@@ -1,4 +1,4 @@
-"""What clients may do: each connection's authorization, and the guards of all sessions.
+"""Authorization of clients: that of each connection, and the guards of all sessions.
 
 A guard answers for one client as long as its session lasts. What it allows is remembered with
 the connection, so that a publisher pays for its rules once a topic. When rules change,
@@ -27,7 +27,7 @@ _REAUTHORIZE_PAUSE_S: Final = 0.002
 
 
 class Authorization:
-    """Who one client is, what it may do and for how long."""
+    """The user name of a client, its guard, and the expiry of its credentials."""
 
     __slots__ = ("_expiry", "_levels_max", "allowed", "guard", "username")
 

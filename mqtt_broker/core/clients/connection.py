@@ -1,4 +1,4 @@
-"""One client's connection: its phase, its timers, and both directions of its bytes.
+"""A client's connection: its phase, its timers, and both directions of its bytes.
 
 `core.dispatch` brings what the peer sent; `core.inbound` acts on it. The connection has a
 handshake until CONNACK, and from then on a session, an authorization and the outbox that the

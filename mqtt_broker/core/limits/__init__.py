@@ -1,1 +1,1 @@
-"""How much a client may do: settings, limits and token buckets."""
+"""Limits of what clients may do: settings, limits and token buckets. Enforced in other packages."""

@@ -97,7 +97,7 @@ class Routes:
 
     @property
     def count(self) -> int:
-        """How many subscriptions there are, shared ones included."""
+        """The number of subscriptions, shared ones included."""
         return self._trie.count + self.shared_count
 
     def count_shared(self, change: int) -> None:

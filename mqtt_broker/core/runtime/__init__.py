@@ -1,1 +1,1 @@
-"""What the core runs on: timers, counters, outboxes, back-pressure."""
+"""The base that the core runs on: timers, counters, outboxes, back-pressure."""

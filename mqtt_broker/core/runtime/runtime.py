@@ -1,4 +1,4 @@
-"""What the core takes from its embedder, and what all of it counts and writes through.
+"""The objects that all of the core shares: from its embedder, and its counters and outboxes.
 
 Everything here is independent of MQTT: deadlines, random numbers, a log, counters, outboxes.
 """
@@ -66,7 +66,7 @@ class Metrics:
 
 
 class Runtime:
-    """One for each broker."""
+    """The runtime of a broker."""
 
     __slots__ = (
         "counters",

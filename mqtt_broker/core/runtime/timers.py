@@ -13,7 +13,7 @@ Action = Callable[[float], None]
 
 
 class Timer:
-    """One deadline. A cancelled timer lets go of its action at once and is skipped later."""
+    """A deadline. A cancelled timer lets go of its action at once and is skipped later."""
 
     __slots__ = ("_order", "_timers", "action", "when")
 

@@ -1,4 +1,4 @@
-"""What Alembic runs: the steps, on the connection and in the transaction it was given."""
+"""Alembic's environment: run the migrations on the given connection, in its transaction."""
 
 from __future__ import annotations
 
