@@ -53,8 +53,6 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "sessions.session": "spec/test_vectors.py sessions/store/test_store_contract.py",
     "sessions.sources": "streams/test_replay.py",
     "sessions.journal.packing": "core/test_journal_faults.py sessions/store/test_parts.py",
-    "sessions.journal.transaction": "core/test_journal_faults.py core/test_durable_nested.py",
-    "sessions.messages.message": "spec/test_vectors.py core/test_durable_nested.py",
     "sessions.store.pager": "sessions/store/test_store_contract.py",
     "sessions.store.row_import": "sessions/store/test_transfer.py",
     # Readers of streams are clients of a whole broker core, or of a simulation of it.
@@ -134,13 +132,6 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "spark_ingest.source.options": "spark_ingest/test_source_reader.py",
     "spark_ingest.source.size_limit": "spark_ingest/test_source_limits.py",
     "spark_ingest.source.task": "spark_ingest/test_source_reader.py",
-    # Pure parts, which deserve test files of their own.
-    "sessions.queue": "sessions/store/test_store_contract.py",
-    "sessions.messages.backlog": "core/test_bounds.py",
-    "sessions.messages.counters": "core/test_limits.py",
-    "sessions.messages.outbox": "core/test_hostile.py",
-    "streams.replay.read_ahead": "streams/test_replay_limits.py",
-    "streams.replay.start_positions": "streams/test_replay.py",
 }
 
 

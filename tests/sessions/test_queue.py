@@ -1,0 +1,205 @@
+"""A queue whose middle is on disk, against a list: order, counts and bytes, whatever happens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sessions.journal.transaction import Delivery
+from sessions.messages.backlog import Backlog, QueueLimits
+from sessions.messages.message import DeliveryOptions, single
+from sessions.queue import MessageQueue
+
+LIVE, SHARED = DeliveryOptions(1), DeliveryOptions(1, group=object())  # type: ignore[arg-type]
+
+
+class Group:
+    """The journal's group that a delivery is written with."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def delivery(place: int, *, group: int = 0, options: DeliveryOptions = LIVE) -> Delivery:
+    """A delivery at this place of the store; 0: it is not there."""
+    txn: Any = Group(group) if group else None
+    return single("a", bytes(place % 7)), options, place, txn
+
+
+def filled(queue: MessageQueue, *places: int) -> list[Delivery]:
+    items = [delivery(place) for place in places]
+    for item in items:
+        queue.append(item)
+    return items
+
+
+def size_of(items: list[Delivery]) -> int:
+    return sum(item[0].envelope.size for item in items)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """`store` has every delivery that waits and has a place; `expected` is all that waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backlog = Backlog()
+        self.queue = MessageQueue(self.backlog)
+        self.expected: list[Delivery] = []
+        self.place = 0
+
+    @rule(
+        count=st.integers(1, 8),
+        is_stored=st.sampled_from([True] * 9 + [False]),
+        group=st.sampled_from([0, 0, 1, 2, 5]),
+        is_shared=st.sampled_from([False] * 9 + [True]),
+    )
+    def append(self, count: int, is_stored: bool, group: int, is_shared: bool) -> None:
+        options = SHARED if is_shared else LIVE
+        for _ in range(count):
+            self.place += 1
+            item = delivery(self.place if is_stored else 0, group=group, options=options)
+            self.queue.append(item)
+            self.expected.append(item)
+
+    @precondition(lambda self: self.queue.head)
+    @rule()
+    def popleft(self) -> None:
+        assert self.queue.popleft() is self.expected.pop(0)
+
+    @rule(folded=st.integers(2, 5), keep=st.integers(0, 4))
+    def unload(self, folded: int, keep: int) -> None:
+        before = len(self.queue.head)
+        self.queue.unload(folded, keep)
+        in_memory = {id(item) for item in self.queue.items()}
+        assert len(self.queue.head) >= min(keep, before)
+        for item in self.expected:
+            if id(item) not in in_memory:
+                assert item[2], "it is in no table"
+
+    @precondition(lambda self: self.queue.wants_page)
+    @rule(count=st.integers(1, 4))
+    def load(self, count: int) -> None:
+        self.queue.load_later()
+        assert not self.queue.wants_page
+        after = self.queue.stored_after
+        page = [item for item in self.expected if item[2] > after][:count]
+        self.queue.load(page)
+
+    @rule(wanted=st.integers(1, 3))
+    def take(self, wanted: int) -> None:
+        in_memory = self.queue.items()
+        taken = self.queue.take(lambda item: item[2] % 4 == wanted)
+        assert taken == [item for item in in_memory if item[2] % 4 == wanted]
+        gone = {id(item) for item in taken}
+        self.expected = [item for item in self.expected if id(item) not in gone]
+
+    @precondition(lambda self: len(self.expected) > 12)
+    @rule()
+    def clear(self) -> None:
+        self.queue.clear()
+        self.expected = []
+
+    @invariant()
+    def counts_are_those_of_the_list(self) -> None:
+        queue = self.queue
+        assert len(queue) == len(self.expected) == self.backlog.queued_messages
+        assert queue.bytes == size_of(self.expected) == self.backlog.queued_bytes
+        assert queue.in_memory == len(queue.items())
+        assert queue.memory_bytes == size_of(queue.items()) == self.backlog.memory_bytes
+
+    @invariant()
+    def memory_has_the_ends_in_order(self) -> None:
+        order = {id(item): number for number, item in enumerate(self.expected)}
+        numbers = [order[id(item)] for item in self.queue.items()]
+        assert numbers == sorted(numbers)
+        head = len(self.queue.head)
+        assert numbers[:head] == list(range(head)), "something that waits longer is not in memory"
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture
+def queue() -> MessageQueue:
+    return MessageQueue(Backlog())
+
+
+@pytest.mark.parametrize(
+    ("item", "folded", "may_go"),
+    [
+        (delivery(9), 0, True),
+        (delivery(0), 9, False),  # in no table
+        (delivery(9, group=4), 4, True),
+        (delivery(9, group=4), 3, False),  # its group is not in the tables yet
+        (delivery(9, options=SHARED), 9, False),  # moves on when its client goes
+    ],
+)
+def test_memory_is_freed_of_what_the_tables_hold(
+    queue: MessageQueue, item: Delivery, folded: int, may_go: bool
+) -> None:
+    queue.append(item)
+    queue.unload(folded, 0)
+    assert queue.in_memory == (not may_go) and len(queue) == 1
+    assert queue.wants_page is may_go
+
+
+def test_a_shared_subscriptions_own_queue_frees_its_messages() -> None:
+    queue = MessageQueue(Backlog(), is_shared=True)
+    queue.append(delivery(9, options=SHARED))
+    queue.unload(0, 0)
+    assert queue.in_memory == 0 and len(queue) == 1
+
+
+def test_the_front_stays_and_what_comes_later_waits_behind_what_is_stored(
+    queue: MessageQueue,
+) -> None:
+    items = filled(queue, 1, 2, 3, 4)
+    queue.unload(0, 2)
+    assert queue.items() == items[:2] and queue.stored_messages == 2
+    assert (queue.stored_after, queue.stored_last) == (2, 4)
+    late = filled(queue, 5)
+    assert list(queue.head) == items[:2]
+    queue.load(items[2:3])
+    assert queue.items() == [*items[:3], *late] and list(queue.head) == items[:3]
+    queue.load(items[3:] + late)  # the page has one more than is stored
+    assert list(queue.head) == [*items, *late] and queue.stored_messages == 0
+
+
+def test_what_the_store_has_lost_is_no_longer_counted() -> None:
+    backlog = Backlog()
+    queue = MessageQueue(backlog)
+    items = filled(queue, 1, 2, 3)
+    queue.unload(0, 0)
+    queue.load([items[0]])
+    assert len(queue) == 3
+    queue.load([])
+    assert len(queue) == backlog.queued_messages == 1
+    assert queue.bytes == backlog.queued_bytes == size_of(items[:1])
+    assert not queue.wants_page
+
+
+def test_a_queue_that_begins_in_the_store_is_loaded_page_by_page(queue: MessageQueue) -> None:
+    items = [delivery(place) for place in (3, 5, 8)]
+    queue.restore(3, size_of(items), 8)
+    assert (queue.wants_page, queue.in_memory, len(queue)) == (True, 0, 3)
+    late = filled(queue, 9)
+    queue.load_later()
+    wanted = [queue.wants_page]  # not while a page is on its way
+    queue.load(items[:2])
+    wanted.append(queue.wants_page)
+    assert wanted == [False, True] and queue.stored_after == 5
+    queue.load(items[2:])
+    assert list(queue.head) == [*items, *late]
+
+
+def test_limits_count_what_is_stored_too(queue: MessageQueue) -> None:
+    items = filled(queue, 1, 2)
+    queue.unload(0, 0)
+    assert not queue.allows(QueueLimits(2, 1 << 20), 1) and queue.allows(QueueLimits(3, 1 << 20), 1)
+    full = size_of(items)
+    assert queue.allows(QueueLimits(9, full + 1), 1) and not queue.allows(QueueLimits(9, full), 1)
