@@ -95,7 +95,7 @@ class ModelInfo:
     summary: str
     build: Callable[[Spec], Device]  # of a spec that has been checked
     options: tuple[Option, ...]
-    payloads: tuple[str, ...]  # the first is what it speaks when nobody says
+    payloads: tuple[str, ...]  # the first is the default
     # By the last level of their topics; answers, which go anywhere, are `response`.
     documents: Mapping[str, tuple[Field, ...]]
     commands: Mapping[str, Command]

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 
 from iot_sim.devices import firmware
 from iot_sim.devices.clockwork import OPTIONS, Clockwork
+from iot_sim.devices.commands import COMMON, RESPONSE_FIELDS, CommandRefused, Outcome, number, text
 from iot_sim.devices.device import (
     BIRTH,
     DEATH,
@@ -39,7 +40,6 @@ from iot_sim.devices.model_info import (
     ModelInfo,
     Option,
 )
-from iot_sim.devices.orders import COMMON, RESPONSE_FIELDS, CommandRefused, Outcome, number, text
 from iot_sim.payloads.layouts import CBOR, JSON, TEMPLATE, Unreadable, make_layout
 from iot_sim.payloads.schema import BOOLEAN, DOUBLE, HEAD, LONG, STRING, Field
 from iot_sim.payloads.templates import Template, TemplateError

@@ -107,7 +107,7 @@ class Client:
         self.wills = Wills(context.ledger)
         self.away_until = 0.0  # a fault keeps it from coming back before
         self.clean_next = True  # the next connection asks for a clean start
-        self.is_provoked = False  # a fault of ours explains it when this connection ends
+        self.is_provoked = False  # an injected fault explains the end of this connection
         self.is_waiting = False  # for the time of the next try
         self.ends_session = False  # the next goodbye is for good
         self.lacks_suback = False  # its session may be without what it subscribed to last

@@ -25,7 +25,7 @@ from qos import Sender
 
 BACKLOG_MAX: Final = 1000  # messages that wait for the broker's Receive Maximum
 UNSENT_BYTES_MAX: Final = 4_194_304  # beyond this QoS 0 is not added to a link
-OVERHEAD_BYTES: Final = 1024  # more than topic, stamp and header of a packet of ours
+OVERHEAD_BYTES: Final = 1024  # more than topic, stamp and header of our packets
 
 
 class Outbound:

@@ -49,7 +49,7 @@ class Tally:
     lost: int = 0
     unconfirmed: int = 0  # sent at QoS 1 or 2 and never acknowledged: nothing was promised
     abandoned: int = 0  # the client lost its state, or its session, before the acknowledgement
-    cut: int = 0  # QoS 0 that a fault of ours kept from leaving or from being heard
+    cut: int = 0  # QoS 0 that an injected fault may have lost
     repeated: int = 0
     redelivered: int = 0
     reordered: int = 0
@@ -214,7 +214,7 @@ class Ledger:
         """Note that a message with the stamp `text` arrived at `judge`; not for replays."""
         parts = split(text)
         if parts is None or not text.startswith(self._run_head):
-            return  # of another run, which somebody else judges
+            return  # of another run
         key, sequence, sent_us, checksum = parts
         flow = self.flows.get(key)
         if flow is None:

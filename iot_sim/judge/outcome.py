@@ -47,7 +47,7 @@ class Sample:
     delivered: int = 0
     connected: int = 0
     wanted: int = 0
-    faulty: int = 0  # devices under a fault of ours
+    faulty: int = 0  # devices under an injected fault
     errors: int = 0
     latency: Histogram = field(default_factory=Histogram)
     broker_cpu: float | None = None  # cores

@@ -188,7 +188,7 @@ class Connection:
         sock = self._client.socket()
         if isinstance(sock, socket.socket):
             sock.shutdown(socket.SHUT_RDWR)
-        self._client.disconnect()  # paho goes on connecting unless it is told the end
+        self._client.disconnect()  # else paho would connect again
         self._end()
 
     def _end(self) -> None:

@@ -14,9 +14,9 @@ from functools import cache
 from random import Random
 from typing import Any, ClassVar, Final
 
+from iot_sim.devices.commands import Outcome
 from iot_sim.devices.device import BULK, Publication
 from iot_sim.devices.model_info import INT, Command, Option
-from iot_sim.devices.orders import Outcome
 from iot_sim.devices.signals import Signal, hour_of
 from iot_sim.devices.thing import Order, Thing, describe
 from iot_sim.payloads.schema import BINARY, DOUBLE, LONG, Field

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from iot_sim.devices.commands import Outcome, number
 from iot_sim.devices.model_info import FLOAT, Command, Option
-from iot_sim.devices.orders import Outcome, number
 from iot_sim.devices.signals import DAY_S, HOUR_S, Defects, Signal
 from iot_sim.devices.thing import Order, Thing, describe
 from iot_sim.payloads.schema import DOUBLE, LONG, Field

@@ -149,7 +149,7 @@ class Gateway(Thing):
             due = self._heap[0][0] if self._heap and not self.down else own
             if min(own, due) > now:
                 return out
-            # As late as the fleet is: who is far behind leaves out what it missed.
+            # At the time when it was due, at most LATE_S_MAX ago: what is older is left out.
             if own <= due:
                 out += super().act(max(own, now - LATE_S_MAX))
                 continue

@@ -6,7 +6,7 @@
 
 It works in shifts. Its bearing wears while it runs: vibration grows with the fourth power of
 the life that is used, so a fault is announced by what is measured. A fault ends by the
-command `reset`, or when somebody comes to repair it.
+command `reset`, or when it is repaired.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from iot_sim.devices.commands import CommandRefused, Outcome, number
 from iot_sim.devices.device import Publication
 from iot_sim.devices.model_info import FLOAT, INT, Command, Option
-from iot_sim.devices.orders import CommandRefused, Outcome, number
 from iot_sim.devices.signals import DAY_S, HOUR_S, Signal
 from iot_sim.devices.thing import EVENT_FIELDS, Order, Thing, describe
 from iot_sim.payloads.schema import DOUBLE, LONG, STRING, Field
@@ -73,8 +73,8 @@ class Machine(Thing):
         self._used_h = self._life_h * chance.random()
         self._ran_at = start
         self._fault: str | None = None
-        self._held = False  # somebody said stop
-        self._overtime_until = start  # somebody said start, outside the shifts
+        self._held = False  # stopped by a command
+        self._overtime_until = start  # started by a command, outside the shifts
         self._turn = 0  # which entering of a state is the last: timers of others are void
         self.state = OFF
         self._enter(STARTING if self._in_shift(start) else OFF, start)

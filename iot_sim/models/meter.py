@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
+from iot_sim.devices.commands import CommandRefused, Outcome
 from iot_sim.devices.device import TELEMETRY, Publication
 from iot_sim.devices.model_info import BOOL, FLOAT, Command, Option
-from iot_sim.devices.orders import CommandRefused, Outcome
 from iot_sim.devices.signals import DAY_S, HOUR_S, Signal, wait
 from iot_sim.devices.thing import EVENT_FIELDS, Order, Thing, describe
 from iot_sim.payloads.schema import BOOLEAN, DOUBLE, LONG, STRING, Field

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from iot_sim.devices.clockwork import OPTIONS, Clockwork
+from iot_sim.devices.commands import CommandRefused
 from iot_sim.devices.device import (
     BIRTH,
     COMMAND,
@@ -40,7 +41,6 @@ from iot_sim.devices.model_info import (
     ModelInfo,
     Option,
 )
-from iot_sim.devices.orders import CommandRefused
 from iot_sim.devices.signals import HOUR_S, Signal, wait
 from iot_sim.payloads import sparkplug as spb
 from iot_sim.payloads.layouts import SPARKPLUG

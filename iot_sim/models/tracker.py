@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from iot_sim.devices.commands import Outcome
 from iot_sim.devices.model_info import FLOAT, INT, Command, Option
-from iot_sim.devices.orders import Outcome
 from iot_sim.devices.roads import Drive, Town, to_degrees
 from iot_sim.devices.signals import DAY_S, HOUR_S, Signal, wait
 from iot_sim.devices.thing import Order, Thing, describe

@@ -472,7 +472,7 @@ class ProcessRun:
         for runner in runners:
             runner.is_started = False
             runner.client.leave_now()
-            if runner.is_broken:  # nobody was left to take its acknowledgements
+            if runner.is_broken:  # its acknowledgements cannot be read any more
                 runner.client.outbound.forget()
         self.context.engine.flush()
 

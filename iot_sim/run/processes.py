@@ -357,7 +357,7 @@ def work(fd: int) -> None:
             pipe.send(one.run())
         except NotReady as error:
             pipe.send(str(error))
-    # Without a parent nobody wants the books.
+    # The parent has ended: there is no one to report to.
 
 
 def _tell(one: ProcessRun, pipe: Connection, sample: Sample) -> None:

@@ -1,7 +1,7 @@
 """Faults on purpose: what breaks, for whom, and when. Planning is pure and follows from the seed.
 
 link_loss   the connection breaks without a word; the network is away for `for_s`
-half_open   nothing passes any more and nobody is told: the client finds out by its keep
+half_open   nothing passes any more, without an error: the client finds out by its keep
             alive, the broker by its own, unless the client is back before
 stall       nothing passes for `for_s`, then everything that waited does
 slow_reader the client reads `bytes_per_s` at most for `for_s`

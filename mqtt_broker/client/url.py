@@ -5,7 +5,7 @@
     unix:/path                                      or unix:///path
 
 `rest` begins with `/` or `?` and is kept as written, because it means something else to each
-caller: a topic, the path of a WebSocket, or options. This module imports nothing of ours.
+caller: a topic, the path of a WebSocket, or options. This module imports nothing of FleetMQ.
 """
 
 from __future__ import annotations

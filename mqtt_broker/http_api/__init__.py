@@ -1,4 +1,4 @@
-"""The broker's HTTP server: health, metrics, the API, and the log for readers elsewhere.
+"""The broker's HTTP server: health, metrics, the API, and the log for readers on other machines.
 
 The server has a thread and an asyncio loop of its own. It uses the broker through
 `BrokerInterface` alone, whose methods answer with a future: a snapshot of its state, or a change

@@ -182,7 +182,7 @@ class Server:
         self._listeners.clear()
 
     def _on_bug(self, connection: FailedClient | None, data: bytes, error: Exception) -> None:
-        """Log a mistake of ours with the bytes that caused it, so that it can be reproduced.
+        """Log an internal error with the bytes that caused it, so that it can be reproduced.
 
         The bytes of the read that held a CONNECT are left out: a password may be among them.
         """

@@ -59,9 +59,9 @@ class Store:
         self._writer: Writer
         self._applier: JournalApplier
         self._pager: Pager
-        self._on_committed: Callable[[int], None] = _nobody
-        self._on_folded: Callable[[int], None] = _nobody
-        self._on_state: Callable[[str], None] = _nobody
+        self._on_committed: Callable[[int], None] = _ignore
+        self._on_folded: Callable[[int], None] = _ignore
+        self._on_state: Callable[[str], None] = _ignore
         self._is_started = False
         self._is_stopping = False
         self._is_closed = False
@@ -434,7 +434,7 @@ class Store:
             self._on_state(line)
 
 
-def _nobody(_: object) -> None:
+def _ignore(_: object) -> None:
     pass
 
 

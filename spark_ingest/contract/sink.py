@@ -50,7 +50,7 @@ class Batch:
 
     @cached_property
     def tables(self) -> Mapping[str, pa.Table]:
-        """The rows of each output, on the driver. Computed once, whoever asks."""
+        """The rows of each output, collected on the driver. Computed once for all sinks."""
         columns = []
         for output in self.outputs:
             columns.append(F.col(output.name).isNotNull().alias(output.name))

@@ -3,7 +3,7 @@
     mqtt://[user:password@]host[:1883]?topic=alerts/{device}&output=alerts&expiry=1h&qos=1
 
 A row is a message: its topic is made of its columns, its payload is the row as JSON. Messages are
-retained (`retain=false`: they are not) and expire, so whoever subscribes later sees what is
+retained (`retain=false`: they are not) and expire, so later subscribers see what is
 current and nothing stale. Each has the user property `id`, made of the row's keys alone: a batch
 that is repeated after a crash publishes the same messages with the same ids and payloads, which
 replace themselves where they are retained, and can be told apart where they are not.

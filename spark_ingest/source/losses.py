@@ -1,12 +1,12 @@
 """Rows that Spark dropped although they were not late, and the checkpoint that remembers it.
 
     losses = Losses(spark, checkpoint)
-    losses.check(is_accepted=False)        RunError, when rows were dropped and nobody said so be it
+    losses.check(is_accepted=False)        RunError, if rows were dropped and not accepted
     losses.add(batch, rows, is_accepted)   on disk when it returns
 
 Spark drops what is older than its watermark and goes on, so a run that ended with an error would
 end well when it is started again, with results that are short of these rows. A file in the
-checkpoint says what happened until somebody accepts it.
+checkpoint keeps the loss until it is accepted.
 
 Spark counts after it has grouped the rows of a task, so there were at least so many.
 """

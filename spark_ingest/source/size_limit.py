@@ -66,7 +66,7 @@ class TriggerLimits:
 
         try:
             found = deal(starts, ends, limit, find_time, measure, hints)
-        except Damaged:  # over there; whoever reads is told, or leaves it out
+        except Damaged:  # at the server; the task that reads reports or skips it
             return measure.share(tuple(starts), ends, limit)
         if found.until_us < NEVER_US:
             if last_us and found.until_us > last_us:
@@ -88,7 +88,7 @@ def _find_time(source: LogSource, ends: Ends, at_us: int) -> Ends:
 def _first_since(partition: PartitionSource, at_us: int, end: int) -> int:
     try:
         return partition.find_time(at_us, end)
-    except Damaged as damage:  # whoever reads is told, or leaves it out
+    except Damaged as damage:  # the task that reads reports or skips it
         return damage.offset
     except OffsetGone as gone:  # retention was at work
         return gone.earliest
@@ -125,7 +125,7 @@ class Sizes:
         try:
             return self._place(number, end, end) - self._place(number, start, end)
         except (Damaged, OffsetGone):
-            return 0  # whoever reads is told, or leaves it out
+            return 0  # the task that reads reports or skips it
 
     def _place(self, number: int, offset: int, end: int) -> int:
         """Return the bytes in front of a message."""
@@ -206,7 +206,7 @@ def _reach(source: LogSource, partition: int, start: int, end: int, bytes_max: i
         rows = sum(header.span for header in sent.headers)
         return min(end, start + bytes_max * rows // len(sent.data))
     except Damaged:
-        return end  # whoever reads is told, or leaves it out
+        return end  # the task that reads reports or skips it
 
 
 def _walked(source: Source, partition: int, start: int, end: int, bytes_max: int) -> int:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from iot_sim.devices.commands import Outcome
 from iot_sim.devices.device import Publication, Spec, Subscription
-from iot_sim.devices.orders import Outcome
 from iot_sim.devices.thing import Order, Thing
 from iot_sim.models.catalogue import ModelInfo, Option
 from iot_sim.models.environment import Environment

@@ -146,7 +146,7 @@ def test_what_is_no_broker_is_told(broker: LogBroker) -> None:
             thread = threading.Thread(target=serve)
             thread.start()
             url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            with pytest.raises(StreamError, match="no broker of ours"):
+            with pytest.raises(StreamError, match="the server is not a FleetMQ broker"):
                 RemoteSource(url, NAME)
             thread.join(PATIENCE_S)
 

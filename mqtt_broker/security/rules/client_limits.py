@@ -1,4 +1,4 @@
-"""Limits of one client by its user name, its role, or the same for everybody."""
+"""Limits of one client by its user name, its role, or the default for all."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ClientLimitRule:
 
 @dataclass(frozen=True, slots=True)
 class ClientLimitRules:
-    """Limits for everybody, by role and by user name."""
+    """Limits of clients: the default, by role and by user name."""
 
     everybody: ClientLimitRule = field(default_factory=ClientLimitRule)
     by_role: Mapping[str, ClientLimitRule] = field(default_factory=dict)
     by_user: Mapping[str, ClientLimitRule] = field(default_factory=dict)
 
     def of(self, username: str | None, roles: frozenset[str]) -> ClientLimitRule:
-        """Return the user's own limits, else those of its first role by name, else everybody's."""
+        """Return the user's own limits, else those of its first role by name, else the default."""
         if username is not None and username in self.by_user:
             return self.by_user[username]
         for role in sorted(roles):

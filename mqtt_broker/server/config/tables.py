@@ -92,7 +92,7 @@ class Table:
         return tuple(found)
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """Return a table whose keys are checked elsewhere; empty if it is not there."""
+        """Return a table whose keys the caller checks; empty if it is missing."""
         found = self.data.get(key, {})
         if not isinstance(found, Mapping):
             raise self.error(f"{key} is a table {{ ... }}, not {shown(found)}")

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from mqtt_broker.server.net.poller import Poller
 
 SHARE_S: Final = 0.003  # of a turn; one handshake at least
-QUEUE_MAX: Final = 256  # links in the queue: beyond that nothing is accepted for the moment
+QUEUE_MAX: Final = 256  # links in the queue; while it is full nothing is accepted
 OPENING_MAX: Final = 2_048  # links whose layers are not open yet
 
 

@@ -31,7 +31,7 @@ Act = Callable[[], None]
 
 
 def nothing() -> None:
-    """End a turn that nobody waits for."""
+    """Do nothing at the end of a turn."""
 
 
 def _raise(error: Exception) -> None:

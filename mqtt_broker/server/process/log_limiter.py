@@ -1,4 +1,4 @@
-"""Limit what is logged: lines that clients cause by rate and length, errors of ours by repetition.
+"""Limit what is logged: lines that clients cause by rate and length, internal errors by repetition.
 
 A line names clients, topics and peers, and clients choose those names. Lines of one second beyond
 `LINES_PER_S` are counted, and the next second's first line says how many there were.
@@ -42,7 +42,7 @@ class LogLimiter:
 
 
 class ErrorLog:
-    """Log errors of ours with their traceback; one that comes in every turn, once in a while."""
+    """Log internal errors with their traceback; one that is repeated, once in a while."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

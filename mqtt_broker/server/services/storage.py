@@ -125,7 +125,7 @@ class StorageService:
 
     def _from_thread(self, act: Callable[[_T], None]) -> Callable[[_T], None]:
         def call(value: _T) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits
                 self._loop.call_soon_threadsafe(act, value)
 
         return call

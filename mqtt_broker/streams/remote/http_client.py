@@ -36,7 +36,7 @@ _TEXT_BYTES_MAX: Final = 16 << 20
 _BATCHES_BYTES_MAX: Final = (1 << 31) + http_protocol.BYTES_MAX
 _GOOD: Final = frozenset({200, 201, 204})
 _BUSY: Final = frozenset({429, 502, 503, 504})  # from a broker that stops, or from a proxy
-STRANGER: Final = "what answers there is no broker of ours"
+NOT_A_BROKER: Final = "the server is not a FleetMQ broker"
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
@@ -201,7 +201,7 @@ class HttpClient:
         try:
             return json.loads(reply.body)
         except (ValueError, RecursionError):
-            raise Rejected(self.url, reply.status, STRANGER) from None
+            raise Rejected(self.url, reply.status, NOT_A_BROKER) from None
 
 
 def _object_of(reply: Reply) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def encode_error(error: StreamError) -> dict[str, Any]:
 
 
 def decode_error(found: Mapping[str, Any]) -> StreamError | None:
-    """Return the error that was encoded; None: it is not one of ours."""
+    """Return the error that was encoded; None if it is not an error of a broker."""
     kind = _CLASSES.get(str(found.get("error")))
     text = found.get("text")
     fields = {key: value for key, value in found.items() if key not in ("error", "text")}

@@ -49,8 +49,8 @@ from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source, stream_names
 from mqtt_broker.streams.remote import http_protocol
 from mqtt_broker.streams.remote.http_client import (
+    NOT_A_BROKER,
     PATIENCE_S,
-    STRANGER,
     TIMEOUT_S,
     HttpClient,
     Rejected,
@@ -88,7 +88,7 @@ class RemoteSource:
             settings = {**found["settings"], "schema": found["schema"], "epoch": found["epoch"]}
             self.settings = StreamSettings(**_known(settings)).checked()
         except (KeyError, TypeError, AttributeError):
-            raise Rejected(url, reply.status, STRANGER) from None
+            raise Rejected(url, reply.status, NOT_A_BROKER) from None
         self._connection = self.connect()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class RemoteSource:
         try:
             return parse(reply.body.decode(), self.name, self.epoch, self.settings.partitions)
         except (Invalid, UnicodeDecodeError):
-            raise Rejected(self.url, reply.status, STRANGER) from None
+            raise Rejected(self.url, reply.status, NOT_A_BROKER) from None
 
     def at_time(self, at_us: int) -> Offsets:
         if at_us >= TIME_US_MAX:
@@ -168,7 +168,7 @@ class RemoteSource:
             reply = self.get(self._connection, "/describe", {})
         found = self._connection.json(reply)
         if not isinstance(found, dict) or not isinstance(found.get("partitions"), list):
-            raise Rejected(self.url, reply.status, STRANGER)
+            raise Rejected(self.url, reply.status, NOT_A_BROKER)
         return found
 
     def get(
@@ -359,7 +359,7 @@ def list_streams(place: str, token: str | None = None) -> list[str]:
     try:
         return [str(name) for name in found["streams"]]
     except (KeyError, TypeError):
-        raise Rejected(place, reply.status, STRANGER) from None
+        raise Rejected(place, reply.status, NOT_A_BROKER) from None
 
 
 def open_source(place: str, name: str, token: str | None = None) -> Source | RemoteSource:

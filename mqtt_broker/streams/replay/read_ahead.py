@@ -89,7 +89,7 @@ class ReadAheadBudget:
             self._open.pop(cursor, None)
 
     def close_all(self) -> None:
-        """Close every file: nobody reads any longer."""
+        """Close every file at the end."""
         for cursor in self._open:
             cursor.reader.close()
         self._open.clear()

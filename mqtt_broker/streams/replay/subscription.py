@@ -220,7 +220,7 @@ class StreamSubscription(ABC):
         """Send records again that have to go before new ones; there are none without a group."""
 
     def tell(self, error: Exception, now: float) -> None:
-        """Send a notice to everybody who reads with this subscription."""
+        """Send a notice to all clients of this subscription."""
         self.context.tell(self.session, self.stream.name, self.options, error, now)
 
     # Sending.

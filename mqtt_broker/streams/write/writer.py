@@ -17,7 +17,7 @@ design holds whatever dies when: log, journal, acknowledgement.
 The memory of records that wait is bounded: `append` takes as many messages of a run as there is
 room for, and returns how many. When nothing waits it takes one, however large.
 
-Nobody waits for QoS 0 to be on disk, so its records share a commit (`delay_s`): those of
+No client waits for QoS 0 to be on disk, so its records share a commit (`delay_s`): those of
 `DELAY_S` go together. While a burst pours in, writing it would take its time from those who
 deliver it, so it goes when the burst is over.
 """
@@ -55,7 +55,7 @@ def _now_us() -> int:
     return time.time_ns() // 1_000
 
 
-def _nobody(names: Iterable[str]) -> None:
+def _ignore(names: Iterable[str]) -> None:
     pass
 
 
@@ -70,7 +70,7 @@ class LogWriter:
         log: Log,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         *,
-        on_committed: Callable[[Iterable[str]], None] = _nobody,
+        on_committed: Callable[[Iterable[str]], None] = _ignore,
         clock_us: Callable[[], int] = _now_us,
     ) -> None:
         """`on_committed` is told, in the writing thread, which streams have more to be read."""

@@ -1,4 +1,4 @@
-"""Commands as a device reads them: arguments with their limits, and the refusal in words."""
+"""Commands to a device: the common ones, checks of their arguments, and the refusal in words."""
 
 from __future__ import annotations
 
