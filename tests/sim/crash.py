@@ -35,6 +35,8 @@ from tests.sim.wire import Wire
 from tests.sim.world import GROUPS, World
 
 BEAT_S = 5.0
+CRASH_SOON_S = 0.5
+DOWNTIME_MAX_S = 7_200.0
 WATCHED = ("will/#", "status/#")
 
 
@@ -55,6 +57,7 @@ class CrashWorld(World):
         self._callers: list[Callable[[], None]] = []  # who connects as soon as it serves
         self._lingers = False
         self._life = 0
+        self._doomed = 0  # the life that a planned crash ends
         self.has_parts = seed % 3 == 0  # groups that are too large for one blob
         self.commit_delay_s = self.rng.choice([0.0, 0.005, 0.2, 1.0])
         self._live()
@@ -216,7 +219,7 @@ class CrashWorld(World):
         self._ready.clear()
         self._held.clear()
         self.store = self.store.crash()
-        downtime_s = self.rng.choice([0.0, 0.0, 0.0, 0.3, 3.0, 30.0, 59.0, 90.0, 7_200.0])
+        downtime_s = self.rng.choice([0.0, 0.0, 0.0, 0.3, 3.0, 30.0, 59.0, 90.0, DOWNTIME_MAX_S])
         if downtime_s:
             self.after(downtime_s, self._live)
         else:
@@ -290,7 +293,8 @@ class CrashWorld(World):
         """Soon after it is told what session it has."""
         client.vanish()
         self.after(0.0, client._return)
-        self._later(self.rng.random() * self.rng.choice([0.05, 0.5]), self.crash)
+        self._doomed = self._life
+        self._later(self.rng.random() * self.rng.choice([0.05, CRASH_SOON_S]), self.crash)
 
     def play(self, actions: int = 150) -> None:
         """One world from first to last; Abandoned when a rule that is left out ends it."""
@@ -299,8 +303,7 @@ class CrashWorld(World):
         for _ in range(actions):
             self.run_until(self.now + self.rng.choice([0.0, 0.05, 0.3, 1.0]))
             self._act(self.rng.choice(list(self.clients.values())))
-        if self.is_stopped:
-            self.run_until(self.now + 8_000)
+        self._finish_faults()
         try:
             self._drain()
         except AssertionError as error:
@@ -308,6 +311,16 @@ class CrashWorld(World):
                 raise
             self.oracles.check("rest", False, str(error))
         self.check()
+
+    def _finish_faults(self) -> None:
+        """Carry out a crash that is still planned, and start a broker that is down.
+
+        A broker that dies in the drain may stay down for longer than the drain lasts.
+        """
+        if self._doomed == self._life:
+            self.run_until(self.now + CRASH_SOON_S)
+        if self.is_stopped:
+            self.run_until(self.now + DOWNTIME_MAX_S + 800)
 
     def check(self) -> None:
         ledgers = [client for client in self.clients.values() if isinstance(client, Ledger)]

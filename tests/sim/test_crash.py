@@ -14,6 +14,12 @@ def test_seeds(start: int) -> None:
     assert sum(world.crashes for world in worlds if world is not None)
 
 
+@pytest.mark.parametrize("seed", [930_185, 1_200_030])
+def test_a_crash_planned_by_the_last_action_is_over_before_the_drain(seed: int) -> None:
+    world = play(seed)
+    assert world is not None and not world.is_stopped
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1_000, 2_000, 100))
 def test_many_seeds(start: int) -> None:
