@@ -46,9 +46,10 @@ $(VENV)/.product: $(VENV)/.ready deploy/compile.py $(SOURCES)
 	@$(BIN)/python deploy/compile.py
 	@touch $@
 
+# The tools alone, so that a compiled product stays where it is.
 $(VENV)/.docs: $(VENV)/.ready
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
-	@rm -f $(VENV)/.product  # the working tree stands in its place now
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])' | \
+		xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.ready
@@ -138,7 +139,7 @@ fuzz: $(VENV)/.fuzz  ## fuzz every target for FUZZ_SECONDS seconds (60), from SE
 	done
 
 docs: $(VENV)/.docs  ## write docs/reference from the code, and build the site into build/site
-	@$(BIN)/python deploy/reference.py
+	@PYTHONPATH=. $(BIN)/python deploy/reference.py
 	@PYTHONPATH=deploy $(BIN)/python -m mkdocs build --strict --config-file deploy/mkdocs.yml
 	@echo "docs: build/site/index.html"
 
