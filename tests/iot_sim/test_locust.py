@@ -21,7 +21,7 @@ from mqtt_broker.testing import ThreadedBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = str(ROOT / "iot_sim" / "locustfile.py")
-SHAPE = str(ROOT / "iot_sim" / "locust_shape.py")
+SHAPE = str(ROOT / "iot_sim" / "locust_users/shape.py")
 PATIENCE_S = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 SCENARIO = """
