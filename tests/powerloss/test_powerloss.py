@@ -13,7 +13,7 @@ import pytest
 from tests.powerloss.disks import MODES, Disk
 from tests.powerloss.restarts import sweep
 from tests.powerloss.run import Outcome, search
-from tests.powerloss.traces import Call, why_not
+from tests.powerloss.traces import Call, read, why_not
 
 TRACED = pytest.mark.skipif(bool(why_not()), reason=f"strace: {why_not()}")
 FORGOTTEN = ["synchronous-off", "directories-unsynced", "log-unsynced"]
@@ -67,6 +67,18 @@ def test_a_start_syncs_what_the_process_before_it_left() -> None:
 )
 def test_what_a_start_does_not_sync_is_found_lost(sabotage: str) -> None:
     assert sweep(1, sabotage=sabotage).lost
+
+
+@pytest.mark.parametrize(
+    "end", [")          = ? <unavailable>", " <unfinished ...>", " <detached ...>", ") = ?"]
+)
+def test_a_call_in_which_the_process_died_has_no_end(tmp_path: Path, end: str) -> None:
+    (tmp_path / "trace.7").write_text(
+        f"1.000000001 close(3) = 0 <0.000002>\n2.000000001 close(15{end}\n"
+    )
+    done, died = read(tmp_path / "trace", 0)
+    assert done.number(0) == 3 and done.end == 1_000_002_001
+    assert died.number(0) == 15 and died.end is None
 
 
 # The disk itself.

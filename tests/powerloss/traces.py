@@ -25,6 +25,7 @@ CALLS: Final = (
 )
 _LINE: Final = re.compile(r"(\d+)\.(\d{9}) (\w+)\((.*)$")
 _END: Final = re.compile(r"\)\s+= (-?\d+|\?)(?: (?:[^<]*|<unavailable>))?(?:<(\d+)\.(\d+)>)?$")
+_CUT: Final = re.compile(r" <(?:unfinished|detached) \.\.\.>$")
 _TEXT: Final = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
@@ -83,8 +84,8 @@ def _read(path: Path, life: int) -> Iterator[Call]:
             seconds, nanoseconds, name, rest = found.groups()
             start = int(seconds) * 1_000_000_000 + int(nanoseconds)
             over = _END.search(rest)
-            if over is None:  # <unfinished ...>
-                head, result, end = rest.removesuffix(" <unfinished ...>"), 0, None
+            if over is None:
+                head, result, end = _CUT.sub("", rest), 0, None
             else:
                 head = rest[: over.start()]
                 result = 0 if over[1] == "?" else int(over[1])
