@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sessions.journal.transaction import Delivery
+from sessions.journal.transaction import Delivery, JournalNumbers, PublishTransaction
 from sessions.messages.backlog import Backlog, QueueLimits
 from sessions.messages.message import DeliveryOptions, single
 from sessions.queue import MessageQueue
@@ -17,17 +15,13 @@ from sessions.queue import MessageQueue
 LIVE, SHARED = DeliveryOptions(1), DeliveryOptions(1, group=object())  # type: ignore[arg-type]
 
 
-class Group:
-    """The journal's group that a delivery is written with."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 def delivery(place: int, *, group: int = 0, options: DeliveryOptions = LIVE) -> Delivery:
-    """A delivery at this place of the store; 0: it is not there."""
-    txn: Any = Group(group) if group else None
-    return single("a", bytes(place % 7)), options, place, txn
+    """A delivery at this place of the store (0: it is not there), written with this group."""
+    message = single("a", bytes(place % 7))
+    txn = None
+    if group:
+        txn = PublishTransaction(JournalNumbers(group - 1, 0, 0), [message], awaits_commit=False)
+    return message, options, place, txn
 
 
 def filled(queue: MessageQueue, *places: int) -> list[Delivery]:
@@ -68,16 +62,16 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.queue.head)
     @rule()
     def popleft(self) -> None:
-        assert self.queue.popleft() is self.expected.pop(0)
+        assert self.queue.popleft()[0] is self.expected.pop(0)[0]
 
     @rule(folded=st.integers(2, 5), keep=st.integers(0, 4))
     def unload(self, folded: int, keep: int) -> None:
         before = len(self.queue.head)
         self.queue.unload(folded, keep)
-        in_memory = {id(item) for item in self.queue.items()}
+        in_memory = {id(item[0]) for item in self.queue.items()}
         assert len(self.queue.head) >= min(keep, before)
         for item in self.expected:
-            if id(item) not in in_memory:
+            if id(item[0]) not in in_memory:
                 assert item[2], "it is in no table"
 
     @precondition(lambda self: self.queue.wants_page)
@@ -94,8 +88,8 @@ class QueueMachine(RuleBasedStateMachine):
         in_memory = self.queue.items()
         taken = self.queue.take(lambda item: item[2] % 4 == wanted)
         assert taken == [item for item in in_memory if item[2] % 4 == wanted]
-        gone = {id(item) for item in taken}
-        self.expected = [item for item in self.expected if id(item) not in gone]
+        gone = {id(item[0]) for item in taken}
+        self.expected = [item for item in self.expected if id(item[0]) not in gone]
 
     @precondition(lambda self: len(self.expected) > 12)
     @rule()
@@ -113,8 +107,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_has_the_ends_in_order(self) -> None:
-        order = {id(item): number for number, item in enumerate(self.expected)}
-        numbers = [order[id(item)] for item in self.queue.items()]
+        order = {id(item[0]): number for number, item in enumerate(self.expected)}
+        numbers = [order[id(item[0])] for item in self.queue.items()]
         assert numbers == sorted(numbers)
         head = len(self.queue.head)
         assert numbers[:head] == list(range(head)), "something that waits longer is not in memory"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_broker.core.runtime import dead_letter_buffer
-from mqtt_broker.core.runtime.dead_letter_buffer import DeadLetterBuffer
+from mqtt_broker.core.runtime.dead_letter_buffer import WAITING_MAX, DeadLetterBuffer
 from sessions.messages.message import single
 
 
@@ -28,12 +27,12 @@ def test_the_brokers_own_messages_are_no_dead_letters(topic: str) -> None:
     assert len(buffer) == 0 and buffer.take_overflow() == 0
 
 
-def test_what_exceeds_the_limit_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letter_buffer, "WAITING_MAX", 3)
+def test_what_exceeds_the_limit_is_counted_once() -> None:
     buffer = DeadLetterBuffer(frozenset({"expired"}))
-    for number in range(5):
-        buffer.add("expired", single("a", bytes([number])), "one")
+    for number in range(WAITING_MAX + 2):
+        buffer.add("expired", single("a", b"%d" % number), "one")
     buffer.add("unwanted", single("a", b""), "one")
-    assert [buffer.pop()[1].payload for _ in range(len(buffer))] == [b"\0", b"\1", b"\2"]
+    kept = [buffer.pop()[1].payload for _ in range(len(buffer))]
+    assert kept == [b"%d" % number for number in range(WAITING_MAX)]
     assert buffer.take_overflow() == 2
     assert buffer.take_overflow() == 0
