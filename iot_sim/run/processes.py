@@ -36,7 +36,7 @@ SILENCE_S: Final = 60.0  # a worker that says nothing for so long is given up
 
 
 class SetupError(Exception):
-    """Nothing was sent: one line that says what to change."""
+    """A run that could not begin: nothing was sent, and one line says what to change."""
 
 
 class RunError(Exception):
