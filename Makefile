@@ -2,8 +2,8 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-slow test-compiled check bench bench-spark torture \
-	powerloss sabotage spark-kill spark-zip load fuzz docs release clean
+.PHONY: help setup install compile wheels lock run demo test test-slow test-compiled test-ranges test-wheel check bench bench-fair bench-spark torture \
+	powerloss soak sabotage spark-kill spark-zip load fuzz docs release clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,61 +14,78 @@ SLOW ?= tests
 SPARK_KILLS ?= 12
 LOAD_SECONDS ?= 60
 SEED ?= 1
+SOAK_PART ?= 16
 HOST ?= 127.0.0.1
 PORT ?= 1883
 DATA ?= fleetmq-data
+ARGS ?=
 
 help:  ## list the targets
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.product  ## make .venv and install FleetMQ with its tools into it
+setup: $(VENV)/.dev $(VENV)/.compiled  ## install what every target needs, and the product compiled
 
-# Runs again only when pyproject.toml has changed.
-$(VENV)/.ready: pyproject.toml
+compile: $(VENV)/.compiled  ## build the packages that do the work to C: three times as fast
+
+# Each file stands for a step that is done, and is as new as it.
+$(VENV)/.python:
 	@set -e; \
 	right='import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; \
-	for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 		if $$python -c "$$right" >/dev/null 2>&1; then \
-			echo "setup: $$($$python --version) in $(VENV)"; \
+			echo "setup: making $(VENV) with $$($$python --version)"; \
 			$$python -m venv --clear $(VENV); \
-			exec $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+			touch $@; \
+			exit 0; \
 		fi; \
 	done; \
 	echo "setup: FleetMQ needs Python 3.11 or newer with venv; found: $$(python3 --version 2>&1)." \
-		"Install one and say which: make setup PYTHON=/path/to/python3.11" >&2; \
+		"Install one and say which: make run PYTHON=/path/to/python3.11" >&2; \
 	exit 1
+
+$(VENV)/.broker $(VENV)/.dev $(VENV)/.demo $(VENV)/.docs $(VENV)/.fuzz: $(VENV)/.%: \
+		$(VENV)/.python pyproject.toml deploy/constraints.txt
+	@$(BIN)/python deploy/install.py $*
 	@touch $@
 
-# `.venv/bin/fleetmq`: the product, compiled where there is a C compiler. The tests run on the
-# working tree itself and do not need it.
+# `.venv/bin/fleetmq` is the working tree, which runs interpreted, or a compiled copy of it.
+$(VENV)/.tree: $(VENV)/.broker
+	@$(BIN)/python deploy/install.py --tree
+	@rm -f $(VENV)/.compiled
+	@touch $@
+
 SOURCES := $(shell find mqtt_broker sessions qos iot_sim spark_ingest -name '*.py')
-$(VENV)/.product: $(VENV)/.ready deploy/compile.py $(SOURCES)
+$(VENV)/.compiled: $(VENV)/.broker deploy/compile.py $(SOURCES)
+	@$(BIN)/python deploy/install.py build
 	@$(BIN)/python deploy/compile.py
+	@rm -f $(VENV)/.tree
 	@touch $@
 
-# The tools alone, so that a compiled product stays where it is.
-$(VENV)/.docs: $(VENV)/.ready
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])' | \
-		xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check
-	@touch $@
+# Installs the working tree, unless the compiled copy is there and as new as its sources.
+install: $(VENV)/.broker  ## install the broker alone into .venv: the working tree, or the compiled copy of it
+	@$(MAKE) --no-print-directory --question $(VENV)/.compiled 2>/dev/null || \
+		$(MAKE) --no-print-directory $(VENV)/.tree
 
-$(VENV)/.fuzz: $(VENV)/.ready
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
-	@rm -f $(VENV)/.product  # the working tree stands in its place now
-	@touch $@
+run: install  ## run a broker on 127.0.0.1:1883, its state in fleetmq-data (HOST=, PORT=, DATA=, ARGS=)
+	@[ -e $(VENV)/.compiled ] || \
+		echo "run: interpreted; 'make compile' makes it three times as fast, with a C compiler and a minute"
+	@case "$(HOST)/$(ARGS)" in 127.*|localhost/*|::1/*|*/?*) ;; *) \
+		echo "run: HOST=$(HOST) lets other machines in: ARGS=--allow-anonymous lets everybody log in," \
+			"ARGS='--config fleet.toml' those whom the file knows" ;; esac
+	@exec $(BIN)/fleetmq broker --host $(HOST) --port $(PORT) --data-dir $(DATA) $(ARGS)
 
-run: setup  ## run a broker on 127.0.0.1:1883, its state in fleetmq-data (HOST=, PORT=, DATA=)
-	@exec $(BIN)/fleetmq broker --host $(HOST) --port $(PORT) --data-dir $(DATA)
-
-demo: setup  ## the whole story in a minute: devices, a kill -9, the log, Spark, and a verdict
+demo: install $(VENV)/.demo  ## the whole story in a minute: devices, a kill -9, the log, Spark, and a verdict
 	@$(BIN)/fleetmq demo
 
+# Tests start hundreds of processes: without bytecode on disk each compiles all it imports.
+test test-slow test-compiled test-ranges test-wheel check: export PYTHONDONTWRITEBYTECODE =
+
 # Many tests wait for a disk or another process: two workers a core take less time than one.
-test: $(VENV)/.ready  ## run the fast tests on all cores
-	@$(BIN)/python -m pytest -q -n $$((2 * $$(nproc))) -m 'not slow'
+test: install $(VENV)/.dev  ## run the fast tests on all cores
+	@$(BIN)/python -m pytest -q -n $$((2 * $$(nproc))) --dist worksteal -m 'not slow'
 
 # One after the other: most of them keep a JVM, a database or both cores busy by themselves.
-test-slow: $(VENV)/.ready  ## run the slow tests of SLOW (tests), one after the other
+test-slow: $(VENV)/.dev  ## run the slow tests of SLOW (tests), one after the other
 	@$(BIN)/python -m pytest -q -m slow $(SLOW)
 
 # Not those that replace what is inside a module: compiled code calls it all the same.
@@ -76,15 +93,36 @@ test-compiled: setup  ## run the protocol's tests on the compiled product
 	@rm -rf build/proof && mkdir -p build/proof && cp -r tests pyproject.toml build/proof
 	@cd build/proof && python="$(CURDIR)/$(BIN)/python" && \
 		$$python -c 'import mqtt_broker.core.inbound.publish as m; print("testing", m.__file__)' && \
-		$$python -m pytest -q -n auto -m 'not slow' \
+		$$python -m pytest -q -n auto --dist worksteal -m 'not slow' \
 		--ignore tests/spec/test_rules.py --ignore tests/core/test_calls.py \
 		--ignore tests/core/test_journal_faults.py --ignore tests/server/test_own_mistakes.py \
 		--ignore tests/sessions/store/test_store_views.py \
 		-k 'not busy_loop and not our_mistake' \
 		tests/spec tests/codec tests/qos tests/topics tests/sim tests/server \
-		tests/sessions tests/core tests/streams
+		tests/sessions tests/core tests/streams tests/test_in_process.py tests/test_testing.py \
+		tests/test_support
 
-check: $(VENV)/.ready  ## format, lint, types and the rules of the code
+# aiohttp's fast frame parser is not in the lowest version; the listener does without it.
+# test_other_systems imports every module, and so needs every extra.
+RANGE_TESTS := tests/client tests/server tests/http_api tests/security tests/sessions/store tests/test_in_process.py
+test-ranges: $(VENV)/.python  ## test the lowest and the newest versions that the broker's requirements allow
+	@set -e; mkdir -p build; \
+	$(BIN)/python deploy/lowest.py > build/lowest.txt; : > build/newest.txt; \
+	for end in lowest newest; do \
+		echo "test-ranges: the $$end versions, in build/$$end"; \
+		$(BIN)/python -m venv --clear build/$$end; \
+		build/$$end/bin/python -m pip install --quiet --disable-pip-version-check -c build/$$end.txt -e '.[postgres,schemas]' \
+			hypothesis paho-mqtt pytest pytest-xdist pyyaml "uvloop; sys_platform != 'win32'"; \
+		fast=; [ $$end = newest ] || fast="--ignore tests/server/net/test_websocket_aiohttp.py \
+			--ignore tests/server/net/test_websocket_fallback.py"; \
+		build/$$end/bin/python -m pytest -q -n auto --dist worksteal -m 'not slow' $$fast \
+			--ignore tests/server/test_other_systems.py $(RANGE_TESTS); \
+	done
+
+test-wheel: $(VENV)/.dev wheels  ## test the wheel, and the source archive with each Python here, in clean environments
+	@$(BIN)/python -m pytest -q -m slow tests/install
+
+check: $(VENV)/.dev  ## format, lint, types and the rules of the code
 	@$(BIN)/ruff format --check --quiet . || \
 		{ $(BIN)/ruff format --diff . 2>&1 | tail -n 60; exit 1; }
 	@$(BIN)/ruff check .
@@ -94,17 +132,25 @@ check: $(VENV)/.ready  ## format, lint, types and the rules of the code
 bench: setup  ## measure the broker beside others on this machine
 	@$(BIN)/python tests/bench/run.py
 
+bench-fair: setup  ## measure how long others wait while one client asks for as much as it may
+	@$(BIN)/python tests/bench/fair.py
+
 torture: setup  ## kill the broker KILLS times under load (200), PostgreSQL a quarter as often, and count
 	@$(BIN)/python -m tests.fault.torture --kills $(KILLS) --seed $(SEED) \
 		--database sqlite --command $(BIN)/fleetmq
 	@$(BIN)/python -m tests.fault.torture --kills $$((($(KILLS) + 3) / 4)) --seed $(SEED) \
 		--database postgresql --command $(BIN)/fleetmq
 
-powerloss: $(VENV)/.ready  ## cut the power at 400 moments of each of RUNS runs of the broker (10), and count
+powerloss: $(VENV)/.dev  ## cut the power at 400 moments of each of RUNS runs of the broker (10), and count
 	@$(BIN)/python -m tests.powerloss.run --seeds $(RUNS) --start $(SEED)
 	@$(BIN)/python -m tests.powerloss.restarts --start $(SEED)
 
-sabotage: $(VENV)/.ready  ## put known defects back, one after the other, and see that the searches find each
+# The defaults in a part, for SOAK_PART=1 takes six gigabytes; deploy/hardened.toml in full.
+soak: setup  ## fill every limit in bytes at once by hostile clients, and compare the peak of the memory
+	@$(BIN)/python -m tests.soak.run --part $(SOAK_PART) --command $(BIN)/fleetmq
+	@$(BIN)/python -m tests.soak.run --config deploy/hardened.toml --command $(BIN)/fleetmq
+
+sabotage: $(VENV)/.dev  ## put known defects back, one after the other, and see that the searches find each
 	@$(BIN)/python -m tests.sabotage --seeds 10
 
 spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their commits, and executors, and count
@@ -113,7 +159,7 @@ spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their c
 	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS) --broker
 	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS) --broker --http --cluster
 
-spark-zip: $(VENV)/.ready  ## pack the code that Spark's executors need, for --py-files
+spark-zip: $(VENV)/.dev  ## pack the code that Spark's executors need, for --py-files
 	@$(BIN)/python deploy/spark_zip.py
 
 bench-spark: setup  ## measure the Spark job and the source, beside from_json
@@ -143,8 +189,17 @@ docs: $(VENV)/.docs  ## write docs/reference from the code, and build the site i
 	@PYTHONPATH=deploy $(BIN)/python -m mkdocs build --strict --config-file deploy/mkdocs.yml
 	@echo "docs: build/site/index.html"
 
+wheels: $(VENV)/.broker  ## build a compiled wheel for this Python, and the source archive, into dist/
+	@$(BIN)/python deploy/install.py build
+	@$(BIN)/python deploy/release.py --build
+
+lock: $(VENV)/.dev $(VENV)/.demo $(VENV)/.docs $(VENV)/.fuzz  ## write what is installed to deploy/constraints.txt
+	@$(BIN)/python deploy/install.py --lock
+
 # Uploads nothing: docs/RELEASING.md says what follows.
-release: check test docs  ## check version and change log, and build the archive and the wheel into dist/
+release:  ## check version and change log, run check, test and docs, and build archive and wheel into dist/
+	@$(BIN)/python deploy/release.py --check
+	@$(MAKE) --no-print-directory check test docs
 	@$(BIN)/python deploy/release.py
 
 clean:  ## remove .venv and what tools left behind

@@ -161,7 +161,9 @@ def replace(path: pathlib.Path, data: bytes, mode: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("folder", metavar="DIR", type=pathlib.Path)
     parser.add_argument("--host", action="append", help="name or address of the broker")
     parser.add_argument("--client", action="append", default=[], help="a client to sign")

@@ -20,6 +20,7 @@ import pathlib
 import re
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,7 +35,9 @@ NOTE_OF_WALKS = "<!-- Written by `python deploy/reference.py --walks`. -->\n"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=str(__doc__).partition("\n")[0]
+    )
     parser.add_argument("--check", action="store_true", help="write nothing, list what differs")
     parser.add_argument("--walks", action="store_true", help="write walks.md alone")
     args = parser.parse_args()
@@ -60,6 +63,7 @@ def pages() -> dict[str, str]:
     """The name of each page and its text."""
     made = {
         "settings.md": settings(),
+        "memory.md": memory(),
         "commands.md": commands(),
         "http.md": http(),
         "metrics.md": metrics(),
@@ -104,11 +108,61 @@ the other keys and the tables of the file.
 """
 
 
+# Memory.
+
+
+def memory() -> str:
+    from mqtt_broker.core.limits.settings import DEFAULTS, Settings
+    from tests.soak.shares import ELSEWHERE, PARTS, memory_shares
+
+    found = tomllib.loads((ROOT / "deploy" / "hardened.toml").read_text())
+    names = {field.name for field in dataclasses.fields(Settings)}
+    hardened = Settings(**{name: found[name] for name in names & found.keys()})
+    rows: list[tuple[str, ...]] = []
+    columns = [memory_shares(DEFAULTS), memory_shares(hardened)]
+    for default, hard in zip(*columns, strict=True):
+        key = default.limit and f"`{default.limit}`"
+        values = [f"`{getattr(one, default.limit)}`" for one in (DEFAULTS, hardened) if key]
+        first, second = values or ["", ""]
+        rows.append((key, default.what, first, _mib(default.bytes), second, _mib(hard.bytes)))
+    sums = [_mib(sum(share.bytes for share in column)) for column in columns]
+    rows.append(("", "**sum**", "", f"**{sums[0]}**", "", f"**{sums[1]}**"))
+    parts = [
+        (f"`{name}`", str(getattr(DEFAULTS, name)), str(getattr(hardened, name)), f"`{whole}`")
+        for name, whole in PARTS.items()
+    ]
+    elsewhere = ", ".join(f"`{name}` ({what})" for name, what in ELSEWHERE.items())
+    head = "Limit | Of | Default | MiB | hardened.toml | MiB"
+    return f"""# Memory
+
+The memory that all limits allow together, with a store. `make soak` fills every limit in bytes at
+once with hostile clients, and fails if the broker takes more. A fleet uses a fraction of it. To run
+with less memory, lower the limits that are largest here, `connections_max` and `sessions_max` among
+them.
+
+{table(head, rows)}
+
+With `durability = "memory"` there is no store: queued messages are limited by
+`queue_total_bytes_max` instead of `queue_memory_bytes_max`, and journal and log take nothing. A
+connection with TLS takes 20 KiB more, and one with WebSocket 4 KiB.
+
+These limits are those of one client, within the limit of all:
+
+{table("Limit | Default | hardened.toml | Within", parts)}
+
+Not in the sum: {elsewhere}.
+"""
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f}"
+
+
 # Commands.
 
 
 def commands() -> str:
-    from mqtt_broker.cli.main import COMMANDS, parser_of
+    from mqtt_broker.cli.commands import COMMANDS, parser_of
 
     parts = [
         "# Commands",
@@ -196,7 +250,9 @@ def metrics() -> str:
 
     names = "waiting hashes reloads reload_failures audit_lines_lost bans"
     access = dict.fromkeys(names.split(), 0)
-    found = Snapshot("x", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures())
+    found = Snapshot(
+        "x", "compiled", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures()
+    )
     rows = []
     for family in _Collected(found, WatchFigures()).collect():
         suffix = "_total" if family.type == "counter" else ""

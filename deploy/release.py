@@ -1,7 +1,8 @@
 """Check that a version may be released, and build its source archive and wheel into dist/.
 
     python deploy/release.py            check, and build
-    python deploy/release.py --check    check alone
+    python deploy/release.py --check    only check
+    python deploy/release.py --build    only build
 
 The version is that of mqtt_broker/version.py. It needs a section of CHANGELOG.md with a date, no
 tag of its name, and a working tree without changes. Nothing is uploaded.
@@ -10,6 +11,7 @@ tag of its name, and a working tree without changes. Nothing is uploaded.
 from __future__ import annotations
 
 import argparse
+import datetime
 import pathlib
 import re
 import shutil
@@ -20,20 +22,21 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-# Built by the project's own backend, in this environment: setuptools is in the `dev` extra.
-BUILD = """\
-import sys
-from setuptools import build_meta
-kind, folder = sys.argv[1:]
-getattr(build_meta, f"build_{kind}")(folder)
-"""
+# The project's own backend, in this environment: setuptools is in the `build` extra.
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 PACKAGES = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="build nothing")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument("--check", action="store_true", help="only check")
+    parser.add_argument("--build", action="store_true", help="only build")
     args = parser.parse_args()
+    if args.build:
+        report(build())
+        return 0
     version = version_of((ROOT / "mqtt_broker" / "version.py").read_text())
     problems = problems_of(version, (ROOT / "CHANGELOG.md").read_text(), tags(), changed())
     for problem in problems:
@@ -41,14 +44,16 @@ def main() -> int:
     if problems:
         return 1
     if args.check:
-        print(f"release: {version} may be released")
+        print(f"release: version {version} is ready")
         return 0
-    shutil.rmtree(DIST, ignore_errors=True)
-    DIST.mkdir()
-    for name in build():
+    report(build())
+    return 0
+
+
+def report(names: list[str]) -> None:
+    for name in names:
         path = DIST / name
         print(f"release: {path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
-    return 0
 
 
 def version_of(text: str) -> str:
@@ -59,18 +64,30 @@ def version_of(text: str) -> str:
 
 
 def problems_of(version: str, changes: str, tags: set[str], changed: list[str]) -> list[str]:
-    """Why this version may not be released; nothing if it may."""
+    """Return what prevents the release of this version, and what to do about it."""
     found = []
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        found.append(f"version {version} is not MAJOR.MINOR.PATCH")
+        found.append(
+            f"mqtt_broker/version.py has version {version}: set it to MAJOR.MINOR.PATCH,"
+            " such as 1.2.3"
+        )
     headings = re.findall(r"^## (.+)$", changes, re.MULTILINE)
     wanted = re.compile(rf"{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)")
     if not any(wanted.fullmatch(heading) for heading in headings):
-        found.append(f'CHANGELOG.md has no section "## {version} (YYYY-MM-DD)"')
+        heading = f"## {version} ({datetime.date.today().isoformat()})"
+        old = next((one for one in headings if one.startswith(version)), "Unreleased")
+        found.append(
+            f'CHANGELOG.md has no section "{heading}": rename "## {old}" to it, insert an empty'
+            ' "## Unreleased" above it, and commit (docs/RELEASING.md, "Making a release")'
+        )
     if f"v{version}" in tags:
-        found.append(f"the tag v{version} exists: set the next version in mqtt_broker/version.py")
+        found.append(
+            f"version {version} is released already: there is a tag v{version}; set the next"
+            " version in mqtt_broker/version.py"
+        )
     if changed:
-        found.append(f"files are not committed: {', '.join(changed[:5])}")
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        found.append(f"uncommitted files: {', '.join(changed[:5])}{more}; commit or stash them")
     return found
 
 
@@ -88,18 +105,21 @@ def changed() -> list[str]:
 
 
 def build() -> list[str]:
-    """The names of what was built, from a copy of what is committed; each is looked into."""
+    """Build the archive and the compiled wheel, and check their contents; return their names."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
     copy = ROOT / "build" / "release"
     shutil.rmtree(copy, ignore_errors=True)
     for name in git("ls-files"):
-        if not name.startswith("tests/"):
+        if not name.startswith("tests/") and (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    for kind in ("sdist", "wheel"):
-        command = [sys.executable, "-c", BUILD, kind, str(DIST)]
-        done = subprocess.run(command, cwd=copy, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"release: building the {kind} failed:\n{done.stdout}")
+    command = [sys.executable, "-c", BUILD, str(DIST)]
+    done = subprocess.run(command, cwd=copy, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"release: building the archive failed:\n{done.stdout}")
+    if subprocess.call([sys.executable, str(ROOT / "deploy" / "compile.py"), "--wheel"]):
+        raise SystemExit("release: building the wheel failed")
     [archive] = (path.name for path in DIST.glob("*.tar.gz"))
     [wheel] = (path.name for path in DIST.glob("*.whl"))
     with zipfile.ZipFile(DIST / wheel) as opened:
@@ -110,7 +130,7 @@ def build() -> list[str]:
 
 
 def check(name: str, files: set[str]) -> None:
-    """Stop unless an archive has the packages, with their types."""
+    """Stop if an archive lacks a package or its type marker."""
     missing = [package for package in PACKAGES if f"{package}/py.typed" not in files]
     if missing:
         raise SystemExit(f"release: {name} lacks py.typed of {', '.join(missing)}")

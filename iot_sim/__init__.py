@@ -1,6 +1,6 @@
-"""The fleet simulator: seeded device models that load a broker and give a verdict on it.
+"""The fleet simulator: seeded device models that load a broker and judge how it behaves.
 
-Rules of this package: a device is pure and follows from its seed; sockets and timers
-live in the module that drives the fleet. It speaks to a broker over MQTT alone and imports
-nothing of it but the codec and the QoS machines, so it tests any broker.
+A device model is pure: what it does follows from its seed. Sockets and timers are in `fleet`.
+The simulator talks to a broker over MQTT alone, so it tests any broker; of FleetMQ it imports
+only the codec, the QoS state machines and modules that parse URLs and TOML tables.
 """

@@ -1,13 +1,13 @@
 """Load tests with Locust: `locust -f iot_sim/locustfile.py --host mqtt://127.0.0.1:1883`.
 
-    Publisher   a device of the scenario: its topics, payloads and pace, and it obeys commands
-    Subscriber  listens to all of them: end-to-end latency, repeats and wrong order
-    Commander   tells devices what to do and waits for the answer
-    Churner     connects, publishes, breaks off or says goodbye, and resumes its session
+    Publisher   a device of the scenario: publishes its reports and responds to commands
+    Subscriber  subscribes to all devices: end-to-end latency, repeats and wrong order
+    Commander   sends commands to devices and waits for the responses
+    Churner     connects, publishes, disconnects or drops the connection, resumes its session
 
-`--sim-scenario` says which scenario the devices come from. With `,iot_sim/locust_users/shape.py`
-behind the file's name its load shapes decide how many users there are. Locust patches the
-standard library for gevent, so nothing else of the simulator imports this module.
+`--sim-scenario` selects the scenario. With `,iot_sim/locust_users/shape.py` after the file's name,
+the load shapes of the scenario set the number of users. Locust patches the standard library for
+gevent, so no other module of the simulator imports this one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from locust.env import Environment
 from iot_sim.devices.device import Publication
 from iot_sim.judge import stamps
 from iot_sim.judge.filters import disjoint
-from iot_sim.locust_users.client import Connection, Refused
+from iot_sim.locust_users.client import ConnectFailed, Connection
 from iot_sim.locust_users.shape import SCENARIO_DEFAULT
 from iot_sim.models.catalogue import command as make_command
 from iot_sim.scenarios.file import device_of, load
 from iot_sim.scenarios.scenario import Fleet, Scenario
 
-ANSWER_S: Final = 10.0
-PATIENCE_S: Final = 0.2  # the longest wait in a task, so that users end soon when told to
+RESPONSE_S: Final = 10.0
+TASK_S_MAX: Final = 0.2  # the longest wait in a task, so that users stop soon
 WORKERS_MAX: Final = 1000
 RUN: Final = secrets.token_hex(4)
 
@@ -46,15 +46,15 @@ def add_arguments(parser: LocustArgumentParser, **_: Any) -> None:
         default=SCENARIO_DEFAULT,
         env_var="FLEETMQ_SIM_SCENARIO",
         include_in_web_ui=True,
-        help=f"a scenario's file, or the name of a ready one ({SCENARIO_DEFAULT})",
+        help=f"file of a scenario, or name of a built-in one (default {SCENARIO_DEFAULT})",
     )
 
 
 events.init_command_line_parser.add_listener(add_arguments)  # type: ignore[no-untyped-call]
 
 
-class World:
-    """The state that all users of a process share, made when the first of them starts."""
+class SharedState:
+    """The state that all users of a process share, created with the first of them."""
 
     def __init__(self, environment: Environment) -> None:
         options = environment.parsed_options
@@ -69,10 +69,10 @@ class World:
         self.devices: dict[str, Publisher] = {}
 
     def next_device(self) -> tuple[Fleet, int]:
-        """Return a fleet and a number: fleets by their sizes, and no device twice in any worker."""
+        """Return a fleet and a device number: fleets in proportion, each device once overall."""
         count = self.scenario.device_count
         lap, place = divmod(next(self._numbers), count)
-        place = place * self._stride % count  # some of each fleet, however few there are
+        place = place * self._stride % count  # a few users already come from all fleets
         for fleet in self.scenario.fleets:
             if place < fleet.count:
                 return fleet, place + fleet.count * (lap * WORKERS_MAX + self._worker)
@@ -80,18 +80,18 @@ class World:
         raise AssertionError("a place beyond the last device")
 
     def filters(self) -> list[str]:
-        """Return filters for the topics of all devices, those beyond the scenario's count too."""
+        """Return filters for all devices, including those beyond the scenario's count."""
         fleets = (replace(one, count=max(2, one.count)) for one in self.scenario.fleets)
         return disjoint(text for fleet in fleets for text in fleet.filters())
 
 
-_worlds: dict[int, World] = {}
+_shared_states: dict[int, SharedState] = {}
 
 
-def world_of(environment: Environment) -> World:
-    found = _worlds.get(id(environment))
+def shared_state(environment: Environment) -> SharedState:
+    found = _shared_states.get(id(environment))
     if found is None:
-        found = _worlds[id(environment)] = World(environment)
+        found = _shared_states[id(environment)] = SharedState(environment)
     return found
 
 
@@ -102,7 +102,7 @@ class SimUser(User):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self.world = world_of(environment)
+        self.shared = shared_state(environment)
         self.connection: Connection | None = None
 
     def open(self, client_id: str, **options: Any) -> Connection:
@@ -122,34 +122,34 @@ class Publisher(SimUser):
     wait_time = constant(0)
 
     def on_start(self) -> None:
-        scenario = self.world.scenario
-        self.fleet, number = self.world.next_device()
+        scenario = self.shared.scenario
+        self.fleet, number = self.shared.next_device()
         self.device = device_of(self.fleet, number, scenario.seed, time.time())
         self.flows: dict[tuple[str, str, int], tuple[str, Iterator[int]]] = {}
-        self.world.devices[self.device.spec.client_id] = self
-        self.come()
+        self.shared.devices[self.device.spec.client_id] = self
+        self.connect()
 
     def on_stop(self) -> None:
-        self.world.devices.pop(self.device.spec.client_id, None)
-        self.go()
+        self.shared.devices.pop(self.device.spec.client_id, None)
+        self.disconnect()
 
-    def come(self) -> None:
-        """Connect as the device does, with its will, and say what it says first."""
+    def connect(self) -> None:
+        """Connect with the device's will, subscribe, and publish its births."""
         connection = self.open(
             self.device.spec.client_id,
             will=self.device.will(time.time()),
             session_expiry_s=self.fleet.session_expiry_s,
             keep_alive_s=self.fleet.keep_alive_s,
         )
-        connection.on_message = self.obey
+        connection.on_message = self.on_message
         for one in self.device.subscriptions():
             connection.subscribe(one.filter, one.qos)
-        self.say(self.device.on_connected(time.time(), session_present=False))
+        self.publish(self.device.on_connected(time.time(), session_present=False))
 
-    def go(self) -> None:
-        """Say goodbye; a sleeper does it after each report."""
+    def disconnect(self) -> None:
+        """Publish the device's last messages and disconnect."""
         if self.connection is not None:
-            self.say(self.device.goodbye(time.time()))
+            self.publish(self.device.goodbye(time.time()))
             self.connection.settle()
             self.connection.disconnect()
             self.connection = None
@@ -157,21 +157,21 @@ class Publisher(SimUser):
 
     @task
     def act(self) -> None:
-        """Wait until the device is due, and let it."""
+        """Wait until the device is due, and let it act."""
         due = self.device.next_at()
         wait_s = due - time.time()
         if wait_s > 0:
-            time.sleep(min(wait_s, PATIENCE_S))
+            time.sleep(min(wait_s, TASK_S_MAX))
         if due <= time.time():
-            self.say(self.device.act(time.time()))
+            self.publish(self.device.act(time.time()))
         wants_link = self.device.wants_link(time.time())
         if wants_link and self.connection is None:
-            self.come()
+            self.connect()
         elif not wants_link:
-            self.go()
+            self.disconnect()
 
-    def hears(self, command: str) -> bool:
-        """Tell whether a command would reach the device now."""
+    def can_receive(self, command: str) -> bool:
+        """Tell whether the device can receive a command now."""
         connection = self.connection
         return (
             command in self.fleet.info.commands
@@ -180,10 +180,10 @@ class Publisher(SimUser):
             and self.device.wants_link(time.time())
         )
 
-    def obey(self, message: Publication) -> None:
-        self.say(self.device.on_message(message, time.time()))
+    def on_message(self, message: Publication) -> None:
+        self.publish(self.device.on_message(message, time.time()))
 
-    def say(self, publications: list[Publication]) -> None:
+    def publish(self, publications: list[Publication]) -> None:
         for one in publications:
             if self.connection is None:
                 return
@@ -198,31 +198,31 @@ class Publisher(SimUser):
 
 
 class Subscriber(SimUser):
-    """A user that subscribes to what all devices publish: one a process, or more with -u."""
+    """A user that subscribes to the topics of all devices."""
 
     weight = 1
     fixed_count = 1
-    wait_time = constant(PATIENCE_S)
+    wait_time = constant(TASK_S_MAX)
 
     def on_start(self) -> None:
         self.seen: dict[str, int] = {}
         connection = self.open(f"locust-{RUN}-subscriber-{secrets.token_hex(3)}")
         connection.on_stamped = self.measure
-        for text in self.world.filters():
+        for text in self.shared.filters():
             connection.subscribe(text, 2)
 
     def measure(self, text: str, topic: str, qos: int, dup: bool, size: int) -> None:
-        """Report a message's latency through the broker, as a failure if it is out of order."""
+        """Report a message's latency, as a failure if it is repeated or out of order."""
         parts = stamps.split(text)
         if parts is None:
             return
-        key, sequence, sent_us, _ = parts
+        key, sequence, sent_us, _, _ = parts
         highest = self.seen.get(key, -1)
         problem: Exception | None = None
         if sequence > highest:
             self.seen[key] = sequence
         elif not (dup and qos == 1):
-            problem = AssertionError(f"{text} came behind {highest}, or twice")
+            problem = AssertionError(f"{text} arrived after {highest}, or twice")
         self.environment.events.request.fire(
             request_type="MQTT",
             name=f"deliver qos {qos}",
@@ -234,11 +234,11 @@ class Subscriber(SimUser):
 
     @task
     def listen(self) -> None:
-        """Measure messages as they arrive."""
+        """Do nothing: messages are measured as they arrive."""
 
 
 class Commander(SimUser):
-    """Tells one device after the other what its model knows."""
+    """Sends `ping` to one device after the other."""
 
     weight = 1
     wait_time = between(0.5, 1.5)
@@ -251,18 +251,18 @@ class Commander(SimUser):
 
     @task
     def ping(self) -> None:
-        able = [one for one in self.world.devices.values() if one.hears("ping")]
-        if not able or self.connection is None:
+        reachable = [one for one in self.shared.devices.values() if one.can_receive("ping")]
+        if not reachable or self.connection is None:
             return
-        told = random.choice(able)
-        order = make_command(told.fleet.model, told.device.spec, "ping", {})
-        order.response_topic = self.reply_to
-        order.correlation = secrets.token_bytes(8)
-        self.connection.ask(order, ANSWER_S)
+        target = random.choice(reachable)
+        command = make_command(target.fleet.model, target.device.spec, "ping", {})
+        command.response_topic = self.reply_to
+        command.correlation = secrets.token_bytes(8)
+        self.connection.request(command, RESPONSE_S)
 
 
 class Churner(SimUser):
-    """Comes and goes; every second time it breaks off, and its session has to be there after."""
+    """Connects and disconnects, every second time without DISCONNECT; checks its session."""
 
     weight = 1
     wait_time = between(0.2, 1.0)
@@ -273,21 +273,21 @@ class Churner(SimUser):
         self.expects_session = False
 
     @task
-    def come_and_go(self) -> None:
+    def reconnect(self) -> None:
         self.turn += 1
         try:
             connection = self.open(
                 self.client_id, session_expiry_s=300, is_clean=not self.expects_session
             )
-        except Refused:
+        except ConnectFailed:
             self.connection = None
-            return  # it has been counted as a failure
+            return  # counted as a failure by `connect`
         connection.check_session(self.expects_session)
         self.expects_session = True
         connection.publish(Publication(f"sim/{RUN}/churn/{self.client_id}", b"here", 1), "")
         connection.settle()
         if self.turn % 2:
-            connection.break_off()
+            connection.drop()
         else:
             connection.disconnect()
         self.connection = None

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from mqtt_broker.server.config.tables import ConfigError
     from mqtt_broker.server.net.event_loop import TurnLoop
     from mqtt_broker.server.server import Server
+    from mqtt_broker.test_support.clients import ConnectedClient, NotConnected, NotSubscribed
+    from mqtt_broker.test_support.recorder import NotPublished, PublishedMessage
     from mqtt_broker.testing import Broker, ThreadedBroker
     from mqtt_broker.topics.shared import Member, Strategy, StrategyFactory
 
@@ -65,6 +67,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "ConnectRequest",
+    "ConnectedClient",
     "Disconnected",
     "Endpoint",
     "Guard",
@@ -73,11 +76,15 @@ __all__ = [
     "Member",
     "Message",
     "MessageLog",
+    "NotConnected",
+    "NotPublished",
+    "NotSubscribed",
     "OpenAccess",
     "PayloadCheck",
     "PayloadChecks",
     "PeerCertificate",
     "PublishRefused",
+    "PublishedMessage",
     "Refusal",
     "Refuse",
     "Reply",
@@ -116,6 +123,8 @@ _PLACES: Final = {
     "mqtt_broker.server.config.tables": "ConfigError",
     "mqtt_broker.server.net.event_loop": "TurnLoop",
     "mqtt_broker.server.server": "Server",
+    "mqtt_broker.test_support.clients": "ConnectedClient NotConnected NotSubscribed",
+    "mqtt_broker.test_support.recorder": "NotPublished PublishedMessage",
     "mqtt_broker.testing": "Broker ThreadedBroker",
     "mqtt_broker.topics.shared": "Member Strategy StrategyFactory",
 }

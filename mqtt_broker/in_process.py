@@ -306,6 +306,8 @@ class Publisher(_Client):
         self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties
     ) -> None:
         """Return when the core has the message (QoS 0), or has acknowledged it."""
+        if self._error is not None:  # since `connected` returned
+            raise self._error
         done: asyncio.Future[None] = self._server.loop.create_future()
         try:
             self._protocol.publish(topic, payload, qos, retain, properties, done)
@@ -364,6 +366,8 @@ class _Subscriber(_Client):
     async def subscribe(self) -> None:
         """Return when every filter is subscribed to."""
         await self.connected()
+        if self._error is not None:
+            raise self._error
         self._protocol.subscribe([SubscriptionRequest(text, self._qos) for text in self._filters])
         self.schedule()
         await self._suback

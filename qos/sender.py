@@ -1,12 +1,12 @@
-"""The outbound window: what we sent at QoS 1 or 2 and the peer has not finished yet.
+"""The outbound window: messages sent at QoS 1 or 2 whose exchange is not complete.
 
     QoS 1   admit -> PUBLISH ... on_puback  -> done
     QoS 2   admit -> PUBLISH ... on_pubrec  -> PUBREL ... on_pubcomp -> done
                                  on_pubrec with an error             -> done
 
-A window entry leaves only by an acknowledgement or with its session: never by a timer
-[MQTT-4.4.0-1]. Its packet id is free again when the entry left [MQTT-2.2.1-4].
-Everything takes and returns lists, because acknowledgements arrive many at a time.
+An entry leaves the window by an acknowledgement or with its session, never by a timer
+[MQTT-4.4.0-1]. Then its packet id is free again [MQTT-2.2.1-4]. Methods take and return lists,
+because acknowledgements arrive many at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 
 class WrongAck(Exception):
-    """The peer answered with the acknowledgement of the other QoS. Nothing was changed."""
+    """An acknowledgement for the other QoS. Nothing has changed."""
 
 
 class Sender(Generic[Item]):
@@ -44,7 +44,7 @@ class Sender(Generic[Item]):
         return self.limit - len(self.unacked) - len(self.releasing)
 
     def admit(self, items: list[Item], qos: int) -> list[int]:
-        """Number the items, at most `room` of them, and keep them until acknowledged."""
+        """Assign packet ids to items, at most `room`, and keep them until acknowledged."""
         ids = allocate(self._last_id, len(items), self.unacked, self.releasing)
         if ids:
             self._last_id = ids[-1]
@@ -54,7 +54,7 @@ class Sender(Generic[Item]):
         return ids
 
     def admit_one(self, item: Item, qos: int) -> int:
-        """Admit one item: `admit` for the commonest case, without lists."""
+        """Admit one item: like `admit`, without lists."""
         packet_id = self._last_id + 1
         if packet_id > PACKET_ID_MAX or packet_id in self.unacked or packet_id in self.releasing:
             packet_id = allocate(self._last_id, 1, self.unacked, self.releasing)[0]
@@ -97,7 +97,7 @@ class Sender(Generic[Item]):
     def on_pubrec(self, ids: list[int]) -> tuple[list[Item], list[int]]:
         """Release QoS 2 items; return them and the ids that are not in flight.
 
-        Every id but the unknown ones is answered by PUBREL, a repeated one too.
+        The caller answers all other ids with PUBREL, also repeated ones.
         """
         unacked = self.unacked
         releasing = self.releasing
@@ -133,14 +133,14 @@ class Sender(Generic[Item]):
         return before - len(releasing)
 
     def forget(self, packet_id: int) -> Item | None:
-        """Take an entry back that will not be finished here (a shared message moves on)."""
+        """Remove an entry without an acknowledgement: a shared message moves to another member."""
         self.qos2.discard(packet_id)
         return self.unacked.pop(packet_id, None)
 
     def resend(self) -> Iterator[tuple[int, Item, int]]:
-        """Yield the PUBLISHes that a resumed session sends again, oldest first, with their QoS.
+        """Yield the messages that a resumed session sends again, oldest first, with their QoS.
 
-        [MQTT-4.4.0-1], [MQTT-4.6.0-1]; the PUBRELs are in `releasing`, in their order.
+        [MQTT-4.4.0-1], [MQTT-4.6.0-1]. The ids to send PUBREL for are in `releasing`, in order.
         """
         for packet_id, item in self.unacked.items():
             yield packet_id, item, 2 if packet_id in self.qos2 else 1
@@ -149,9 +149,9 @@ class Sender(Generic[Item]):
 def allocate(last: int, count: int, busy: Container[int], busy_too: Container[int]) -> list[int]:
     """Return the `count` free ids that follow `last` round the ring.
 
-    [MQTT-2.2.1-3], [MQTT-2.2.1-4]. Going round, instead of taking the lowest, lets a freed id rest
-    as long as possible: a late, repeated acknowledgement meets another message under its id only
-    after 65,535 others. The caller sees to it that fewer than 65,535 are in use.
+    [MQTT-2.2.1-3], [MQTT-2.2.1-4]. Going round the ring instead of taking the lowest id reuses a
+    freed id as late as possible, so that a late acknowledgement rarely meets another message. The
+    caller makes sure that fewer than 65,535 ids are in use.
     """
     ids: list[int] = []
     packet_id = last

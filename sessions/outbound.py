@@ -1,16 +1,19 @@
 """The outbound half of a session: delivery of messages to one client.
 
-    deliver   number and write what the window takes; queue the rest
-    pump      the window has room, or the peer has caught up: send what waits
-    resume    a new connection: send the window again, then pump
+    deliver   number and write as many messages as the window takes; queue the rest
+    pump      send waiting messages: the window has room, or the peer has read
+    resume    on a new connection, send the window again, then pump
 
-A delivery (`Delivery`) stands in the queue and then in the window. A session that outlives its
-connections has a number in the store, and records what becomes of its deliveries in the journal.
+A session sends no more than a share of its waiting messages in a turn, and the agenda goes on with
+the next ones: new messages wait behind them, as they do behind a full window.
 
-Before anything from the queue, the resend list is written: packet ids that were given out and
-are still to be written on this connection, of a resumed session or kept back by a barrier. A
-barrier keeps messages back until something else has left: a SUBACK, or the window of a resumed
-session, which waits until it is on disk as it stands.
+A delivery (`Delivery`) is first in the queue and then in the window. A session that outlives its
+connections has a number in the store, and records the progress of its deliveries in the journal.
+
+The resend list is written before the queue. It has packet ids that are assigned and still to be
+written on this connection: those of a resumed session, and those held back by a barrier. A barrier
+holds messages back until something else has been sent: a SUBACK, or the window of a resumed
+session, which must be on disk first.
 
 why long: every section changes the same window and queue, which one connection drains.
 """
@@ -23,23 +26,27 @@ from typing import Final
 
 from mqtt_broker.codec.constants import PUBREL
 from mqtt_broker.codec.encode import ID_BYTES, encode_ack
-from qos import PACKET_ID_MAX, Sender
+from qos import PACKET_ID_MAX
+from sessions.forgotten import ForgottenDeliveries
 from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Journal
 from sessions.journal.transaction import Delivery, PendingCommit, PublishTransaction
 from sessions.messages.backlog import Backlog, QueueFull, QueueLimits
 from sessions.messages.message import DeliveryOptions, Message
 from sessions.messages.outbox import CONGESTED, NO_CONNECTION, Outbox
+from sessions.messages.work import DELIVERY, DONE
 from sessions.queue import MessageQueue
 from sessions.sources import NO_SOURCE, MessageSource, SourcedMessage, end_sourced
+from sessions.window import FREE_BYTES, Window
 
-_PAGE_BELOW: Final = 200  # messages left in the head when more are asked for
-_NONE: Final[deque[int]] = deque(maxlen=0)  # shared by all with nothing to resend: one is 600 bytes
+_PAGE_BELOW: Final = 200  # messages left in the head when the next page is requested
+_WRITE_BYTES: Final = 256 << 10  # of the queue, sent before a check whether the peer reads
+_NONE: Final[deque[int]] = deque(maxlen=0)  # the empty resend list, shared: a deque has 600 bytes
 
 
 class PendingPublish(PendingCommit):
     """QoS 2 messages that are sent once their packet ids are on disk.
 
-    A crash could otherwise send them again under other ids.
+    Otherwise the broker could send them again with other ids after a crash.
     """
 
     __slots__ = ("box", "outbound", "sent")
@@ -52,18 +59,18 @@ class PendingPublish(PendingCommit):
 
     def release(self, now: float) -> None:
         try:
-            if self.outbound.outbox is self.box:  # a later connection sends them as it resumes
+            if self.outbound.outbox is self.box:  # else `resume` of the later connection sends them
                 self.outbound.send_committed(self.sent, now)
-        except Exception as error:  # it costs this client its connection: the next one repeats
+        except Exception as error:  # close this connection; the next one sends again
             self.box.owner.on_error(error, b"", now)
 
     def refuse(self, now: float) -> None:
-        """Forget them: their publisher is told that they are refused."""
+        """Forget the messages: their publisher gets a refusal."""
         self.outbound.forget_refused(self.sent, now)
 
 
 class PendingResume(PendingCommit):
-    """A resumed session's window, sent again once all of it is on disk as it stands."""
+    """The window of a resumed session, sent again once its state is on disk."""
 
     __slots__ = ("box", "outbound")
 
@@ -80,18 +87,28 @@ class PendingResume(PendingCommit):
                 self.box.owner.on_error(error, b"", now)
 
 
+def _is_open(item: Delivery) -> bool:
+    """Tell whether a delivery belongs to a transaction that has no place in the journal yet."""
+    txn = item[3]
+    return txn is not None and txn.is_open
+
+
 class Outbound:
-    """The window, the queue and the way out of one session."""
+    """The window, the queue and the outbox of one session."""
 
     __slots__ = (
         "backlog",
         "barriers",
         "client_id",
         "has_group_deliveries",
+        "is_on_agenda",
+        "is_over",
         "is_plain",
+        "is_restored",
         "is_resuming",
         "journal",
         "last_place",
+        "may_read",
         "never_sent",
         "on_overflow",
         "outbox",
@@ -108,22 +125,26 @@ class Outbound:
         self.client_id = client_id
         self.backlog = backlog
         self.journal = journal
-        self.queue_limits = backlog.limits  # a client may have less than others
-        self.session_number = 0  # in the store; 0: it is not there
+        self.queue_limits = backlog.limits  # a client may have limits of its own
+        self.session_number = 0  # in the store; 0: not stored
         self.last_place = 0  # of its newest stored delivery
-        self.has_group_deliveries = False  # without a number, it was given what a group stores
-        self.window: Sender[Delivery] = Sender()
-        self.queue: MessageQueue | None = None  # made when something waits
-        # Of the connection, or of the last one.
+        self.has_group_deliveries = False  # without a number, it has messages that a group stores
+        self.is_over = False  # the session has ended: nothing is delivered to it
+        self.is_on_agenda = False  # it has more to send than one turn allowed
+        self.window = Window(backlog)
+        self.queue: MessageQueue | None = None  # created with the first message that waits
+        self.is_restored = False  # its queue is from before the client's rights were known
+        self.may_read: Callable[[str], bool] | None = None  # checks the topics of such a queue
+        # Of the current connection, or of the last one.
         self.outbox = NO_CONNECTION
         self.version = 0
-        self.is_plain = True  # it takes shared bytes as they are
+        self.is_plain = True  # it takes the shared bytes of a QoS 0 message unchanged
         self.on_overflow: Callable[[], None] | None = None  # when a full queue disconnects
         self.barriers = 0
         self.is_resuming = False  # one of the barriers is a PendingResume
         self.resend = _NONE
-        self.never_sent: set[int] | None = None  # those of `resend` that go without DUP
-        self.sources: list[MessageSource] | None = None  # readers of the log, when it has any
+        self.never_sent: set[int] | None = None  # those of `resend` that are sent without DUP
+        self.sources: list[MessageSource] | None = None  # readers of the telemetry log, if any
 
     @property
     def is_online(self) -> bool:
@@ -139,7 +160,7 @@ class Outbound:
 
     @property
     def load(self) -> int:
-        """Messages that wait or are under way: strategies of shared subscriptions compare it."""
+        """The messages queued or in flight, for strategies of shared subscriptions."""
         return len(self.window) + self.queued
 
     @property
@@ -156,9 +177,9 @@ class Outbound:
         txn: PublishTransaction | None,
         now: float,
     ) -> None:
-        """Send messages of one envelope at QoS 1 or 2 as far as the window goes; queue the rest.
+        """Send messages of one envelope at QoS 1 or 2 while the window has room; queue the rest.
 
-        Nothing overtakes what waits, on any topic. [MQTT-4.6.0-6]
+        No message overtakes waiting ones, on any topic. [MQTT-4.6.0-6]
         """
         box = self.outbox
         window = self.window
@@ -173,6 +194,12 @@ class Outbound:
             self._deliver_behind(messages, options, place, txn, now)
             return
         room = window.limit - len(window.unacked) - len(window.releasing)
+        backlog = self.backlog
+        if (
+            window.bytes > FREE_BYTES
+            or backlog.inflight_bytes * 2 > backlog.inflight_total_bytes_max
+        ):
+            room = window.room_for(messages[0].envelope.size)
         if room < len(messages):  # the send quota is used up. [MQTT-4.9.0-2]
             room = max(room, 0)
             behind = place + room if place else 0
@@ -189,7 +216,7 @@ class Outbound:
             packet_id = window.admit_one((message, options, 0, None), options.qos)
             box.pieces += (head, ID_BYTES[packet_id], section, message.payload)
             box.mark()
-            self.backlog.published += 1
+            backlog.published += 1
             return
         ids = window.admit([(message, options, 0, None) for message in messages], options.qos)
         self.send_run(ids, messages, options, now)
@@ -202,13 +229,13 @@ class Outbound:
         txn: PublishTransaction,
         now: float,
     ) -> None:
-        """Number and record them; QoS 2 waits until that is on disk, QoS 1 leaves at once."""
+        """Number and record messages; QoS 1 is sent at once, QoS 2 after the commit."""
         items: list[Delivery] = []
         for place, message in enumerate(messages, first):
             items.append((message, options, place, txn))
         ids = self.window.admit(items, options.qos)
         txn.deliver(self.session_number, first, messages, options, ids)
-        if options.qos == 2 and txn.awaits_commit:
+        if options.qos == 2 and (txn.awaits_commit or txn.is_open):
             txn.hold(PendingPublish(self, list(zip(ids, items, strict=True))))
         else:
             self.send_run(ids, messages, options, now)
@@ -221,8 +248,11 @@ class Outbound:
         txn: PublishTransaction | None,
         now: float,
     ) -> None:
-        """Keep messages that may not leave now: in the queue, or in the window if only a SUBACK
-        keeps them back, for then they have the window that they would have behind it."""
+        """Keep messages that may not be sent now.
+
+        They go into the queue, or into the window if only a SUBACK holds them back: after it they
+        would be in the window.
+        """
         room = 0
         if (
             self.barriers
@@ -230,7 +260,7 @@ class Outbound:
             and self.queue is None
             and self.outbox.state < CONGESTED
         ):
-            room = max(0, min(self.window.room, len(messages)))
+            room = min(self.window.room_for(messages[0].envelope.size), len(messages))
         if room < len(messages):
             self._enqueue(messages[room:], options, first + room if first else 0, txn, now)
         if not room:
@@ -242,14 +272,14 @@ class Outbound:
         ids = self.window.admit(items, options.qos)
         if txn is not None:
             txn.deliver(self.session_number, first, messages, options, ids)
-            # Retained messages of a SUBSCRIBE are stored already, and SUBACK waits for the disk.
-            if options.qos == 2 and txn.awaits_commit and txn.messages:
+            # Retained messages of a SUBSCRIBE are stored already; SUBACK waits for their commit.
+            if options.qos == 2 and (txn.awaits_commit or txn.is_open) and txn.messages:
                 txn.hold(PendingPublish(self, list(zip(ids, items, strict=True))))
                 return
         self._send_later(ids)
 
     def deliver_lent(self, item: Delivery, now: float) -> None:
-        """Send a message that its group has stored if it can leave at once; queue it otherwise."""
+        """Send a message that its group has stored, or queue it if it cannot be sent at once."""
         self.has_group_deliveries = True
         if self.can_send_now:
             message, options, _, _ = item
@@ -260,32 +290,18 @@ class Outbound:
 
     @property
     def can_send_now(self) -> bool:
-        """Tell whether a message at QoS 1 or 2 would leave at once."""
+        """Tell whether a message at QoS 1 or 2 would be sent at once."""
         return (
             self.outbox.state < CONGESTED
-            and self.window.room > 0
+            and self.window.room_for(1) > 0
             and not (self.has_waiting or self.barriers)
         )
 
-    def deliver_qos0(
-        self,
-        messages: list[Message],
-        options: DeliveryOptions,
-        now: float,
-        *,
-        may_queue: bool = False,
-    ) -> bool:
-        """Send QoS 0 messages to a receiver that is not plain; False when that is not now.
-
-        `may_queue`: retained messages of a subscription are not dropped only because there are
-        more of them than a peer can read at once.
-        """
+    def deliver_qos0(self, messages: list[Message], options: DeliveryOptions, now: float) -> bool:
+        """Send QoS 0 messages to a receiver that is not plain; return False if it cannot be now."""
         box = self.outbox
         if self.backlog.queue_qos0 and (self.queue is not None or not self.is_online):
-            self._enqueue(messages, options, 0, None, now)  # behind what waits. [MQTT-4.6.0-5]
-            return False
-        if may_queue and self.is_online and (self.queue is not None or box.state >= CONGESTED):
-            self._enqueue(messages, options, 0, None, now)
+            self._enqueue(messages, options, 0, None, now)  # in order. [MQTT-4.6.0-5]
             return False
         if box.state >= CONGESTED:
             if self.is_online:
@@ -318,7 +334,7 @@ class Outbound:
     def send_one(
         self, packet_id: int, message: Message, options: DeliveryOptions, now: float, *, dup: bool
     ) -> None:
-        """Write one PUBLISH with everything this peer asked for: aliases, size limit, DUP."""
+        """Write one PUBLISH, with its Topic Alias, if the peer's maximum size allows it."""
         box = self.outbox
         envelope = message.envelope
         if dup or box.aliases is not None:
@@ -334,7 +350,7 @@ class Outbound:
             and not known
             and not box.fits(len(head) + 2 + len(section) + len(message.payload))
         ):
-            alias = 0  # the introduction of the alias alone makes it too large
+            alias = 0  # only the new alias makes the packet too large
             head, section = envelope.layout(box.v5, options, now)
         packet = b"".join((head, ID_BYTES[packet_id] if packet_id else b"", section))
         if not box.fits(len(packet) + len(message.payload)):
@@ -352,8 +368,27 @@ class Outbound:
         box.mark()
         self.backlog.published += 1
 
+    def go_on(self, now: float) -> int:
+        """Send more of what was too much for one turn; see `WorkItem`."""
+        self.is_on_agenda = False
+        try:
+            self.pump(now)
+        except Exception as error:  # it costs this client its connection
+            self.outbox.owner.on_error(error, b"", now)
+        return DONE
+
+    def _go_on_later(self) -> bool:
+        """Stop here if the share of work is used up, and go on in the next turn."""
+        agenda = self.backlog.agenda
+        if agenda is None or not self.backlog.work.is_over:
+            return False
+        if not self.is_on_agenda:
+            self.is_on_agenda = True
+            agenda.add(self)
+        return True
+
     def pump(self, now: float) -> None:
-        """Send what waits, as far as the window and the peer allow."""
+        """Send waiting messages, as far as the window, the peer and the share of work allow."""
         if self.barriers or (self.resend and not self.send_resends(now)):
             return
         if self.queue is not None and not self.resend:
@@ -363,51 +398,82 @@ class Outbound:
 
     def _pump_queue(self, queue: MessageQueue, now: float) -> None:
         window = self.window
+        work = self.backlog.work
         sent: list[tuple[int, Delivery]] = []
         held: list[tuple[int, Delivery]] = []
         expired: list[Delivery] = []
         begun: list[Delivery] = []
         may_hold = self.journal is not None and self.journal.awaits_commit
-        while queue.head and window.room > 0 and self.outbox.state < CONGESTED:  # [MQTT-4.9.0-2]
+        may_read = self.may_read
+        room = self._room_until_seen()
+        while queue.head and self.outbox.state < CONGESTED:
+            if not window.room_for(queue.head[0][0].envelope.size):  # [MQTT-4.9.0-2]
+                self._wait_for_others(window)
+                break
             item = queue.popleft()
+            work.spent += DELIVERY
             message, options, place, _ = item
             if message.envelope.is_expired(now):  # [MQTT-3.3.2-5]
                 window.skip_id()
-                self.backlog.lose("expired", message, self.client_id)
+                self.backlog.drop_message("expired", message, self.client_id)
+                expired.append(item)
+            elif may_read is not None and not may_read(message.envelope.topic):
+                self.backlog.drop("not_authorized")
                 expired.append(item)
             elif options.qos:
                 if place and options.qos == 2 and not self.session_number:
-                    begun.append(item)  # no longer the group's to give to another
+                    begun.append(item)  # from now on the group may not give it to another member
                     item = (message, options, 0, None)
                 packet_id = window.admit_one(item, options.qos)
                 if place and self.session_number:
                     sent.append((packet_id, item))
-                if place and options.qos == 2 and may_hold:
+                if place and options.qos == 2 and (may_hold or _is_open(item)):
                     held.append((packet_id, item))
                 else:
                     self.send_one(packet_id, message, options, now, dup=False)
             else:
                 self.send_one(0, message, options, now, dup=False)
-        if self.queue is queue and not len(queue):
-            self.queue = None
+            room -= len(message.payload)
+            if room < 0:
+                room = self._see_whether_it_reads(now)
+            if work.spent >= work.limit and self._go_on_later():
+                break
+        self._drop_queue_if_empty()
         journal = self.journal
         if journal is not None:
-            if sent:
+            if sent and self.session_number:
                 journal.on_sent(self.session_number, sent)
             self._end(begun, now)
             if held:
-                journal.wait(PendingPublish(self, held))
+                self._hold_until_stored(held, journal)
             self._end(expired, now)
             if queue.wants_page and len(queue.head) < _PAGE_BELOW and self.is_online:
-                self._want_page(queue)
+                self.want_page(queue)
+
+    def _hold_until_stored(self, held: list[tuple[int, Delivery]], journal: Journal) -> None:
+        """Send these QoS 2 messages when they are on disk, those of open transactions too."""
+        others: list[tuple[int, Delivery]] = []
+        for sent in held:
+            txn = sent[1][3]
+            if txn is not None and txn.is_open:
+                txn.hold(PendingPublish(self, [sent]))
+            else:
+                others.append(sent)
+        if others:
+            journal.wait(PendingPublish(self, others))
+
+    def _wait_for_others(self, window: Window) -> None:
+        """Be pumped when others have less under way: no acknowledgement of its own will do it."""
+        if not window.unacked and not window.releasing:
+            self.backlog.starved[self] = None
 
     # The resend list.
 
     def resume(self, now: float) -> None:
-        """Carry on with a new connection: repeat with DUP and the same ids. [MQTT-4.4.0-1]
+        """Resume on a new connection: send again with DUP and the same ids. [MQTT-4.4.0-1]
 
-        What stands in the journal only goes out when it is on disk: a QoS 2 exchange that is
-        repeated from its wrong half would deliver twice.
+        State that is in the journal only must be on disk first: a QoS 2 exchange that resumed in
+        the wrong half after a crash would deliver twice.
         """
         journal = self.journal
         self.resend = _NONE
@@ -426,20 +492,29 @@ class Outbound:
             self.resend_window(now)
 
     def resume_committed(self, now: float) -> None:
-        """Carry on with `resume`: the window is on disk as it stands."""
+        """Continue `resume` after the commit of the window's state."""
         self.barriers -= 1
         self.is_resuming = False
         self.resend_window(now)
 
     def resend_window(self, now: float) -> None:
-        """Send a resumed session's window again, the PUBRELs first."""
+        """Send the window of a resumed session again, PUBREL packets first."""
         for packet_id in self.window.releasing:
             self.outbox.put(encode_ack(PUBREL, packet_id))
-        self.resend = deque(self.window.unacked) or _NONE
+        unacked = self.window.unacked
+        if self.journal is not None and self.journal.has_open:
+            held = [
+                (i, unacked[i]) for i in unacked if i in self.window.qos2 and _is_open(unacked[i])
+            ]
+            self._hold_until_stored(held, self.journal)
+            kept_back = {packet_id for packet_id, _ in held}
+            self.resend = deque(i for i in unacked if i not in kept_back) or _NONE
+        else:
+            self.resend = deque(unacked) or _NONE
         self.pump(now)
 
     def _send_later(self, packet_ids: list[int]) -> None:
-        """Put packet ids into the resend list that are written for the first time from there."""
+        """Append packet ids to the resend list that have not been sent before."""
         if self.resend is _NONE:
             self.resend = deque()
         self.resend.extend(packet_ids)
@@ -448,16 +523,18 @@ class Outbound:
         self.never_sent.update(packet_ids)
 
     def send_resends(self, now: float, bytes_max: int = 1 << 62) -> bool:
-        """Write the resend list as far as the peer allows; False when its window is full, or
-        `bytes_max` are written."""
+        """Write the resend list; return False if the peer is congested or `bytes_max` written."""
         window = self.window
         resend = self.resend
+        room = self._room_until_seen()
+        work = self.backlog.work
         while resend and self.outbox.state < CONGESTED:
             if bytes_max < 0 or (
                 len(window.unacked) - len(resend) + len(window.releasing) >= window.limit
             ):
                 return False
             packet_id = resend.popleft()
+            work.spent += DELIVERY
             is_first = self.never_sent is not None and packet_id in self.never_sent
             if is_first and self.never_sent is not None:
                 self.never_sent.remove(packet_id)
@@ -468,13 +545,31 @@ class Outbound:
             if is_first and message.envelope.is_expired(now):
                 self._expire(packet_id, message, now)
                 continue
-            # What was sent once does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
+            # A message that was sent before does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
             self.send_one(packet_id, message, options, now, dup=not is_first)
             bytes_max -= message.envelope.size
+            room -= len(message.payload)
+            if room < 0:
+                room = self._see_whether_it_reads(now)
+            if work.spent >= work.limit and resend and self._go_on_later():
+                return False
         return True
 
+    def _room_until_seen(self) -> int:
+        """Return how many bytes to send before the next check whether the peer reads."""
+        return min(_WRITE_BYTES, self.outbox.outboxes.share_bytes)
+
+    def _see_whether_it_reads(self, now: float) -> int:
+        """Write the outbox, which becomes congested if the peer does not read."""
+        box = self.outbox
+        try:
+            box.outboxes.write(box, now)
+        except Exception as error:  # close this connection, as at the end of the turn
+            box.owner.on_error(error, b"", now)
+        return self._room_until_seen()
+
     def send_committed(self, sent: list[tuple[int, Delivery]], now: float) -> None:
-        """Send QoS 2 messages whose packet ids are on disk, behind what is kept back before."""
+        """Send QoS 2 messages whose packet ids are on disk, after those that are held back."""
         unacked = self.window.unacked
         ids: list[int] = []
         messages: list[Message] = []
@@ -482,7 +577,7 @@ class Outbound:
         for packet_id, item in sent:
             entry = unacked.get(packet_id)
             if entry is None or entry[0] is not item[0]:
-                continue  # compiled, a tuple has no identity, so the message has to do
+                continue  # a compiled tuple has no identity, so compare the message
             if item[0].envelope.is_expired(now):
                 self._expire(packet_id, item[0], now)
                 continue
@@ -503,7 +598,7 @@ class Outbound:
             self.pump(now)
 
     def forget_refused(self, sent: list[tuple[int, Delivery]], now: float) -> None:
-        """Take messages out of the window that could not be stored."""
+        """Remove messages from the window that could not be stored."""
         for packet_id, item in sent:
             entry = self.window.unacked.get(packet_id)
             if entry is not None and entry[0] is item[0]:
@@ -512,9 +607,9 @@ class Outbound:
         self.pump(now)
 
     def _expire(self, packet_id: int, message: Message, now: float) -> None:
-        """Drop a message that was numbered, and not written in time. [MQTT-3.3.2-5]"""
+        """Drop a message that has a packet id and expired before it was sent. [MQTT-3.3.2-5]"""
         item = self.window.forget(packet_id)
-        self.backlog.lose("expired", message, self.client_id)
+        self.backlog.drop_message("expired", message, self.client_id)
         if item is not None:
             self._end([item], now)
 
@@ -528,7 +623,7 @@ class Outbound:
         txn: PublishTransaction | None,
         now: float,
     ) -> None:
-        """Keep messages for later, and record that they wait."""
+        """Queue messages, and record that they wait."""
         if txn is not None:
             txn.deliver(self.session_number, first, messages, options, [])
         items: list[Delivery] = []
@@ -538,69 +633,71 @@ class Outbound:
 
     def _enqueue_items(self, items: list[Delivery], now: float) -> None:
         """Queue messages of one size, within the limits of this client and of the broker."""
+        if self.is_over:
+            self._end(items, now)
+            return
         queue = self.queue
         if queue is None:
-            queue = self.queue = MessageQueue(self.backlog)
+            queue = self.queue = MessageQueue(self.backlog, self)
         size = items[0][0].envelope.size
         dropped: list[Delivery] = []
         for item in items:
             is_stored = item[2] > 0 and self.session_number > 0
-            if self._make_room(queue, size, dropped, is_stored=is_stored):
+            if queue.make_room(self.queue_limits, size, dropped, now, is_stored=is_stored):
                 queue.append(item)
-            else:
-                self.backlog.lose("queue_full", item[0], self.client_id)
-                dropped.append(item)
-        self._end(dropped, now)
-        if not len(queue):
-            self.queue = None
-        elif self.journal is not None and queue.in_memory > QUEUE_HEAD_MESSAGES:
+                continue
+            dropped.append(item)
+            is_too_large = size > self.queue_limits.bytes_max
+            if self.backlog.queue_full is QueueFull.DISCONNECT and not is_too_large:
+                if self.on_overflow is not None:
+                    self.on_overflow()
+        self.on_shed(dropped, now)
+        if self.queue is not None and self.outbox.state < CONGESTED and not self.barriers:
+            self._wait_for_others(self.window)
+        if (
+            self.queue is not None
+            and self.journal is not None
+            and queue.in_memory > QUEUE_HEAD_MESSAGES
+        ):
             self.journal.unload_later(self)
 
-    def _make_room(
-        self, queue: MessageQueue, size: int, dropped: list[Delivery], *, is_stored: bool
-    ) -> bool:
-        """Drop older messages if need be; True when one more of `size` bytes may wait."""
-        backlog = self.backlog
-        if size > self.queue_limits.bytes_max:  # nothing would be left of the queue
-            return False
-        while not (
-            queue.allows(self.queue_limits, size) and (is_stored or backlog.has_memory(size))
-        ):
-            if backlog.queue_full is QueueFull.DROP_OLDEST and len(queue):
-                if not queue.head:  # the oldest are in the store: they come, and then they go
-                    if not queue.is_loading:
-                        self._want_page(queue)
-                    return True
-                dropped.append(queue.popleft())
-                backlog.lose("queue_full", dropped[-1][0], self.client_id)
-                continue
-            if backlog.queue_full is QueueFull.DISCONNECT and self.on_overflow is not None:
-                self.on_overflow()
-            return False
-        return True
+    def on_shed(self, items: list[Delivery], now: float) -> None:
+        """Record that these waited in vain: the queue, or all of them together, are full."""
+        for item in items:
+            self.backlog.drop_message("queue_full", item[0], self.client_id)
+        self._end(items, now)
+        self._drop_queue_if_empty()
 
-    def _want_page(self, queue: MessageQueue) -> None:
+    def _drop_queue_if_empty(self) -> None:
+        """Let go of a queue in which nothing waits any more: the next message need not wait."""
+        if self.queue is not None and not len(self.queue):
+            self.queue = None
+            self.is_restored = False
+            self.may_read = None
+
+    def want_page(self, queue: MessageQueue) -> None:
+        """Ask the store for the next page of the queue."""
         assert self.journal is not None
         queue.load_later()
         self.journal.want_page(self)
 
     def on_page(self, items: list[Delivery], now: float) -> None:
-        """Take the store's answer: what comes behind the head."""
+        """Append a page from the store to the head of the queue."""
         queue = self.queue
         if queue is None or not queue.is_loading:
-            return  # the session ended meanwhile
+            return  # the session has ended
         queue.load(items)
-        if not len(queue):
-            self.queue = None
+        queue.pay_owed(now)
+        self._drop_queue_if_empty()
         self.pump(now)
 
     @property
     def page_after(self) -> int:
-        """The place behind which the stored deliveries begin that are wanted next."""
+        """The place after which the next page of stored deliveries begins."""
         return self.queue.stored_after if self.queue is not None else self.last_place
 
     def unload(self, folded: int, keep: int) -> bool:
-        """Free what the store has up to group `folded`; False when more is left than should be."""
+        """Free deliveries that the tables have up to group `folded`; return True if enough."""
         queue = self.queue
         if queue is None:
             return True
@@ -608,35 +705,38 @@ class Outbound:
         return queue.in_memory <= QUEUE_HEAD_MESSAGES
 
     def limit_queue(self, limits: QueueLimits) -> None:
-        """Hold the queue to these limits from now on."""
+        """Set the limits of the queue."""
         self.queue_limits = limits
 
-    def take_back(self, groups: list[object]) -> list[Delivery]:
-        """Take out what came from these shared subscriptions and may go to another member.
+    def take_back(self, packet_id: int, groups: list[object]) -> Delivery | None:
+        """Remove and return a message in flight of these shared subscriptions, for another member.
 
-        Everything that waits, and QoS 1 messages under way; a QoS 2 exchange that began is
-        finished with this client or not at all. [MQTT-4.8.2-4], [MQTT-4.8.2-5]
+        A QoS 2 exchange that has begun is completed with this client or not at all.
+        [MQTT-4.8.2-4], [MQTT-4.8.2-5]
         """
-        taken: list[Delivery] = []
         window = self.window
-        for packet_id, entry in list(window.unacked.items()):
-            if packet_id not in window.qos2 and self._is_of(entry, groups):
-                window.forget(packet_id)
-                taken.append(entry)
+        item = window.unacked.get(packet_id)
+        if item is None or packet_id in window.qos2 or not self._is_of(item, groups):
+            return None
+        return window.forget(packet_id)
+
+    def take_back_queued(self, groups: list[object]) -> list[Delivery]:
+        """Remove and return messages of these shared subscriptions that wait."""
         queue = self.queue
-        if queue is not None:  # the store alone never has any of these
-            taken += queue.take(lambda item: self._is_of(item, groups))
-            if not len(queue):
-                self.queue = None
+        if queue is None:
+            return []
+        taken = queue.take(lambda item: self._is_of(item, groups))  # these are always in memory
+        if not len(queue):
+            self.queue = None
         return taken
 
     def _is_of(self, item: Delivery, groups: list[object]) -> bool:
-        """Tell whether one of the groups, or one that it left and that still stores it, gave it."""
+        """Tell whether a delivery is from one of these groups, or from one that the client left."""
         group = item[1].group
         return group in groups or (group is not None and item[2] > 0 and not self.session_number)
 
     def _end(self, items: list[Delivery], now: float) -> None:
-        """Record that these deliveries are over without the client."""
+        """Record that these deliveries have ended without an acknowledgement."""
         if items and self.journal is not None:
             if self.has_group_deliveries:
                 self.journal.on_group_done(items, now)
@@ -646,7 +746,7 @@ class Outbound:
     # Acknowledgements.
 
     def on_puback(self, ids: list[int], now: float, reason: int = 0) -> None:
-        """End these deliveries, which frees their place in the window. [MQTT-4.3.2-3]"""
+        """End these deliveries, which makes room in the window. [MQTT-4.3.2-3]"""
         done = self.window.on_puback(ids)
         if self.sources is not None:
             end_sourced(done, reason, now)
@@ -659,7 +759,7 @@ class Outbound:
             self.pump(now)
 
     def on_pubrec(self, ids: list[int], now: float) -> bool:
-        """Note that the peer owns them; True when PUBREL has to wait until that is on disk."""
+        """Note that the peer owns the messages; return True if PUBREL must wait for the commit."""
         if not self.session_number or self.journal is None:
             self.window.on_pubrec(ids)
             return False
@@ -686,9 +786,9 @@ class Outbound:
 
     @property
     def source_room(self) -> int:
-        """The number of QoS 1 messages that a source may give now: live messages go first."""
+        """The number of QoS 1 messages that a source may send now: live messages come first."""
         is_free = self.outbox.state < CONGESTED and not (self.has_waiting or self.barriers)
-        return max(0, self.window.room) if is_free else 0
+        return self.window.room_for(1) if is_free else 0
 
     def add_source(self, source: MessageSource) -> None:
         if self.sources is None:
@@ -696,10 +796,10 @@ class Outbound:
         self.sources.append(source)
 
     def remove_source(self, source: MessageSource) -> None:
-        """Take a source out; messages it gave stay in the window without it.
+        """Remove a source; its messages stay in the window, without a reference to it.
 
-        A message that still knew its source, which knows the session, would keep all three until
-        the collector comes, which it hardly ever does: a megabyte for each reader that went.
+        The reference would be a cycle with the session, which the rare runs of the garbage
+        collector would leave in memory: a megabyte for each reader that has gone.
         """
         for entry in self.window.unacked.values():
             message = entry[0]
@@ -712,7 +812,7 @@ class Outbound:
                 self.sources = None
 
     def pump_sources(self, now: float) -> None:
-        """Let sources give what there is room for; each of them is first in turn."""
+        """Let sources send as many messages as there is room for; each of them is first in turn."""
         sources = self.sources
         if sources is None or not self.is_online:
             return
@@ -742,8 +842,7 @@ class Outbound:
         self.backlog.published += len(messages)
 
     def take_back_sourced(self, source: MessageSource, partition: int = -1) -> list[SourcedMessage]:
-        """Take out what a source gave and the client has not acknowledged, of one partition or
-        (-1) of all."""
+        """Remove and return a source's unacknowledged messages, of one partition or (-1) of all."""
         taken: list[SourcedMessage] = []
         for packet_id, entry in list(self.window.unacked.items()):
             message = entry[0]
@@ -758,9 +857,9 @@ class Outbound:
     def attach(
         self, box: Outbox, receive_maximum: int, on_overflow: Callable[[], None] | None
     ) -> None:
-        """Send through this outbox from now on.
+        """Use the outbox of a new connection.
 
-        The send quota begins at the peer's Receive Maximum, or at our own. [MQTT-4.9.0-1]
+        The send quota is the smaller of the peer's Receive Maximum and ours. [MQTT-4.9.0-1]
         """
         self.outbox = box
         self.version = box.version
@@ -775,50 +874,65 @@ class Outbound:
         self.is_resuming = False
 
     def add_barrier(self) -> None:
-        """Keep messages back until `remove_barrier`: something else has to leave before them."""
+        """Hold messages back until `remove_barrier`: something else must be sent before them."""
         self.barriers += 1
 
     def remove_barrier(self) -> None:
         self.barriers -= 1
 
     def clear(self, now: float) -> None:
-        """Forget everything that waits or is under way: the session ends."""
-        items = list(self.window.unacked.values())
+        """Forget all messages queued or in flight: the session ends."""
+        self.is_over = True
+        self.backlog.starved.pop(self, None)
+        items = self.window.clear()
         if self.queue is not None:
             items += self.queue.clear()
         if self.session_number and self.journal is not None:
-            self.journal.on_end(self.session_number, items, now)
+            self.journal.on_end(self.session_number)
             self.journal.forget_queue(self)
+        self.backlog.start(ForgottenDeliveries(items, self.backlog.work), now)
         self.session_number = 0
         self.queue = None
-        self.window = Sender()
+        self.window = Window(self.backlog)
         self.resend = _NONE
         self.never_sent = None
 
     # The store.
 
     def store(self) -> None:
-        """Give the session a number, under which its deliveries are stored from now on."""
+        """Give the session a number in the store; its deliveries are stored from now on."""
         if self.journal is not None and not self.session_number:
             self.session_number = self.journal.new_session_number()
 
     def restore(self, session_number: int, version: int) -> None:
-        """Stand in the store under this number; `version` is that of the last connection."""
+        """Restore the number in the store, and the protocol version of the last connection."""
         self.session_number = session_number
         self.version = version
+        self.is_restored = True
+
+    def check_queue(self, may_read: Callable[[str], bool] | None) -> None:
+        """Send messages of a restored queue only on topics that the client may read now.
+
+        Its rights are known once it has connected; messages that waited over a restart may be on
+        topics that it may no longer read.
+        """
+        if self.queue is None:
+            self.is_restored = False
+            may_read = None
+        self.may_read = may_read
 
     def restore_place(self, place: int) -> None:
-        """Give new deliveries places behind this one."""
+        """Give new deliveries places after this one."""
         self.last_place = max(self.last_place, place)
 
     def restore_queue(self, messages: int, size: int, last_place: int) -> None:
         """Make a queue of messages that are in the store only."""
-        self.queue = MessageQueue(self.backlog)
+        self.queue = MessageQueue(self.backlog, self)
         self.queue.restore(messages, size, last_place)
         self.restore_place(last_place)
 
     def renumber(self, item: Delivery, qos: int) -> None:
-        """Put a message into the window under a new packet id, and record that."""
+        """Move a message into the window with a new packet id, and record it."""
         packet_id = self.window.admit_one(item, qos)
         if self.journal is not None:
             self.journal.on_sent(self.session_number, [(packet_id, item)])

@@ -1,9 +1,9 @@
 """Sources of messages beside live ones: readers of the telemetry log, at the client's pace.
 
-A live message is pushed and waits in the session's queue if it has to. A source has its messages
-elsewhere and gives one only when the session has room for it: it never fills a queue, and nothing
-live waits behind more than a window of it. The session tells its sources when there is room, and
-what became of the messages they gave.
+A live message is pushed and may wait in the session's queue. A source keeps its messages elsewhere
+and sends one only when the session has room, so it never fills the queue, and a live message waits
+for at most a window of its messages. The session tells its sources when there is room, and which
+of their messages left the window.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from sessions.messages.message import Envelope, Message
 
 
 class MessageSource(Protocol):
-    """Gives messages to one session."""
+    """Sends messages to one session."""
 
     def on_room(self, now: float) -> None:
         """Send messages: the window, the peer and the queue may have room."""
 
     def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
-        """Note that these left the window: acknowledged with this code, or too large to send."""
+        """Note that messages left the window: acknowledged with `reason`, or too large to send."""
 
 
 class SourcedMessage(Message):
-    """A message that a source gave: one record of the log."""
+    """A message of a source: one record of the log."""
 
     __slots__ = ("offset", "partition", "properties", "source")
 
@@ -42,11 +42,11 @@ class SourcedMessage(Message):
         self.source = source
         self.partition = partition
         self.offset = offset
-        self.properties = properties  # as the log has them, without what the source added
+        self.properties = properties  # as in the log, without those that the source added
 
 
 class _NoSource:
-    """Stands for the source of messages whose source is gone."""
+    """Replaces the source of messages whose source has gone."""
 
     def on_room(self, now: float) -> None:
         pass
@@ -59,7 +59,7 @@ NO_SOURCE: Final[MessageSource] = _NoSource()
 
 
 def end_sourced(done: list[Delivery], reason: int, now: float) -> None:
-    """Tell sources which of their messages were acknowledged."""
+    """Tell the sources of these messages that they left the window."""
     run: list[SourcedMessage] = []
     for item in done:
         message = item[0]

@@ -5,26 +5,26 @@
 
 An entry is a function that changes the program in this process (`put_in`), and the finders that
 have to notice: `crash` (tests.sim.crash), `powerloss` (tests.powerloss.run), `restarts`
-(tests.powerloss.restarts), `torture` (tests.fault.torture), `fuzz` (tests.fuzz.broker), and
-`backlogs`, `refused`, `accounts` (of tests.spark_ingest). Each search begins at a seed of its own
-and ends at the first finding; a defect that one of them does not find is a hole in the tests.
+(tests.powerloss.restarts), `torture` (tests.fault.torture), `fuzz` (tests.fuzz.broker), `fairness`
+(tests.core.test_fairness), and `backlogs`, `refused`, `accounts` (of tests.spark_ingest). Each
+search begins at a seed of its own and ends at the first finding; a defect that one of them does not
+find is a hole in the tests.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import io
 import random
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests.finders import FINDERS
 
 Change = Callable[[], None]
 ROOT: Final = Path(__file__).parents[1]
@@ -73,6 +73,19 @@ def acknowledged_before_the_commit() -> None:
         self.on_committed(self.number, now)
 
     _set(Journal, "flush", flush_and_tell)
+
+
+@sabotage("fairness")
+def work_without_an_end() -> None:
+    """Nobody's share of a turn ends: whatever a client asks for is done at once."""
+    from sessions.messages.work import UNBOUNDED, Work
+
+    init = Work.__init__
+
+    def without_an_end(self: Work, share: int = 0, turn_units: int = 0) -> None:
+        init(self, UNBOUNDED, UNBOUNDED)
+
+    _set(Work, "__init__", without_an_end)
 
 
 @sabotage("crash")
@@ -265,7 +278,7 @@ def third_repetition_refused() -> None:
     def take_twice(connection: Any, packet: Any, *others: Any) -> None:
         for packet_id in packet.packet_ids():
             key = connection, packet_id
-            if packet_id not in connection.session.receiver.ids:
+            if packet_id not in connection.session.inbound.ids:
                 repeated.discard(key)
             elif key in repeated:
                 raise Violation(reasons.PROTOCOL_ERROR, "MQTT-2.2.1-4", f"id {packet_id} is in use")
@@ -432,113 +445,6 @@ def _set(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-# Who finds them.
-
-
-def _search_crash(name: str, seed: int, seconds: float) -> str:
-    from tests.sim.crash import play
-
-    put_in(name)
-    deadline = time.monotonic() + seconds
-    world = seed * 1_000_000
-    while time.monotonic() < deadline:
-        try:
-            play(world)
-        except Exception as error:
-            return f"seed {world}: {error!r}"
-        world += 1
-    return ""
-
-
-def _search_powerloss(name: str, seed: int, seconds: float) -> str:
-    from tests.powerloss.run import search
-
-    deadline = time.monotonic() + seconds
-    run = seed * 1_000
-    while time.monotonic() < deadline:
-        outcome = search(run, states=300, sabotage=name)
-        if outcome.lost:
-            return f"seed {run}: {next(iter(outcome.first.values()))}"
-        run += 1
-    return ""
-
-
-def _search_restarts(name: str, seed: int, seconds: float) -> str:
-    from tests.powerloss.restarts import sweep
-
-    outcome = sweep(seed, sabotage=name)  # it has an end of its own, half a minute away
-    return f"seed {seed}: {next(iter(outcome.first.values()))}" if outcome.lost else ""
-
-
-def _search_torture(name: str, seed: int, seconds: float) -> str:
-    from tests.fault.torture import Options, torture
-
-    kills = max(5, int(seconds / 2))
-    options = Options(kills=kills, rate=800.0, life_s=0.5, clients=3, seed=seed, sabotage=name)
-    out = io.StringIO()
-    with tempfile.TemporaryDirectory() as where:
-        verdict = torture(options, out, Path(where))
-    return "" if verdict.is_clean else ", ".join(verdict.counts)
-
-
-def _search_fuzz(name: str, seed: int, seconds: float) -> str:
-    broker = importlib.import_module("tests.fuzz.broker")
-    put_in(name)
-    return str(broker.search(seed, seconds))
-
-
-def _search_many(name: str, seed: int, seconds: float, play: Callable[[Path, int], None]) -> str:
-    """Play from one seed after the other, each in a directory of its own."""
-    put_in(name)
-    deadline = time.monotonic() + seconds
-    run = seed * 1_000
-    while time.monotonic() < deadline:
-        with tempfile.TemporaryDirectory() as where:
-            try:
-                play(Path(where), run)
-            except Exception as error:
-                return f"seed {run}: {error!r}"
-        run += 1
-    return ""
-
-
-def _search_backlogs(name: str, seed: int, seconds: float) -> str:
-    from tests.spark_ingest import backlogs
-
-    def play(where: Path, run: int) -> None:
-        backlogs.play(where / "log", run)
-
-    return _search_many(name, seed, seconds, play)
-
-
-def _search_refused(name: str, seed: int, seconds: float) -> str:
-    from tests.spark_ingest import refused
-
-    return _search_many(name, seed, seconds, refused.play)
-
-
-def _search_accounts(name: str, seed: int, seconds: float) -> str:
-    from tests.spark_ingest import accounts
-    from tests.spark_ingest.conftest import local_session
-
-    with local_session() as spark:
-        return _search_many(
-            name, seed, seconds, lambda where, run: accounts.play(spark, where, run)
-        )
-
-
-FINDERS: Final[dict[str, Callable[[str, int, float], str]]] = {
-    "crash": _search_crash,
-    "powerloss": _search_powerloss,
-    "restarts": _search_restarts,
-    "torture": _search_torture,
-    "fuzz": _search_fuzz,
-    "backlogs": _search_backlogs,
-    "refused": _search_refused,
-    "accounts": _search_accounts,
-}
-
-
 # The runner: a process for each search, since a defect stays in the one it was put into.
 
 
@@ -558,7 +464,7 @@ def search(name: str, finder: str, seed: int, seconds: float) -> tuple[str, floa
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sabotage", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tests.sabotage", None, __doc__, allow_abbrev=False)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--start", type=int, default=0, help="the first seed; 0: fresh ones")
     parser.add_argument("--seconds", type=float, default=120.0, help="that one search may take")
@@ -568,7 +474,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.one:
         name, finder, seed = args.one
-        said = FINDERS[finder](name, int(seed), args.seconds)
+        said = FINDERS[finder](name, int(seed), args.seconds, put_in)
         sys.stdout.write(said + "\n")
         return FOUND if said else 0
     missed = 0

@@ -1,9 +1,10 @@
-"""Commands to a device: the common ones, checks of their arguments, and the refusal in words."""
+"""Commands to a device: those that every model has, checks of arguments, and refusals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,11 +15,11 @@ from iot_sim.payloads.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
 TEXT_CHARS_MAX: Final = 64
 
 COMMON: Final[Mapping[str, Command]] = {
-    "ping": Command("answers with its uptime in seconds"),
-    "set_interval": Command("measures every so many seconds from now on", {"interval_s": 5.0}),
-    "reboot": Command("goes away in order, comes back, and has forgotten what it kept"),
+    "ping": Command("returns the uptime in seconds"),
+    "set_interval": Command("sets the interval between reports", {"interval_s": 5.0}),
+    "reboot": Command("disconnects, boots and reconnects; the message buffer is lost"),
     "firmware": Command(
-        "downloads, verifies, installs and starts a version, and reports on each stage",
+        "downloads, verifies, installs and starts a version, and reports each stage",
         {"version": "2.0.0"},
     ),
 }
@@ -29,31 +30,35 @@ RESPONSE_FIELDS: Final = (
     Field("command", STRING),
     Field("ok", BOOLEAN),
     Field("error", STRING, nullable=True),
-    Field("value", DOUBLE, nullable=True, help="the number that the command asked for or set"),
+    Field("value", DOUBLE, nullable=True, help="the number that the command read or set"),
     Field("text", STRING, nullable=True),
 )
 
 
 class CommandRefused(Exception):
-    """A command that the device does not carry out; the text goes into the answer."""
+    """A command that the device refuses; the text goes into the response."""
 
 
 @dataclass(slots=True)
-class Outcome:
-    """The result of a command: its answer, and further publications."""
+class CommandResult:
+    """The result of a command: the content of its response, and further publications."""
 
     value: float | None = None
     text: str | None = None
-    says: list[Publication] = field(default_factory=list)
+    publications: list[Publication] = field(default_factory=list)
 
 
 def number(args: Mapping[str, Any], key: str, low: float, high: float) -> float:
     value = args.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CommandRefused(f"{key}: a number is needed")
-    if not low <= value <= high or not math.isfinite(value):
-        raise CommandRefused(f"{key}: {low:g} to {high:g}")
-    return float(value)
+        raise CommandRefused(f"{key} must be a number, not {value!r:.{TEXT_CHARS_MAX}}")
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number that no float holds
+        found = math.inf
+    if not low <= found <= high or not math.isfinite(found):
+        raise CommandRefused(f"{key} must be {low:g} to {high:g}, not {found:g}")
+    return found
 
 
 def text(args: Mapping[str, Any], key: str) -> str:
@@ -63,5 +68,23 @@ def text(args: Mapping[str, Any], key: str) -> str:
         or not 0 < len(value) <= TEXT_CHARS_MAX
         or not value.isprintable()
     ):
-        raise CommandRefused(f"{key}: a text of 1 to {TEXT_CHARS_MAX} characters is needed")
+        raise CommandRefused(f"{key} must be a text of 1 to {TEXT_CHARS_MAX} printable characters")
     return value
+
+
+def _deprecated_result(
+    value: float | None = None, text: str | None = None, says: Iterable[Publication] = ()
+) -> CommandResult:
+    return CommandResult(value, text, list(says))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Outcome":
+        warnings.warn(
+            "iot_sim.devices.commands.Outcome(says=...) is deprecated: use"
+            " CommandResult(publications=...)",
+            DeprecationWarning,
+            2,
+        )
+        return _deprecated_result
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

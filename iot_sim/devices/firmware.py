@@ -1,9 +1,9 @@
-"""An update of a device's firmware, as a state machine.
+"""A firmware update as a state machine.
 
     idle -> downloading -> verifying -> installing -> rebooting -> idle (done)
                                `-> idle (failed)
 
-A download stands still while there is no link and goes on where it was.
+A download pauses while the device is offline and then continues where it stopped.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ STAGES: Final = (DOWNLOADING, VERIFYING, INSTALLING, REBOOTING, DONE, FAILED)
 FIELDS: Final = (
     Field("id", STRING),
     Field("ts", LONG, "ms"),
-    Field("version", STRING, help="what the update is to"),
-    Field("was", STRING, help="what it is from"),
+    Field("version", STRING, help="new version"),
+    Field("was", STRING, help="version before the update"),
     Field("stage", STRING, choices=STAGES),
     Field("percent", LONG, "%"),
     Field("error", STRING, nullable=True),
@@ -37,20 +37,21 @@ _INSTALL_SHARE: Final = 0.2
 class Update:
     """A firmware update in progress."""
 
-    __slots__ = ("_fails", "_step_s", "_steps", "percent", "stage", "version", "was")
+    __slots__ = ("_done", "_fails", "_step_s", "_steps", "percent", "stage", "version", "was")
 
     def __init__(self, version: str, was: str, *, lasts_s: float, steps: int, fails: bool) -> None:
         self.version = version
         self.was = was
         self.stage = DOWNLOADING
         self.percent = 0
+        self._done = 0  # parts that are downloaded
         self._steps = steps
         self._step_s = lasts_s / steps
         self._fails = fails
 
     @property
     def step_s(self) -> float:
-        """Return the duration of the stage, or of this part of it."""
+        """The duration of the current stage, or of the current part of the download."""
         if self.stage == VERIFYING:
             return self._step_s * self._steps * _VERIFY_SHARE
         if self.stage == INSTALLING:
@@ -66,11 +67,11 @@ class Update:
         return "the signature does not match" if self.stage == FAILED else None
 
     def step(self) -> None:
-        """Go on to the next stage, or the next part of this one, when its time is over."""
+        """Advance to the next stage, or to the next part of the download."""
         if self.stage == DOWNLOADING:
-            done = round(self.percent * self._steps / 100) + 1
-            self.percent = done * 100 // self._steps
-            if done >= self._steps:
+            self._done += 1
+            self.percent = self._done * 100 // self._steps
+            if self._done >= self._steps:
                 self.stage = VERIFYING
         elif self.stage == VERIFYING:
             self.stage = FAILED if self._fails else INSTALLING

@@ -1,9 +1,9 @@
-"""Roads that a vehicle drives on, and its way along them: pure geometry and kinematics.
+"""Roads, and a vehicle that drives on them: pure geometry and kinematics.
 
-A town is a warped grid of streets, every fifth of them a main road. It follows from its seed,
-so all vehicles of a fleet drive in the same town, and there is no map to be stored: a
-crossing is computed when a vehicle comes to it. A vehicle accelerates, cruises and brakes
-within what is usual; what it reports as its speed is the derivative of where it says it is.
+A town is a warped grid of streets, every fifth of them a main road. It is computed from a seed,
+crossing by crossing, so all vehicles of a fleet drive in the same town and no map is stored. A
+vehicle accelerates, cruises and brakes at usual rates; its reported speed is the derivative of
+its reported position.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Fix(NamedTuple):
 
 
 class Town:
-    """The crossings of a grid, moved by a smooth warp and a little of their own."""
+    """The crossings of a grid, displaced by a smooth warp and a little random offset."""
 
     __slots__ = ("_phase", "_seed", "blocks")
 
@@ -82,7 +82,7 @@ class Leg:
         self._to = end
         self._unit = dx / length, dy / length
         self.heading = math.degrees(math.atan2(dx, dy)) % 360.0
-        # What can be reached from v_in within this length, both ways.
+        # The speeds that can be reached from v_in within this length.
         v_out = min(v_out, math.sqrt(v_in * v_in + 2.0 * _ACCELERATE * length))
         v_out = max(v_out, math.sqrt(max(0.0, v_in * v_in - 2.0 * _BRAKE * length)))
         peak = math.sqrt(
@@ -124,8 +124,19 @@ class Drive:
     """A vehicle that drives trip after trip. Call `fix` with times that never run backwards."""
 
     __slots__ = (
-        "_direction", "_draw", "_eager", "_here", "_leg", "_leg_at", "_legs_left", "_metres",
-        "_park_s", "_rush", "_stands_until", "_town", "parked",
+        "_direction",
+        "_draw",
+        "_here",
+        "_leg",
+        "_leg_at",
+        "_legs_left",
+        "_metres",
+        "_park_s",
+        "_speed_factor",
+        "_stands_until",
+        "_town",
+        "_traffic_factor",
+        "parked",
     )  # fmt: skip
 
     def __init__(
@@ -134,21 +145,21 @@ class Drive:
         draw: Callable[[], float],
         start: float,
         *,
-        park_s: Callable[[float], float],  # how long it stands after a trip that ends then
-        rush: Callable[[float], float],  # share of the limit that traffic allows then
+        park_s: Callable[[float], float],  # parking time after a trip that ends at this time
+        traffic_factor: Callable[[float], float],  # share of the limit possible at this time
     ) -> None:
         self._town = town
         self._draw = draw
         self._park_s = park_s
-        self._rush = rush
-        self._eager = 0.85 + 0.25 * draw()
+        self._traffic_factor = traffic_factor
+        self._speed_factor = 0.85 + 0.25 * draw()
         size = 2 * town.blocks + 1
         self._here = int(draw() * size) - town.blocks, int(draw() * size) - town.blocks
         self._direction = int(draw() * 4)
         self._leg: Leg | None = None
-        self._leg_at = start  # when the leg, or what comes after standing, begins
+        self._leg_at = start  # when the leg begins
         self._legs_left = 0
-        self._metres = 0.0  # of the legs that are done
+        self._metres = 0.0  # of the completed legs
         self.parked = True
         self._stands_until = start + park_s(start) * draw()
 
@@ -172,7 +183,7 @@ class Drive:
             self._arrive(leg)
 
     def driven(self, t: float) -> float:
-        """Return the metres driven in all, at the time of the last fix."""
+        """Return the metres driven in all, at `t`, the time of the last fix."""
         if self._leg is None:
             return self._metres
         return self._metres + self._leg.at(t - self._leg_at)[0]
@@ -198,13 +209,13 @@ class Drive:
             self._stands_until = end + 2.0 + (_RED_S_MAX - 2.0) * self._draw()
 
     def _begin(self, t: float, v_in: float) -> None:
-        """Begin the next leg; its end (stop, turn or straight on) decides the speed there."""
+        """Begin the next leg; what follows it (stop, turn or straight on) sets its end speed."""
         i, j = self._here
         di, dj = _DIRECTIONS[self._direction]
         there = i + di, j + dj
         turned = self._turn(there)
         town, draw = self._town, self._draw
-        pace = self._eager * self._rush(t)
+        pace = self._speed_factor * self._traffic_factor(t)
         limit = town.limit(i, j, self._direction) * pace
         if self._legs_left <= 1 or draw() < 0.3:
             v_out = 0.0

@@ -1,9 +1,8 @@
-"""Measured signals: patterns of the day, drift, noise, and defects of sensors.
+"""Measured signals: daily patterns, drift, noise, and defects of sensors.
 
-Every signal is drawn from one seeded `Random` of its device and from simulated time, so a
-device measures the same whatever the network does. Only `random()` is drawn, and noise is a
-sum of three draws: as good as a bell curve for what sensors do, three times faster than
-`gauss`, and bounded.
+Every signal depends on the seeded `Random` of its device and on simulated time only, so a device
+measures the same whatever the network does. Noise is the sum of three draws of `random()`: close
+enough to a normal distribution for sensors, bounded, and three times faster than `gauss`.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ HOUR_S: Final = 3_600.0
 _DAY_TURN: Final = math.tau / DAY_S
 
 
-def bell(draw: Callable[[], float]) -> float:
-    """Draw from a bell curve: mean 0, standard deviation 1, within 3."""
+def bell_curve(draw: Callable[[], float]) -> float:
+    """Draw from a bell curve with mean 0, standard deviation 1 and limits -3 and 3."""
     return (draw() + draw() + draw() - 1.5) * 2.0
 
 
-def wait(draw: Callable[[], float], per_day: float) -> float:
-    """Draw the seconds to the next of events that come at random, so many a day."""
+def random_wait(draw: Callable[[], float], per_day: float) -> float:
+    """Draw the seconds to the next random event, of which there are `per_day` on average."""
     return -math.log(1.0 - draw()) * DAY_S / per_day if per_day > 0.0 else math.inf
 
 
@@ -34,30 +33,44 @@ def hour_of(t: float, utc_offset_h: float = 0.0) -> float:
 
 
 class Signal:
-    """A mean with a daily wave, a slow drift, a wandering that returns, and noise."""
+    """A mean with a daily wave, a slow drift, a mean-reverting random walk, and noise."""
 
     __slots__ = (
-        "_chance", "_daily", "_drift", "_gap", "_high", "_keep", "_kick", "_last", "_low",
-        "_noise", "_peak", "_start", "_wander", "_wander_s", "_wandered", "mean",
+        "_daily",
+        "_decay",
+        "_drift",
+        "_gap",
+        "_high",
+        "_innovation",
+        "_last",
+        "_low",
+        "_noise",
+        "_peak",
+        "_random",
+        "_start",
+        "_wander",
+        "_wander_s",
+        "_wander_value",
+        "mean",
     )  # fmt: skip
 
     def __init__(
         self,
-        chance: Random,
+        rng: Random,
         mean: float,
         start: float,
         *,
         daily: float = 0.0,  # amplitude
         peak_s: float = 15 * HOUR_S,  # second of the day, UTC, at which it is highest
         drift_per_day: float = 0.0,
-        noise: float = 0.0,  # deviation
-        wander: float = 0.0,  # deviation of what is correlated in time
-        wander_s: float = HOUR_S,  # after which that is forgotten
+        noise: float = 0.0,  # standard deviation of the uncorrelated noise
+        wander: float = 0.0,  # standard deviation of the random walk
+        wander_s: float = HOUR_S,  # correlation time of the random walk
         low: float = -math.inf,
         high: float = math.inf,
     ) -> None:
         self.mean = mean
-        self._chance = chance.random
+        self._random = rng.random
         self._start = self._last = start
         self._daily = daily
         self._peak = peak_s
@@ -65,26 +78,26 @@ class Signal:
         self._noise = noise
         self._wander = wander
         self._wander_s = wander_s
-        self._wandered = wander * bell(self._chance) if wander else 0.0
-        self._gap = -1.0  # seconds between two samples that `_keep` and `_kick` are for
-        self._keep = self._kick = 0.0
+        self._wander_value = wander * bell_curve(self._random) if wander else 0.0
+        self._gap = -1.0  # the time between samples for which `_decay` and `_innovation` hold
+        self._decay = self._innovation = 0.0
         self._low = low
         self._high = high
 
-    def at(self, t: float, pull: float = 0.0) -> float:
-        """Return the value at `t`, which never runs backwards; `pull` is added to it."""
-        value = self.mean + pull + self._drift * (t - self._start)
+    def at(self, t: float, shift: float = 0.0) -> float:
+        """Return the value at `t` plus `shift`. `t` never runs backwards."""
+        value = self.mean + shift + self._drift * (t - self._start)
         if self._daily:
             value += self._daily * math.cos((t - self._peak) * _DAY_TURN)
-        draw = self._chance
+        draw = self._random
         if self._wander:
             gap = t - self._last
             self._last = t
             if gap != self._gap:
                 self._gap = gap
-                self._keep = math.exp(-gap / self._wander_s)
-                self._kick = self._wander * math.sqrt(1.0 - self._keep * self._keep)
-            self._wandered = moved = self._wandered * self._keep + self._kick * (
+                self._decay = math.exp(-gap / self._wander_s)
+                self._innovation = self._wander * math.sqrt(1.0 - self._decay * self._decay)
+            self._wander_value = moved = self._wander_value * self._decay + self._innovation * (
                 (draw() + draw() + draw() - 1.5) * 2.0
             )
             value += moved
@@ -98,9 +111,9 @@ class Signal:
 
 
 class Defects:
-    """Defects of a sensor: a value that sticks, an outlier, a gap. One at a time.
+    """Defects of a sensor: a stuck value, an outlier or a gap, one at a time.
 
-    Ask `apply` only when `t >= next_at`: most reports cost one comparison.
+    Call `apply` only when `t >= next_at`, so that most reports cost one comparison.
     """
 
     __slots__ = (
@@ -110,7 +123,7 @@ class Defects:
 
     def __init__(
         self,
-        chance: Random,
+        rng: Random,
         start: float,
         *,
         stuck_per_day: float = 0.0,
@@ -118,7 +131,7 @@ class Defects:
         gaps_per_day: float = 0.0,
         lasts_s: float = 600.0,
     ) -> None:
-        self._draw = chance.random
+        self._draw = rng.random
         self._stuck = stuck_per_day
         self._outliers = outliers_per_day
         self._gaps = gaps_per_day
@@ -130,11 +143,11 @@ class Defects:
         self.next_at = self._draw_next(start)
 
     def _draw_next(self, t: float) -> float:
-        all_of_them = self._stuck + self._outliers + self._gaps
-        return t + wait(self._draw, all_of_them) if all_of_them else math.inf
+        total_per_day = self._stuck + self._outliers + self._gaps
+        return t + random_wait(self._draw, total_per_day) if total_per_day else math.inf
 
     def apply(self, t: float, values: list[float | None]) -> None:
-        """Spoil one of the values. A stuck or missing value stays so for a while."""
+        """Change one of the values by the current defect."""
         if not self._kind:
             self._begin(t, values)
         elif t >= self._until:
@@ -163,11 +176,11 @@ class Defects:
 
 
 class Battery:
-    """A cell that runs down: by the current of its rest, and by what is drawn beside."""
+    """A cell that discharges: by its idle current, and by what is drawn in addition."""
 
     __slots__ = ("_capacity_mah", "_charge_mah", "_last", "_rest_ma")
 
-    # Share of the charge, and the voltage of a lithium cell with it.
+    # Share of the charge, and the voltage of a lithium cell at it.
     _CURVE: Final = (
         (0.0, 2.5), (0.03, 2.9), (0.1, 3.25), (0.3, 3.45), (0.7, 3.55), (0.95, 3.62), (1.0, 3.65),
     )  # fmt: skip
@@ -203,7 +216,7 @@ class Battery:
 
 
 class Clock:
-    """A device's own clock: set wrong by so much, and running off by so many millionths."""
+    """A device's own clock, with an error when it is set and a drift afterwards."""
 
     __slots__ = ("_ahead_s", "_rate", "_set_at")
 

@@ -1,8 +1,8 @@
-"""The ends of connections, and the fate of the will of each.
+"""The ends of connections, and what each means for the will.
 
-A will is *due* when its connection broke without a word, *void* when the client said goodbye
-and the broker heard it, or came back before the Will Delay was over; in every other case
-nobody can say what a broker has to do, and nothing is counted.
+A will is *due* when its connection broke without DISCONNECT. It is *cancelled* when the broker has
+read the DISCONNECT, or when the client came back before the Will Delay Interval was over. In all
+other cases the specification leaves it open, and nothing is counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from iot_sim.fleet.engine import Link
 from iot_sim.judge.ledger import Ledger, WillFlow
 
-# A broker may publish a delayed will some time about its hour; there it may also hold it back.
+# A client that comes back around the end of the Will Delay Interval: the broker may do either.
 EARLY_S: Final = 1.0
 LATE_S: Final = 2.0
 
@@ -30,7 +30,7 @@ class Wills:
         self._pending: list[tuple[int, float]] | None = None  # number, broken at
 
     def register(self, device: str, delay_s: int) -> int:
-        """Register the will of a CONNECT; `delay_s` ends with the session at the latest."""
+        """Register the will of a CONNECT and return its number; `delay_s` is already limited."""
         if self.flow is None:
             self.flow = self._ledger.open_will(device)
         self._number = self.flow.sent
@@ -38,18 +38,18 @@ class Wills:
         self.flow.sent += 1
         return self._number
 
-    def none(self) -> None:
-        """Stop expecting the current will: there is none, or its fate cannot be known."""
+    def discard(self) -> None:
+        """Stop judging the current will: there is none, or either outcome is correct."""
         self._number = -1
 
     def take(self) -> CancelledWill | None:
-        """Take the connection's will, to be cancelled once the broker has read our DISCONNECT."""
+        """Return the connection's will, to be confirmed as cancelled by the broker's close."""
         number, self._number = self._number, -1
         if number < 0 or self.flow is None:
             return None
         return CancelledWill(self._ledger, self.flow, number)
 
-    def broken(self, now: float) -> None:
+    def connection_broken(self, now: float) -> None:
         """Note that the connection broke without a DISCONNECT: its will becomes due."""
         number, self._number = self._number, -1
         if number < 0 or self.flow is None:
@@ -61,16 +61,16 @@ class Wills:
         else:
             self._pending.append((number, now))
 
-    def taken_over(self, now: float) -> None:
+    def connection_replaced(self, now: float) -> None:
         """Note that the client connects again while the broker still holds the connection.
 
-        Without a delay the will is published when that CONNECT ends it [MQTT-3.1.4-3]; with one
-        it depends on whether the broker had found out before.
+        Without a delay the broker publishes the will when the CONNECT ends the old connection
+        [MQTT-3.1.4-3]; with a delay it depends on whether the broker noticed the end before.
         """
         if self._delay_s:
             self._number = -1
         else:
-            self.broken(now)
+            self.connection_broken(now)
 
     def settle(self, now: float, *, resumed: bool) -> None:
         """Decide delayed wills when the client is back, or when the run is over."""
@@ -87,7 +87,7 @@ class Wills:
 
 
 class CancelledWill:
-    """A will that must not be published any more."""
+    """A will that must not be published after the broker has read the DISCONNECT."""
 
     __slots__ = ("_flow", "_ledger", "_number")
 
@@ -96,17 +96,17 @@ class CancelledWill:
         self._flow = flow
         self._number = number
 
-    def tell(self) -> None:
+    def confirm(self) -> None:
         self._ledger.will_cancelled(self._flow, self._number)
 
 
 class ClosedConnection:
     """A connection after our DISCONNECT, until the broker closes it."""
 
-    __slots__ = ("_void",)
+    __slots__ = ("_will",)
 
-    def __init__(self, void: CancelledWill | None) -> None:
-        self._void = void
+    def __init__(self, will: CancelledWill | None) -> None:
+        self._will = will
 
     def on_open(self, link: Link) -> None:
         """Do nothing: the connection was open before."""
@@ -115,13 +115,13 @@ class ClosedConnection:
         """Ignore data that arrives after our DISCONNECT."""
 
     def on_end(self, link: Link, why: str) -> None:
-        """Cancel the will if the broker closed in order: it has read our DISCONNECT."""
-        if not why and self._void is not None:
-            self._void.tell()
+        """Confirm that the will is cancelled: a broker that closes has read our DISCONNECT."""
+        if not why and self._will is not None:
+            self._will.confirm()
 
 
 class ReplacedConnection:
-    """A connection whose client id connected again: the broker is to end it."""
+    """A connection after a take-over, until the broker closes it."""
 
     __slots__ = ()
 
@@ -129,7 +129,7 @@ class ReplacedConnection:
         """Do nothing: the connection was open before."""
 
     def on_data(self, link: Link, data: bytes) -> None:
-        """Ignore messages to the old connection; QoS 1 and 2 come again on the new one."""
+        """Ignore messages: the broker sends QoS 1 and 2 again on the new connection."""
 
     def on_end(self, link: Link, why: str) -> None:
-        """Do nothing: the broker has to close a connection that was taken over."""
+        """Do nothing: the broker must close a connection that was taken over."""

@@ -1,4 +1,4 @@
-"""The context that all clients of a process share, the identity of a client, and its owner."""
+"""The objects that a client is made with: its options, its owner, and the shared context."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mqtt_broker.codec.packets import Publish
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity of a client and its way to connect."""
+class ClientOptions:
+    """The options of a client: its id, and how it connects and reconnects."""
 
     client_id: str
     version: int = V5
@@ -39,12 +39,15 @@ class FleetContext:
     target: Target
     address: tuple[int, Any]
     ledger: Ledger
-    chance: random.Random
+    rng: random.Random
     counters: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
     connect_latency: Histogram = field(default_factory=Histogram)
+    retained: set[str] = field(default_factory=set)  # topics with a message of this run
     online: int = 0
-    is_heard: bool = True  # all observers are there: no broker has to keep QoS 0 for them
+    are_observers_online: bool = (
+        True  # all observers are there: no broker has to keep QoS 0 for them
+    )
 
     def error(self, counter: str, text: str) -> None:
         self.counters[counter] += 1
@@ -52,7 +55,7 @@ class FleetContext:
             self.errors.append(text)
 
 
-class Owner(Protocol):
+class ClientOwner(Protocol):
     """The owner of a client, which decides what the client does."""
 
     def will(self) -> tuple[Publication, int] | None:
@@ -61,7 +64,7 @@ class Owner(Protocol):
     def on_online(self, session_present: bool) -> None: ...
 
     def on_offline(self) -> None:
-        """Note the end of a connection; `wants_link` decides whether to come back."""
+        """Note the end of a connection; `wants_link` decides whether the client reconnects."""
 
     def wants_link(self) -> bool: ...
 

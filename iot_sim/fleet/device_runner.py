@@ -1,4 +1,4 @@
-"""Connect a device model with its client: publications go out, events come back."""
+"""Connect a device model to its MQTT client: pass on publications, events and messages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final, Protocol
 
 from iot_sim.devices.device import RESPONSE, Device, Publication
 from iot_sim.fleet.client import IDLE, Client
-from iot_sim.fleet.context import FleetContext, Identity
+from iot_sim.fleet.context import ClientOptions, FleetContext
 from iot_sim.judge import stamps
 from iot_sim.judge.histogram import Histogram
-from iot_sim.judge.ledger import COMMANDER, DEVICE, NOBODY, OBSERVER, Flow
+from iot_sim.judge.ledger import COMMANDER, DEVICE, NO_RECEIVER, OBSERVER, Flow
 from iot_sim.scenarios.scenario import Fleet
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.packets import Publish
 
-BEHIND_S: Final = 1.0  # further behind than this, a device is told the real time and may skip
+BEHIND_S: Final = 1.0  # a device further behind gets the current time, and may skip reports
 
 
-class Schedule(Protocol):
+class FleetRun(Protocol):
     """The run that a device takes part in: its time, and when the device acts and connects."""
 
     @property
@@ -36,7 +36,7 @@ class Schedule(Protocol):
 
     @property
     def collecting(self) -> Container[DeviceRunner]:
-        """The devices that connect at the end to fetch what waits for them."""
+        """The devices that reconnect at the end to get their queued messages."""
 
     def sim_now(self) -> float: ...
 
@@ -50,15 +50,15 @@ class Schedule(Protocol):
 class DeviceRunner:
     """The runner of one device, which owns its client."""
 
-    __slots__ = ("_flows", "_last", "_run", "client", "device", "fleet", "is_broken",
+    __slots__ = ("_flows", "_last", "_run", "client", "device", "fleet", "has_failed",
                  "is_queued", "is_started", "number", "version")  # fmt: skip
 
-    def __init__(self, run: Schedule, fleet: Fleet, number: int, device: Device) -> None:
+    def __init__(self, run: FleetRun, fleet: Fleet, number: int, device: Device) -> None:
         self._run = run
         self.fleet = fleet
         self.number = number
         self.device = device
-        identity = Identity(
+        options = ClientOptions(
             device.spec.client_id,
             fleet.version,
             fleet.keep_alive_s,
@@ -68,18 +68,18 @@ class DeviceRunner:
             backoff_max_s=fleet.backoff_max_s,
             jitter=fleet.jitter,
         )
-        self.client = Client(run.context, identity, self)
-        self.version = 0  # of its place in the schedule
-        self.is_started = False  # the load shape wants it
-        self.is_queued = False  # it waits for its turn to connect
-        self.is_broken = False  # its model made a mistake
+        self.client = Client(run.context, options, self)
+        self.version = 0  # of its entry in the schedule; older entries are stale
+        self.is_started = False  # the load shape includes this device
+        self.is_queued = False  # in the queue of devices that want to connect
+        self.has_failed = False  # the model raised an exception
         self._last = device.spec.started_at
         self._flows: dict[tuple[str, str, int], Flow] = {}
 
     # The device's time.
 
     def _now(self, at: float | None = None) -> float:
-        """Return the simulated time, never before the last one that the device was given."""
+        """Return the simulated time, which never runs backwards for the device."""
         now = self._run.sim_now() if at is None else at
         if now > self._last:
             self._last = now
@@ -90,23 +90,24 @@ class DeviceRunner:
         behind_s = (sim_now - due) / self._run.speed
         self._run.schedule_lag.record(int(behind_s * 1e6))
         now = self._now(due if behind_s < BEHIND_S else sim_now)
+        due_us = self._run.context.engine.clock.now_us() - int(behind_s * 1e6)
         try:
             for publication in self.device.act(now):
-                self._say(publication)
+                self._publish(publication, due_us)
         except Exception as error:
-            self._break(error)
-        self.settle()
+            self._fail(error)
+        self.reschedule()
 
     def pace(self, factor: float) -> None:
         try:
             self.device.pace(factor, self._now())
         except Exception as error:
-            self._break(error)
-        self.settle()
+            self._fail(error)
+        self.reschedule()
 
-    def settle(self) -> None:
-        """Look what the device wants next: when to act, and whether to be connected."""
-        if self.is_broken or not self.is_started:
+    def reschedule(self) -> None:
+        """Schedule the device's next action; connect or disconnect as it wants."""
+        if self.has_failed or not self.is_started:
             return
         due = self.device.next_at()
         if due < math.inf:
@@ -117,41 +118,41 @@ class DeviceRunner:
             if client.state == IDLE and not client.is_waiting:
                 self._run.want_connection(self)
         elif client.is_online:
-            self._part()
+            self._disconnect()
 
-    def _break(self, error: Exception) -> None:
-        """Report an exception of the model and end this device's run; the others go on."""
+    def _fail(self, error: Exception) -> None:
+        """Report an exception of the model and stop this device; the others continue."""
         spec = self.device.spec
         self._run.context.error(
             "device_errors",
             f"{spec.client_id} ({self.fleet.model}): {type(error).__name__}: {error}",
         )
-        self.is_broken = True
-        self.client.leave_now()
+        self.has_failed = True
+        self.client.disconnect_now()
 
     # The load and the end.
 
     def start(self) -> None:
         self.is_started = True
-        self.settle()
+        self.reschedule()
 
     def stop(self, *, for_good: bool) -> None:
-        """Say goodbye, if it is there."""
+        """Stop the device, and disconnect it if it is online."""
         self.is_started = False
         self.version += 1
         self.client.ends_session = for_good
         if self.client.is_online:
-            self._part()
+            self._disconnect()
 
-    def _part(self) -> None:
+    def _disconnect(self) -> None:
         try:
             for publication in self.device.goodbye(self._now()):
-                self._say(publication)
+                self._publish(publication)
         except Exception as error:
-            self._break(error)
-        self.client.leave()
+            self._fail(error)
+        self.client.disconnect()
 
-    # What the client asks and tells.
+    # Called by the client.
 
     def will(self) -> tuple[Publication, int] | None:
         now = self._now()
@@ -159,11 +160,11 @@ class DeviceRunner:
             will = self.device.will(now)
             return None if will is None else (will, self.device.will_delay_s())
         except Exception as error:
-            self._break(error)
+            self._fail(error)
             return None
 
     def wants_link(self) -> bool:
-        if self.is_broken:
+        if self.has_failed:
             return False
         if self in self._run.collecting:
             return True
@@ -177,21 +178,21 @@ class DeviceRunner:
                 if wanted:
                     self.client.subscribe(wanted)
             for publication in self.device.on_connected(now, session_present=session_present):
-                self._say(publication)
+                self._publish(publication)
         except Exception as error:
-            self._break(error)
-        self.settle()
+            self._fail(error)
+        self.reschedule()
 
     def on_offline(self) -> None:
         try:
             self.device.on_disconnected(self._now())
         except Exception as error:
-            self._break(error)
-        self.settle_later()
+            self._fail(error)
+        self.reschedule_action()
 
-    def settle_later(self) -> None:
-        """Schedule the device's next act, which may have changed. The client reconnects itself."""
-        if self.is_started and not self.is_broken:
+    def reschedule_action(self) -> None:
+        """Schedule the device's next action only: the client reconnects by itself."""
+        if self.is_started and not self.has_failed:
             due = self.device.next_at()
             if due < math.inf:
                 self.version += 1
@@ -218,14 +219,14 @@ class DeviceRunner:
         )
         try:
             for publication in self.device.on_message(message, self._now()):
-                self._say(publication)
+                self._publish(publication)
         except Exception as error:
-            self._break(error)
-        self.settle()
+            self._fail(error)
+        self.reschedule()
 
     # Publishing.
 
-    def _say(self, publication: Publication) -> None:
+    def _publish(self, publication: Publication, due_us: int = 0) -> None:
         client = self.client
         qos = publication.qos
         if qos > client.outbound.qos_max:
@@ -234,16 +235,16 @@ class DeviceRunner:
         flow = self._flows.get(key)
         if flow is None:
             flow = self._flows[key] = self._open(*key)
-        client.publish(flow, publication)
+        client.publish(flow, publication, due_us)
 
     def _open(self, topic: str, kind: str, qos: int) -> Flow:
         run = self._run
         if kind == RESPONSE and topic.startswith(run.reply_root):
-            judge = COMMANDER
+            receiver = COMMANDER
         elif self.fleet.is_observed and run.is_observed(topic):
-            judge = OBSERVER
+            receiver = OBSERVER
         else:
-            judge = NOBODY
+            receiver = NO_RECEIVER
         return run.context.ledger.open(
-            self.device.spec.client_id, kind, topic, qos, len(self._flows), judge
+            self.device.spec.client_id, kind, topic, qos, len(self._flows), receiver
         )

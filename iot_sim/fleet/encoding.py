@@ -1,7 +1,7 @@
-"""Publications to bytes, with their stamps.
+"""Encode publications with their stamps.
 
-A device's message costs one pass: what is fixed for a flow is made once, and the stamp is the
-last of the properties, so that nothing has to be put together twice.
+The stamp is the last property and the parts that are fixed for a flow are cached, so that a
+message is built in one pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _NO_TOPIC: Final = b"\x00\x00"
 class Message:
     """A message with its stamp, encoded so that it can be sent again."""
 
-    __slots__ = ("body", "flow", "payload", "retain", "sent_us", "sequence", "version")
+    __slots__ = (
+        "body", "flow", "late_us", "payload", "retain", "sent_us", "sequence", "version"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -35,14 +37,16 @@ class Message:
         publication: Publication,
         version: int,
         retain: bool,
+        late_us: int = 0,
     ) -> None:
         self.flow = flow
+        self.late_us = late_us  # how much later than it was due it is sent
         self.sequence = sequence
         self.sent_us = sent_us
         self.version = version
         self.retain = retain
         payload = publication.payload
-        text = stamp(flow.key, sequence, sent_us, payload)
+        text = stamp(flow.key, sequence, sent_us, payload, late_us)
         if version == V5:
             self.payload = payload
             self.body = b"%b%b%b%b" % (

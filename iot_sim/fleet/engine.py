@@ -1,8 +1,8 @@
 """Sockets and timers for many thousand connections in one thread.
 
-A turn is: ask the kernel once which sockets are ready, read each of them once, run the timers
-that are due, then write once to each connection that got something. There is no task and no
-callback object for a device: an idle connection costs its socket and a few hundred bytes.
+A turn asks the kernel once which sockets are ready, reads each of them once, runs the timers that
+are due, and writes once to each connection with new data. A device has no task and no callback
+object, so an idle connection costs its socket and a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from mqtt_broker.client.websocket import WebSocket
 
 READ: Final = 1
 WRITE: Final = 4
 EVENTS_MAX: Final = 1024
 READ_BYTES: Final = 262_144
 WRITE_BYTES: Final = 262_144  # handed to the kernel in one call
-RESET: Final = b"\1\0\0\0\0\0\0\0"  # SO_LINGER: close with a reset, what is unsent is gone
+RESET: Final = b"\1\0\0\0\0\0\0\0"  # SO_LINGER: close with a reset, and drop unsent data
 
 
 class Clock:
-    """Wall-clock time of the run that never jumps: read once, then carried on by a steady one."""
+    """Wall-clock time that never jumps: read once, then advanced by a monotonic clock."""
 
     def __init__(self, base_us: int | None = None) -> None:
-        """`base_us`: wall-clock minus steady time, so that processes agree to the microsecond."""
+        """`base_us`: wall-clock minus monotonic time, so that processes agree on the time."""
         if base_us is None:
             base_us = (time.time_ns() - time.perf_counter_ns()) // 1000
         self.base_us = base_us
@@ -50,12 +53,21 @@ class Target(NamedTuple):
     tls: ssl.SSLContext | None = None
     username: str | None = None
     password: bytes | None = None
+    websocket_url: str = ""  # empty: MQTT without WebSocket
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def websocket(self) -> WebSocket | None:
+        """Return the framing of a new connection, if it is a WebSocket."""
+        if not self.websocket_url:
+            return None
+        from mqtt_broker.client.websocket import WebSocket  # a library few need
 
-class Talker(Protocol):
+        return WebSocket(self.websocket_url)
+
+
+class LinkHandler(Protocol):
     """The owner of a link, called with its events."""
 
     def on_open(self, link: Link) -> None: ...
@@ -67,7 +79,7 @@ class Talker(Protocol):
 
 
 class _SelectorPoller:
-    """The calls of `select.epoll` that are used here, for systems that have another poller."""
+    """The methods of `select.epoll` that are used here, for systems without epoll."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -109,34 +121,57 @@ class _SelectorPoller:
 
 
 class Link:
-    """A TCP connection from its first packet to its end; faults act on it."""
+    """A connection from its first packet to its end, with TLS and WebSocket; faults act on it."""
 
-    __slots__ = ("_backlog", "_engine", "_fd", "_mask", "_out", "_rate", "_sock", "_tls_done",
-                 "is_closed", "is_deaf", "is_dirty", "is_held", "is_open", "swallowed",
-                 "talker", "unsent")  # fmt: skip
+    __slots__ = (
+        "_backlog",
+        "_engine",
+        "_fd",
+        "_mask",
+        "_out",
+        "_rate",
+        "_sock",
+        "_tls_done",
+        "_websocket",
+        "discarded_writes",
+        "handler",
+        "is_closed",
+        "is_dirty",
+        "is_half_open",
+        "is_open",
+        "is_stalled",
+        "unsent",
+    )  # fmt: skip
 
-    def __init__(self, engine: Engine, sock: socket.socket, talker: Talker) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        sock: socket.socket,
+        handler: LinkHandler,
+        websocket: WebSocket | None = None,
+    ) -> None:
         self._engine = engine
+        self._websocket = websocket
         self._sock = sock
         self._fd = sock.fileno()
         self._mask = 0
         self._out: list[bytes] = []
         self._backlog = b""
-        self._rate = 0  # bytes a second it may read; 0: as they come
+        self._rate = 0  # limit of bytes read per second; 0: no limit
         self._tls_done = not isinstance(sock, ssl.SSLSocket)
-        self.talker = talker
+        self.handler = handler
         self.is_open = False
         self.is_closed = False
         self.is_dirty = False
-        self.is_held = False  # a stall: nothing passes, everything waits
-        self.is_deaf = False  # half-open: nothing passes, and what is written is gone
+        self.is_stalled = False  # no data passes; it waits on both sides
+        self.is_half_open = False  # no data passes; what is written is lost
         self.unsent = 0  # bytes that wait to be written
-        self.swallowed = 0  # writes that a half-open connection took
+        self.discarded_writes = 0  # writes to a half-open connection
 
     def write(self, data: bytes) -> None:
-        """Queue data that is sent at the end of this turn."""
-        if self.is_deaf or self.is_closed:
-            self.swallowed += 1
+        """Queue data to be sent at the end of this turn."""
+        if self.is_half_open or self.is_closed:
+            self.discarded_writes += 1
             return
         self._out.append(data)
         self.unsent += len(data)
@@ -146,10 +181,19 @@ class Link:
 
     def flush(self) -> None:
         self.is_dirty = False
-        if self.is_held or self.is_closed or not self.is_open or not (self._out or self._backlog):
+        if (
+            self.is_stalled
+            or self.is_closed
+            or not self.is_open
+            or not (self._out or self._backlog)
+        ):
             return
         data = b"".join(self._out) if len(self._out) != 1 else self._out[0]
         self._out.clear()
+        if self._websocket is not None and data:
+            plain_bytes = len(data)
+            data = self._websocket.wrap(data)
+            self.unsent += len(data) - plain_bytes
         if self._backlog:
             data = self._backlog + data
             self._backlog = b""
@@ -159,7 +203,7 @@ class Link:
             sent = 0
         except OSError:
             self.unsent = 0
-            return  # the read side learns why
+            return  # the next read reports the error
         self.unsent -= sent
         if sent < len(data):
             self._backlog = data[sent:]
@@ -179,7 +223,7 @@ class Link:
             poller.unregister(self._fd)
         self._mask = mask
 
-    # What the kernel says.
+    # Events of the kernel.
 
     def start(self) -> None:
         self._engine.links[self._fd] = self
@@ -215,8 +259,41 @@ class Link:
             self._tls_done = True
         self.is_open = True
         self._watch(READ)
-        self.talker.on_open(self)
+        if self._websocket is None:
+            self.handler.on_open(self)
+        else:
+            self._write_framed(self._websocket.output())
         self.flush()
+
+    def _write_framed(self, data: bytes) -> None:
+        """Queue bytes that the WebSocket has framed: its handshake, PONG and CLOSE."""
+        if data and not self.is_half_open and not self.is_closed:
+            self._backlog += data
+            self.unsent += len(data)
+
+    def _on_data(self, data: bytes) -> None:
+        websocket = self._websocket
+        if websocket is None:
+            self.handler.on_data(self, data)
+            return
+        was_open = websocket.is_open
+        data = websocket.receive(data)
+        self._write_framed(websocket.output())
+        if not was_open and websocket.is_open:
+            self.handler.on_open(self)
+        if data and not self.is_closed:
+            self.handler.on_data(self, data)
+        self.flush()
+        if websocket.error:
+            self._end(websocket.error)
+
+    def _on_eof(self) -> None:
+        websocket = self._websocket
+        if websocket is not None and not websocket.is_open:
+            websocket.receive_end()
+            self._end(websocket.error)
+        else:
+            self._end("")
 
     def _read(self) -> None:
         engine = self._engine
@@ -231,50 +308,50 @@ class Link:
                 self._end(error.strerror or str(error))
                 return
             if not size:
-                self._end("")
+                self._on_eof()
                 return
-            self.talker.on_data(self, engine.view[:size].tobytes())
+            self._on_data(engine.view[:size].tobytes())
             if self.is_closed:
                 return
             if self._rate:  # ten reads a second, each of a tenth of the rate
                 self._watch(self._mask & ~READ)
                 engine.after(0.1, self._read_on)
                 return
-            # TLS keeps bytes of its own, which the kernel does not tell of.
+            # TLS may have decrypted bytes that the kernel no longer reports.
             if type(self._sock) is socket.socket or not self._sock.pending():  # type: ignore[attr-defined]
                 return
 
     def _read_on(self) -> None:
-        if not self.is_closed and not self.is_held and not self.is_deaf:
+        if not self.is_closed and not self.is_stalled and not self.is_half_open:
             self._watch(self._mask | READ)
 
     # Faults.
 
-    def hold(self) -> None:
-        """Let nothing pass until `release`."""
-        self.is_held = True
+    def stall(self) -> None:
+        """Let no data pass until `resume`."""
+        self.is_stalled = True
         self._watch(0)
 
-    def release(self) -> None:
-        self.is_held = False
-        if not self.is_closed and not self.is_deaf:
+    def resume(self) -> None:
+        self.is_stalled = False
+        if not self.is_closed and not self.is_half_open:
             self._watch(READ | (WRITE if self._backlog or not self.is_open else 0))
             self.flush()
 
-    def deafen(self) -> None:
-        """Make the connection half-open: it stands, and nothing passes any more."""
-        self.is_deaf = True
+    def make_half_open(self) -> None:
+        """Make the connection half-open: it stays open, but no data passes any more."""
+        self.is_half_open = True
         self._out.clear()
         self._watch(0)
 
-    def listen_again(self) -> None:
-        """Look at a half-open connection once more, to see how the broker ends it."""
-        self.is_deaf = False
-        self.is_held = False
+    def resume_reading(self) -> None:
+        """Read from a half-open connection again, to see how the broker ends it."""
+        self.is_half_open = False
+        self.is_stalled = False
         self._watch(READ)
 
-    def slow(self, bytes_per_s: int) -> None:
-        """Read so much at most; 0: everything again."""
+    def limit_read_rate(self, bytes_per_s: int) -> None:
+        """Limit the bytes read per second; 0: no limit."""
         self._rate = bytes_per_s
         if not bytes_per_s:
             self._read_on()
@@ -284,26 +361,29 @@ class Link:
     def _end(self, why: str) -> None:
         if not self.is_closed:
             self.close()
-            self.talker.on_end(self, why)
+            self.handler.on_end(self, why)
 
-    def say_last(self, data: bytes) -> None:
-        """Write the last bytes and the end; reading goes on until the peer closes too.
+    def write_last(self, data: bytes) -> None:
+        """Write the last bytes and shut down writing; reading continues until the peer closes.
 
-        A socket that is closed with unread bytes in it sends a reset, which may overtake what was
-        said last and make the broker publish the will.
+        Closing a socket with unread bytes sends a reset, which may overtake the last bytes and make
+        the broker publish the will.
         """
         self.write(data)
         self.flush()
+        if self._websocket is not None:
+            self._write_framed(self._websocket.close())
+            self.flush()
         if not self.is_closed and not self._backlog:
             try:
                 if isinstance(self._sock, ssl.SSLSocket):
                     self._sock.unwrap()
                 self._sock.shutdown(socket.SHUT_WR)
             except (OSError, ValueError):
-                return  # the peer was faster, or answers to the end of TLS with its own
+                return  # the peer has closed, or ends TLS at the same time
 
     def reset(self) -> None:
-        """Break the connection: what is under way in either direction is gone."""
+        """Break the connection: data in transit in either direction is lost."""
         if not self.is_closed:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.close()
@@ -331,7 +411,7 @@ class Engine:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
 
-    def connect(self, target: Target, address: tuple[int, Any], talker: Talker) -> Link:
+    def connect(self, target: Target, address: tuple[int, Any], handler: LinkHandler) -> Link:
         """Return a link that is connecting. Raises OSError."""
         family, place = address
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -348,7 +428,7 @@ class Engine:
         except OSError:
             sock.close()
             raise
-        link = Link(self, sock, talker)
+        link = Link(self, sock, handler, target.websocket())
         link.start()
         return link
 
@@ -362,13 +442,13 @@ class Engine:
         return self._timers[0][0] if self._timers else float("inf")
 
     def turn(self, until: float) -> None:
-        """Serve what is ready; wait for it no longer than `until`."""
+        """Wait for ready sockets, at most until `until`; serve them and the timers."""
         self.flush()
         wait = min(until, self.next_timer()) - time.perf_counter()
         links = self.links
         for fd, mask in self.poller.poll(max(0.0, wait), EVENTS_MAX):
             link = links.get(fd)
-            if link is not None:  # another one of this turn may have closed it
+            if link is not None:  # an earlier event of this turn may have closed it
                 link.on_ready(mask)
         self.run_timers()
         self.flush()

@@ -8,7 +8,7 @@ from iot_sim.scenarios.faults import Fault
 
 
 def inject(client: Client, fault: Fault) -> bool:
-    """Inject a fault; return False where the client has no connection that could have it."""
+    """Inject a fault; return False if the client has no connection to inject it into."""
     link, kind = client.link, fault.kind
     if not client.is_online or link is None:
         return False
@@ -21,33 +21,33 @@ def inject(client: Client, fault: Fault) -> bool:
         client.kill(fault.for_s)
     elif kind == faults.TAKEOVER:
         client.take_over()
-    elif link.is_deaf or link.is_held:
-        return False  # it is out of order already
+    elif link.is_half_open or link.is_stalled:
+        return False  # already disturbed by another fault
     else:
-        client.is_provoked = True
+        client.is_fault_injected = True
         if kind == faults.HALF_OPEN:
             counters["half_opens"] += 1
-            link.deafen()
+            link.make_half_open()
             engine.after(fault.for_s, lambda: client.end_half_open(link))
         elif kind == faults.STALL:
             counters["stalls"] += 1
-            link.hold()
-            engine.after(fault.for_s, link.release)
+            link.stall()
+            engine.after(fault.for_s, link.resume)
         else:
             counters["slow_readers"] += 1
-            link.slow(fault.bytes_per_s)
-            engine.after(fault.for_s, lambda: link.slow(0))
+            link.limit_read_rate(fault.bytes_per_s)
+            engine.after(fault.for_s, lambda: link.limit_read_rate(0))
     return True
 
 
-def lift_all(client: Client) -> None:
-    """End every fault of a client when the run is over."""
+def end_faults(client: Client) -> None:
+    """End all faults of a client, at the end of the run."""
     client.away_until = 0.0
     link = client.link
     if link is None:
         return
-    link.slow(0)
-    if link.is_deaf:
+    link.limit_read_rate(0)
+    if link.is_half_open:
         client.end_half_open(link)
-    elif link.is_held:
-        link.release()
+    elif link.is_stalled:
+        link.resume()

@@ -1,4 +1,4 @@
-"""The simulator's own clients: observers, who keep the ledger, and the commander."""
+"""The simulator's own clients: observers, which feed the ledger, and the commander."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from iot_sim.devices.device import COMMAND, Publication, Subscription
 from iot_sim.fleet.client import Client
-from iot_sim.fleet.context import FleetContext, Identity
+from iot_sim.fleet.context import ClientOptions, FleetContext
 from iot_sim.judge import stamps
-from iot_sim.judge.ledger import COMMANDER, DEVICE, NOBODY, OBSERVER, Flow
+from iot_sim.judge.ledger import COMMANDER, DEVICE, NO_RECEIVER, OBSERVER, Flow
 from iot_sim.judge.outcome import CommandCounts
 from iot_sim.models.catalogue import command as make_command
 from iot_sim.scenarios.scenario import Command
@@ -25,19 +25,19 @@ BACKOFF_MAX_S: Final = 2.0
 
 
 class Observer:
-    """Subscribes to what devices publish and tells the ledger. Its session outlives its links."""
+    """Subscribes to the topics of devices and records what arrives in the ledger."""
 
     def __init__(
         self,
         context: FleetContext,
-        identity: Identity,
+        options: ClientOptions,
         filters: list[str],
-        tell_heard: Callable[[], None],
+        on_presence: Callable[[], None],
     ) -> None:
         self._context = context
-        self._tell_heard = tell_heard
+        self._on_presence = on_presence
         self._filters = filters
-        self.client = Client(context, identity, self)
+        self.client = Client(context, options, self)
         self.is_wanted = True
 
     @property
@@ -51,17 +51,17 @@ class Observer:
         return self.is_wanted
 
     def on_online(self, session_present: bool) -> None:
-        self._tell_heard()
+        self._on_presence()
         if not session_present or self.client.lacks_suback:
             wanted = [Subscription(text, 2) for text in self._filters]
             self.client.subscribe(wanted, with_retained=False)
 
     def on_offline(self) -> None:
-        self._tell_heard()  # its client comes back by itself
+        self._on_presence()  # the client reconnects by itself
 
     def on_message(self, run: Publish, payload: bytes, now_us: int) -> None:
         ledger = self._context.ledger
-        if run.retain:  # a replay: our subscriptions do not keep the flag of live messages
+        if run.retain:  # a retained message: without Retain As Published, live ones have no flag
             ledger.retained += 1
             return
         text = None
@@ -79,20 +79,20 @@ class Observer:
     def leave(self) -> None:
         self.is_wanted = False
         self.client.ends_session = True
-        self.client.leave_now()
+        self.client.disconnect_now()
 
 
 class Commander:
-    """Tells devices what to do and waits for their answers."""
+    """Sends commands to devices and waits for their responses."""
 
-    def __init__(self, context: FleetContext, identity: Identity, reply_root: str) -> None:
+    def __init__(self, context: FleetContext, options: ClientOptions, reply_root: str) -> None:
         self._context = context
-        self._reply_to = f"{reply_root}/{identity.client_id}"
-        self.client = Client(context, identity, self)
+        self._reply_to = f"{reply_root}/{options.client_id}"
+        self.client = Client(context, options, self)
         self.counts = CommandCounts()
         self.is_wanted = True
         self._numbers = itertools.count(1)
-        self._pending: dict[bytes, int] = {}  # correlation -> sent at, in us
+        self._pending: dict[bytes, int] = {}  # correlation data -> send time in us
         self._flows: dict[tuple[str, int], Flow] = {}
         self.flows_of: dict[DeviceRunner, list[Flow]] = {}
 
@@ -105,9 +105,9 @@ class Commander:
         return len(self._pending)
 
     def send(self, runner: DeviceRunner, command: Command, *, is_kept: bool) -> None:
-        """Tell one device; `is_kept`: its session keeps what comes while it is away."""
-        is_there = runner.client.is_online or is_kept
-        if not self.client.is_online or not is_there or runner.client.is_deaf:
+        """Send a command to a device; `is_kept`: its session queues it while it is offline."""
+        is_reachable = runner.client.is_online or is_kept
+        if not self.client.is_online or not is_reachable or runner.client.may_lack_subscriptions:
             self.counts.unsent += 1
             return
         spec = runner.device.spec
@@ -120,10 +120,10 @@ class Commander:
         key = (publication.topic, publication.qos)
         flow = self._flows.get(key)
         if flow is None:
-            # What a session does not outlive may be gone with it, by right.
-            judge = DEVICE if is_kept else NOBODY
+            # Without a session that queues it, the command may be lost legitimately.
+            receiver = DEVICE if is_kept else NO_RECEIVER
             flow = self._context.ledger.open(
-                self.client.identity.client_id, COMMAND, key[0], key[1], len(self._flows), judge
+                self.client.options.client_id, COMMAND, key[0], key[1], len(self._flows), receiver
             )
             self._flows[key] = flow
             self.flows_of.setdefault(runner, []).append(flow)
@@ -137,15 +137,15 @@ class Commander:
         if self._pending.pop(correlation, None) is not None:
             self.counts.unanswered += 1
 
-    def give_up(self) -> None:
-        """Count the commands that are still unanswered at the end of the run."""
+    def expire_all(self) -> None:
+        """Count the commands still without a response at the end of the run."""
         self.counts.unanswered += len(self._pending)
         self._pending.clear()
 
-    def owes(self, runner: DeviceRunner) -> bool:
-        """Tell whether the broker still holds a command for this device."""
+    def has_undelivered(self, runner: DeviceRunner) -> bool:
+        """Tell whether the broker still has a command to deliver to this device."""
         return any(
-            flow.qos and flow.judge == DEVICE and flow.acked.count_without(flow.delivered)
+            flow.qos and flow.receiver == DEVICE and flow.acked.difference_count(flow.delivered)
             for flow in self.flows_of.get(runner, ())
         )
 
@@ -179,9 +179,9 @@ class Commander:
     def leave(self) -> None:
         self.is_wanted = False
         self.client.ends_session = True
-        self.client.leave_now()
+        self.client.disconnect_now()
 
 
 def is_refusal(payload: bytes) -> bool:
-    """Tell whether an answer in JSON or CBOR has `ok` = false."""
+    """Tell whether a response in JSON or CBOR has `ok` = false."""
     return b'"ok":false' in payload or b"\x62ok\xf4" in payload

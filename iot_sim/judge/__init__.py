@@ -1,1 +1,1 @@
-"""The ledger of a run and the verdict on it. Shares no code with the broker that it judges."""
+"""The ledger of a run and the verdict on it; they share no code with the broker."""

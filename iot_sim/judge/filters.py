@@ -1,7 +1,7 @@
-"""Topic Filters as the observers need them: do two overlap, and how do many become disjoint.
+"""Topic Filters for the observers: match, overlap, and make filters disjoint.
 
-Two overlapping subscriptions of one client may bring a message twice, and MQTT allows that. An
-observer that counts repeats therefore subscribes to filters that have no topic in common.
+MQTT allows a broker to deliver a message once for each overlapping subscription of a client. An
+observer counts repeats, so it subscribes to filters that have no topic in common.
 
 A filter that begins with a wildcard matches no topic that begins with `$` [MQTT-4.7.2-1]. The
 broker's own matcher is not used: the verdict on a broker must not depend on its code.
@@ -31,7 +31,7 @@ def matches(text: str, topic: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Tell whether some topic matches both."""
+    """Tell whether some topic matches both filters."""
     if _is_hidden(one, other) or _is_hidden(other, one):
         return False
     here, there = one.split("/"), other.split("/")
@@ -63,7 +63,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def disjoint(filters: Iterable[str]) -> list[str]:
-    """Return filters that match at least the same topics, and no topic twice."""
+    """Return filters that together match at least the same topics, each topic only once."""
     found: list[str] = []
     waiting = list(dict.fromkeys(filters))
     while waiting:
@@ -74,15 +74,15 @@ def disjoint(filters: Iterable[str]) -> list[str]:
             if covers(other, text):
                 break
             found.remove(other)
-            waiting.append(text if covers(text, other) else _union(text, other))
+            waiting.append(text if covers(text, other) else _common_parent(text, other))
             break
         else:
             found.append(text)
     return found
 
 
-def _union(one: str, other: str) -> str:
-    """Return the filter of the levels that both begin with, and of everything below."""
+def _common_parent(one: str, other: str) -> str:
+    """Return the filter for everything below the levels that both filters begin with."""
     common: list[str] = []
     for left, right in zip(one.split("/"), other.split("/"), strict=False):
         if left != right or left == "#":
@@ -92,7 +92,7 @@ def _union(one: str, other: str) -> str:
 
 
 class FilterSet:
-    """Many filters, most of them a literal root with everything below it."""
+    """Many filters, most of which have the form `root/#`, which are matched by a set look-up."""
 
     def __init__(self, filters: Iterable[str]) -> None:
         self._roots: set[str] = set()

@@ -1,8 +1,8 @@
 """A histogram of durations with a bounded error, as HdrHistogram keeps it.
 
-Values are whole microseconds. A bucket is at most 1/128 of its value wide, so a percentile is
-right to 0.8 % whether it is a millisecond or an hour; below 256 us it is exact. Only buckets
-that were hit take memory, and histograms of several processes add up to one without loss.
+Values are whole microseconds. A bucket is at most 1/128 of its value wide, so a percentile has an
+error of at most 0.8 %, whether it is a millisecond or an hour; below 256 us it is exact. Only
+buckets with values take memory, and histograms of several processes add up without loss.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Histogram:
     def record(self, us: int) -> None:
         if us < _EXACT:
             if us < 0:
-                us = 0  # a clock was set back: nothing arrives before it was sent
+                us = 0  # a clock was set back
             bucket = us
         else:
             shift = us.bit_length() - _SUB_BITS - 1
@@ -44,7 +44,7 @@ class Histogram:
         self.total_us += us
 
     def add(self, other: Histogram) -> None:
-        """Count what the other counted, too."""
+        """Add the values of another histogram."""
         if not other.count:
             return
         for bucket, count in other.buckets.items():
@@ -68,7 +68,7 @@ class Histogram:
         return newer
 
     def percentile(self, percent: float) -> int:
-        """Return the value that `percent` of all values do not exceed; 0 when there are none."""
+        """Return the value that `percent` of all values do not exceed; 0 if there are none."""
         wanted = max(1.0, self.count * percent / 100)
         seen = 0
         for bucket in sorted(self.buckets):
@@ -95,6 +95,26 @@ class Histogram:
             "max_ms": self.max_us / 1000,
         }
 
+    def dump(self) -> list[list[int]]:
+        """Return the whole histogram as plain data, for `restored`."""
+        head = [self.total_us, self.min_us, self.max_us]
+        return [head, *([bucket, count] for bucket, count in sorted(self.buckets.items()))]
+
+    @classmethod
+    def restored(cls, data: list[list[int]]) -> Self:
+        """Return the histogram that `dump` made the data of."""
+        found = cls()
+        found.restore(*data)
+        return found
+
+    def restore(self, head: list[int], *buckets: list[int]) -> None:
+        """Take what `dump` returned in place of what there is."""
+        self.total_us, self.min_us, self.max_us = head
+        self.buckets = {}
+        for bucket, count in buckets:
+            self.buckets[bucket] = count
+        self.count = sum(self.buckets.values())
+
     def copy(self) -> Self:
         other = type(self)()
         other.add(self)
@@ -105,7 +125,7 @@ PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9
 
 
 def lowest(bucket: int) -> int:
-    """Return the smallest value that falls into the bucket."""
+    """Return the smallest value of the bucket."""
     if bucket < _EXACT:
         return bucket
     shift = (bucket >> _SUB_BITS) - 1
@@ -113,5 +133,5 @@ def lowest(bucket: int) -> int:
 
 
 def highest(bucket: int) -> int:
-    """Return the largest value that falls into the bucket."""
+    """Return the largest value of the bucket."""
     return lowest(bucket + 1) - 1

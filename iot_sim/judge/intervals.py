@@ -1,7 +1,7 @@
-"""A set of whole numbers as spans: what it costs depends on the holes, not on the numbers.
+"""A set of whole numbers, stored as intervals.
 
-The sequence numbers of a flow that arrived are nearly always 0..n, so a device that sent a
-million messages takes as much room as one that sent ten.
+The sequence numbers that arrived of a flow are nearly always 0..n, so a million messages take as
+little memory as ten. The cost depends on the number of gaps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 class Intervals:
-    """`edges` holds start, end, start, end... of the spans in order, ends exclusive."""
+    """A set of numbers: `edges` has start, end, start, end... in order, ends exclusive."""
 
     __slots__ = ("count", "edges")
 
@@ -26,7 +26,7 @@ class Intervals:
         return zip(self.edges[::2], self.edges[1::2], strict=True)
 
     def add(self, number: int) -> bool:
-        """Add a number; False if it was there already."""
+        """Add a number; return False if the set had it already."""
         edges = self.edges
         if not edges:
             edges += (number, number + 1)
@@ -51,14 +51,14 @@ class Intervals:
         self.count += 1
         return True
 
-    def without(self, other: Intervals) -> Iterator[tuple[int, int]]:
-        """Return the spans of this set that the other one lacks."""
+    def difference(self, other: Intervals) -> Iterator[tuple[int, int]]:
+        """Return the intervals of this set that are not in the other."""
         edges = other.edges
         for start, end in self:
             at = start
             place = bisect_right(edges, at)
             while at < end:
-                if place & 1:  # inside a span of the other
+                if place & 1:  # inside an interval of the other
                     at = edges[place]
                 else:
                     stop = min(end, edges[place]) if place < len(edges) else end
@@ -67,7 +67,7 @@ class Intervals:
                     at = stop
                 place += 1
 
-    def count_without(self, other: Intervals) -> int:
+    def difference_count(self, other: Intervals) -> int:
         if self.edges == other.edges:
             return 0
-        return sum(end - start for start, end in self.without(other))
+        return sum(end - start for start, end in self.difference(other))

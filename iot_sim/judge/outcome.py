@@ -1,4 +1,4 @@
-"""The outcome of a run as data: the counts of one process, and their sum over several."""
+"""The outcome of a run: the counts of one process, or their sum over several."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Final
 from iot_sim.judge.histogram import Histogram
 from iot_sim.judge.ledger import EXAMPLES_MAX, Tally, WillCounts, merge_tallies
 
-ERRORS_MAX: Final = 50  # texts that are kept; the counters go on
+ERRORS_MAX: Final = 50  # error texts that are kept; the counters have all
 
 
 @dataclass(slots=True)
 class CommandCounts:
     sent: int = 0
     answered: int = 0
-    refused: int = 0  # answered with a no
+    refused: int = 0  # answered with `ok` = false
     unanswered: int = 0
-    unsent: int = 0  # the device was away on purpose
+    unsent: int = 0  # the device could not receive commands
     latency: Histogram = field(default_factory=Histogram)
 
     def add(self, other: CommandCounts) -> None:
@@ -45,7 +45,7 @@ class Sample:
     sent: int = 0
     acknowledged: int = 0
     delivered: int = 0
-    connected: int = 0
+    connected: int = 0  # devices, without observers
     wanted: int = 0
     faulty: int = 0  # devices under an injected fault
     errors: int = 0
@@ -76,36 +76,37 @@ class Sample:
         }
 
 
-# Counters by name, with what they mean; a report shows all of them.
+# The description of each counter; a report shows them all.
 COUNTERS: Final = {
-    "connects": "connections the broker accepted",
+    "connects": "connections accepted by the broker",
     "connect_failures": "connections that failed or were refused",
-    "reconnects": "connections after the first of their client",
-    "resumed": "sessions that were there when their client came back",
-    "sessions_lost": "sessions that should have been there and were not",
-    "sessions_strange": "sessions that were there although a clean start was asked for",
-    "takeovers": "connections that a twin took over",
-    "takeovers_unanswered": "taken over, and the broker left the old connection open",
-    "link_losses": "connections broken on purpose",
-    "half_opens": "connections cut without telling anybody",
-    "stalls": "connections held up",
-    "slow_readers": "connections slowed down",
-    "kills": "devices killed",
-    "dropped": "connections the broker ended without a fault of ours",
-    "keep_alive_timeouts": "connections given up because PINGRESP did not come",
-    "protocol_errors": "packets that break the protocol",
-    "backlog_dropped": "messages given up by a client that waited too long for acknowledgements",
-    "too_large": "messages beyond the broker's Maximum Packet Size",
-    "unsubscribed": "subscriptions the broker refused",
-    "subscribed": "subscriptions the broker granted",
-    "goodbyes": "connections ended in order",
-    "device_errors": "mistakes of device models, which cost the device its run",
+    "reconnects": "connections of a client after its first",
+    "resumed": "sessions that the broker still had when their client reconnected",
+    "sessions_lost": "sessions that the broker should still have had",
+    "sessions_strange": "sessions that the broker resumed in spite of a clean start",
+    "takeovers": "take-overs: a second connection with the same client id",
+    "takeovers_unanswered": "take-overs after which the broker kept the old connection open",
+    "link_losses": "connections broken by a fault",
+    "half_opens": "connections made half-open by a fault",
+    "stalls": "connections stalled by a fault",
+    "slow_readers": "connections slowed down by a fault",
+    "kills": "devices killed by a fault",
+    "dropped": "connections that the broker ended without an injected fault",
+    "keep_alive_timeouts": "connections without PINGRESP in time",
+    "protocol_errors": "packets of the broker that violate the protocol",
+    "backlog_dropped": "messages dropped because acknowledgements were slow",
+    "too_large": "messages larger than the broker's Maximum Packet Size",
+    "unsubscribed": "subscriptions refused by the broker",
+    "subscribed": "subscriptions granted by the broker",
+    "goodbyes": "connections ended by DISCONNECT",
+    "retained_left": "retained messages that could not be cleared at the end",
+    "device_errors": "exceptions of device models; each stops its device",
 }
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The counts from which the verdict and the reports are made."""
+    """The counts of a run, for the verdict and the reports."""
 
     tallies: list[Tally] = field(default_factory=list)
     wills: WillCounts = field(default_factory=WillCounts)
@@ -119,12 +120,15 @@ class Outcome:
     retained: int = 0
     unstamped: int = 0
     flows: int = 0
+    devices: int = 0  # those that this share of the scenario has
+    observers: int = 0  # the simulator's own connections, those of commanders among them
     is_drained: bool = True
     was_interrupted: bool = False
+    began_at: float = 0.0  # when the devices began, in seconds since 1970
     elapsed_s: float = 0.0
     drain_s: float = 0.0
     cpu_s: float = 0.0
-    # What the parent of all processes adds.
+    # Added by the parent process.
     series: list[Sample] = field(default_factory=list)
     broker_cpu_cores: float | None = None
     broker_rss_bytes_max: int | None = None
@@ -145,6 +149,9 @@ class Outcome:
         self.retained += other.retained
         self.unstamped += other.unstamped
         self.flows += other.flows
+        self.devices += other.devices
+        self.observers += other.observers
+        self.began_at = min(self.began_at, other.began_at)
         self.is_drained = self.is_drained and other.is_drained
         self.was_interrupted = self.was_interrupted or other.was_interrupted
         self.elapsed_s = max(self.elapsed_s, other.elapsed_s)
@@ -158,6 +165,18 @@ class Outcome:
         found = Histogram()
         for tally in self.tallies:
             found.add(tally.latency)
+        return found
+
+    def latency_from_due(self) -> Histogram:
+        found = Histogram()
+        for tally in self.tallies:
+            found.add(tally.latency_from_due)
+        return found
+
+    def ack_latency_from_due(self) -> Histogram:
+        found = Histogram()
+        for tally in self.tallies:
+            found.add(tally.ack_latency_from_due)
         return found
 
     def ack_latency(self) -> Histogram:

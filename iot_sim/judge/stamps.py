@@ -1,12 +1,12 @@
-"""The stamp every message of the simulator carries, and how it is found again.
+"""The stamp that identifies each message of the simulator.
 
-    <run>/<device>/<class>.<qos>.<n>/<sequence>/<send time in us>/<crc32 of the payload>
+    <run>/<device>/<class>.<qos>.<n>/<sequence>/<send time in us>[+<us late>]/<crc32 of the payload>
 
-On MQTT 5 it is the User Property `sim`; on 3.1.1, which has none, it stands behind the payload
-with its length and a mark. The first three parts name a *flow*: the messages of one device to
-one topic at one QoS, which MQTT promises to deliver in order. The run keeps two runs against one
-broker apart. The send time is wall-clock time of the first sending; a message that is sent again
-keeps its stamp.
+On MQTT 5 it is the User Property `sim`; on 3.1.1, which has no properties, it follows the payload,
+with its length and a mark. The first three parts identify a *flow*: the messages of one device to
+one topic at one QoS, which a broker must deliver in order. `<run>` tells the runs against one
+broker apart. The send time is the wall-clock time of the first sending; a message that is sent
+again keeps its stamp. A message that was due earlier than it was sent says by how much.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zlib import crc32
 from mqtt_broker.codec.properties import Properties
 
 PROPERTY: Final = "sim"
-# The User Property up to the text's own length.
+# The User Property up to its value.
 PROPERTY_HEAD: Final = b"\x26\x00\x03sim"
 _MARK: Final = b"\x00simstamp"
 _TRAILER: Final = struct.Struct(f">H{len(_MARK)}s")
@@ -26,16 +26,18 @@ STAMP_BYTES_MAX: Final = 512
 
 
 def flow_key(run: str, device: str, kind: str, qos: int, number: int) -> str:
-    """Return the first parts of the stamp, with the slash behind them."""
+    """Return the first three parts of the stamp, with a slash at the end."""
     return f"{run}/{device}/{kind}.{qos}.{number}/"
 
 
-def stamp(key: str, sequence: int, sent_us: int, payload: bytes) -> bytes:
+def stamp(key: str, sequence: int, sent_us: int, payload: bytes, late_us: int = 0) -> bytes:
+    if late_us > 0:
+        return f"{key}{sequence}/{sent_us}+{late_us}/{crc32(payload):08x}".encode()
     return f"{key}{sequence}/{sent_us}/{crc32(payload):08x}".encode()
 
 
 def append(payload: bytes, text: bytes) -> bytes:
-    """Return the payload with its stamp behind it, for MQTT 3.1.1."""
+    """Return the payload followed by its stamp, for MQTT 3.1.1."""
     return payload + text + _TRAILER.pack(len(text), _MARK)
 
 
@@ -47,7 +49,7 @@ def from_properties(properties: Properties) -> str | None:
 
 
 def from_payload(payload: bytes) -> tuple[str, bytes] | None:
-    """Split a payload into stamp and rest, if it has a stamp."""
+    """Split a payload into its stamp and the payload before it; None without a stamp."""
     if not payload.endswith(_MARK):
         return None
     end = len(payload) - _TRAILER.size
@@ -63,10 +65,14 @@ def from_payload(payload: bytes) -> tuple[str, bytes] | None:
         return None
 
 
-def split(text: str) -> tuple[str, int, int, str] | None:
-    """Parse a stamp: (flow key, sequence, send time in us, checksum); None if it is invalid."""
+def split(text: str) -> tuple[str, int, int, str, int] | None:
+    """Parse a stamp: (flow key, sequence, send time in us, checksum, us late).
+
+    Return None if it is invalid.
+    """
     try:
-        flow, sequence, sent_us, checksum = text.rsplit("/", 3)
-        return flow + "/", int(sequence), int(sent_us), checksum
+        flow, sequence, times, checksum = text.rsplit("/", 3)
+        sent_us, _, late_us = times.partition("+")
+        return flow + "/", int(sequence), int(sent_us), checksum, int(late_us or 0)
     except ValueError:
         return None

@@ -1,7 +1,7 @@
-"""An MQTT 5 connection for Locust users: paho-mqtt, each step reported as a Locust request.
+"""An MQTT 5 connection for Locust users: paho-mqtt, with each step reported as a request.
 
-Request names: `connect`, `session`, `subscribe`, `publish qos N` (to the acknowledgement; at
-QoS 0 to the socket), `command` (to the answer), `connection` (when it broke by itself).
+Names of the requests: `connect`, `session`, `subscribe`, `publish qos N` (to its acknowledgement;
+at QoS 0 to the socket), `command` (to its response), `connection` (lost unexpectedly).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REQUEST_TYPE: Final = "MQTT"
 TIMEOUT_S: Final = 10.0
 
 
-class Refused(Exception):
+class ConnectFailed(Exception):
     """The connection failed, and Locust has counted the failure."""
 
 
@@ -52,13 +52,13 @@ class Connection:
         self._broker: BrokerUrl | InvalidUrl
         try:
             self._broker = parse_url(url, ("mqtt", "mqtts"))
-        except InvalidUrl as error:  # reported by `connect`, where Locust sees it
+        except InvalidUrl as error:  # raised by `connect`, which reports it to Locust
             self._broker = error
         self._session_expiry_s = session_expiry_s
         self._keep_alive_s = keep_alive_s
         self._is_clean = is_clean
-        self._sent: dict[int, tuple[float, str, int]] = {}  # packet id -> when, name, size
-        self._asked: dict[bytes, threading.Event] = {}
+        self._sent: dict[int, tuple[float, str, int]] = {}  # packet id -> time, name, size
+        self._pending_commands: dict[bytes, threading.Event] = {}
         self._answered = threading.Event()
         self._settled = threading.Event()
         self._session_present = False
@@ -81,10 +81,10 @@ class Connection:
             if self._broker.is_tls:
                 client.tls_set()
 
-    # What users do.
+    # Called by users.
 
     def connect(self) -> None:
-        """CONNECT and wait for CONNACK. Raises Refused."""
+        """CONNECT and wait for CONNACK. Raises ConnectFailed."""
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         properties.SessionExpiryInterval = self._session_expiry_s
         begin = time.perf_counter()
@@ -100,7 +100,7 @@ class Connection:
             )
         except (OSError, ValueError) as error:
             self._report("connect", begin, 0, error)
-            raise Refused from error
+            raise ConnectFailed from error
         self._client.loop_start()
         if not self._answered.wait(TIMEOUT_S):
             problem: Exception | None = TimeoutError("no CONNACK")
@@ -111,7 +111,7 @@ class Connection:
         self._report("connect", begin, 0, problem)
         if problem is not None:
             self._end()
-            raise Refused from problem
+            raise ConnectFailed from problem
 
     def check_session(self, expected: bool) -> None:
         problem = None
@@ -128,7 +128,7 @@ class Connection:
 
     @property
     def is_subscribed(self) -> bool:
-        """Every SUBSCRIBE has its answer, and there was one."""
+        """Tell whether there was a SUBACK, and no SUBSCRIBE waits for one."""
         return self._has_suback and all(
             name != "subscribe" for _, name, _ in list(self._sent.values())
         )
@@ -161,19 +161,19 @@ class Connection:
         else:
             self._report(name, begin, size, None)
 
-    def ask(self, order: Publication, timeout_s: float) -> None:
-        """Send a command, and wait for its answer."""
-        answered = self._asked[order.correlation] = threading.Event()
+    def request(self, command: Publication, timeout_s: float) -> None:
+        """Send a command, and wait for its response."""
+        answered = self._pending_commands[command.correlation] = threading.Event()
         begin = time.perf_counter()
-        self.publish(order, "")
+        self.publish(command, "")
         problem = None
         if not answered.wait(timeout_s):
-            problem = TimeoutError(f"no answer from {order.topic}")
-        del self._asked[order.correlation]
-        self._report("command", begin, len(order.payload), problem)
+            problem = TimeoutError(f"no response to {command.topic} in {timeout_s:g} s")
+        del self._pending_commands[command.correlation]
+        self._report("command", begin, len(command.payload), problem)
 
     def settle(self) -> None:
-        """Wait until what was published is acknowledged."""
+        """Wait until everything published is acknowledged."""
         if self._sent:
             self._settled.wait(TIMEOUT_S)
 
@@ -182,8 +182,8 @@ class Connection:
         self._client.disconnect()
         self._end()
 
-    def break_off(self) -> None:
-        """Break the connection without DISCONNECT, as a lost link does."""
+    def drop(self) -> None:
+        """Close the connection without DISCONNECT, like a lost link."""
         self._is_ending = True
         sock = self._client.socket()
         if isinstance(sock, socket.socket):
@@ -195,7 +195,7 @@ class Connection:
         self._is_ending = True
         self._client.loop_stop()
 
-    # What paho tells.
+    # Callbacks of paho-mqtt.
 
     def _on_connect(
         self,
@@ -252,8 +252,8 @@ class Connection:
     def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
         told = message.properties
         correlation = getattr(told, "CorrelationData", b"")
-        if correlation in self._asked:
-            self._asked[correlation].set()
+        if correlation in self._pending_commands:
+            self._pending_commands[correlation].set()
             return
         if self.on_stamped is not None:
             for name, text in getattr(told, "UserProperty", ()):

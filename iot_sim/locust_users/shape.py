@@ -2,8 +2,8 @@
 
     locust -f iot_sim/locustfile.py,iot_sim/locust_users/shape.py --sim-scenario soak --host ...
 
-The scenario's `devices` shapes say which share of its fleets is there, and its `duration_s` when
-the test ends. What each device sends follows from its own interval.
+The scenario's `devices` shapes set the share of its fleets that is connected, and its `duration_s`
+the end of the test. Each device publishes at its own interval.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OTHERS_SHARE: Final = 1.15  # subscribers, commanders and churners beside the de
 
 
 def users_at(scenario: Scenario, t: float) -> int:
-    """Return the number of users at `t`: the devices and the users that go with them."""
+    """Return the number of users at `t`: the devices, and a share of other users."""
     devices = sum(
         round(fleet.count * min(1.0, fleet.factor("devices", t))) for fleet in scenario.fleets
     )
@@ -28,13 +28,13 @@ def users_at(scenario: Scenario, t: float) -> int:
 
 
 class ScenarioShape(LoadTestShape):
-    """Asked by Locust once a second."""
+    """The number of users by the load shapes of the scenario; Locust calls `tick` every second."""
 
     _scenario: Scenario | None = None
 
     def tick(self) -> tuple[int, float] | None:
         if self._scenario is None:
-            assert self.runner is not None, "Locust sets it before the first tick"
+            assert self.runner is not None, "Locust sets the runner before the first tick"
             options = self.runner.environment.parsed_options
             self._scenario = load(getattr(options, "sim_scenario", SCENARIO_DEFAULT))
         t = self.get_run_time()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The device models, a module each, and the catalogue that finds them by name.
+"""The device models, one module each, and the catalogue that finds them by name.
 
 A model is pure: no socket, no clock, no randomness but that of its seed.
 """

@@ -1,8 +1,8 @@
-"""A battery-powered sensor that sleeps: it wakes to measure, and seldom to report.
+"""A battery-powered sensor in deep sleep: it wakes up to measure, and connects seldom to report.
 
-What it measures waits in its memory until enough of it is there; then it connects, says it
-all, listens for a moment to what the broker kept for it, and sleeps again. Everything costs
-charge, and at the end it falls silent.
+It buffers its measurements until `report_every` of them are there; then it connects, publishes
+them, waits a moment for messages that the broker queued for it, and sleeps again. Every step uses
+charge; with an empty battery the device is gone.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from iot_sim.devices.device import Publication
+from iot_sim.devices.device_model import EVENT_FIELDS, DeviceModel, describe
 from iot_sim.devices.model_info import BOOL, FLOAT, INT, Option
 from iot_sim.devices.signals import HOUR_S, Battery, Defects, Signal
-from iot_sim.devices.thing import EVENT_FIELDS, Thing, describe
 from iot_sim.models.environment import DEFECT_OPTIONS
 from iot_sim.payloads.schema import DOUBLE, LONG, Field
 
 _LOW: Final = 0.1  # share of the charge at which it warns
 
 
-class BatterySensor(Thing):
+class BatterySensor(DeviceModel):
     MODEL = "battery_sensor"
     FIELDS: ClassVar = (
         Field("temperature", DOUBLE, "°C", nullable=True),
         Field("humidity", DOUBLE, "%", nullable=True, digits=1),
         Field("voltage", DOUBLE, "V", digits=3),
         Field("charge", DOUBLE, "%", digits=1),
-        Field("wakes", LONG, help="times that its radio was on"),
+        Field("wakes", LONG, help="times that the radio was switched on"),
     )
 
     def setup(self, options: Mapping[str, Any]) -> None:
-        chance, start = self.chance, self.spec.started_at
+        rng, start = self.rng, self.spec.started_at
         offset = options["utc_offset_h"] * HOUR_S
         self._temperature = Signal(
-            chance, 11.0 + 4.0 * chance.random(), start, daily=6.0, peak_s=15 * HOUR_S - offset,
+            rng, 11.0 + 4.0 * rng.random(), start, daily=6.0, peak_s=15 * HOUR_S - offset,
             wander=1.2, wander_s=4 * HOUR_S, noise=0.05, low=-40, high=85,
         )  # fmt: skip
         self._humidity = Signal(
-            chance, 70.0, start, wander=6.0, wander_s=6 * HOUR_S, noise=0.3, low=5, high=100
+            rng, 70.0, start, wander=6.0, wander_s=6 * HOUR_S, noise=0.3, low=5, high=100
         )
         self._defects = Defects(
-            chance, start,
+            rng, start,
             stuck_per_day=options["stuck_per_day"],
             outliers_per_day=options["outliers_per_day"],
             gaps_per_day=options["gaps_per_day"],
@@ -76,7 +76,7 @@ class BatterySensor(Thing):
         if t >= self._defects.next_at:
             self._defects.apply(t, values)
         share = self.battery.share
-        # Cold takes from the voltage what the load does not.
+        # The voltage is lower in the cold.
         volts = self.battery.voltage() - max(0.0, 10.0 - temperature) * 0.006
         self._measured += 1
         if self._measured % options["report_every"] == 0:
@@ -87,7 +87,7 @@ class BatterySensor(Thing):
         out = super().act(now)
         if self.battery.share < _LOW and not self._warned:
             self._warned = True
-            out = [*out, *self.say([self.event(now, "battery low", "warning")])]
+            out = [*out, *self.publish_or_buffer([self.event(now, "battery low", "warning")])]
         if self.battery.empty and not self.down:
             self.awake = False
             self.stop()
@@ -96,12 +96,12 @@ class BatterySensor(Thing):
     def on_connected(self, now: float, *, session_present: bool) -> list[Publication]:
         out = super().on_connected(now, session_present=session_present)
         if not self.down:
-            self._wake_up(now)  # if it had just given up
+            self._wake_up(now)  # the connect may have taken longer than `connect_s`
             self._listen(now)
         return out
 
     def births(self, now: float) -> list[Publication]:
-        """Return the births once a boot, not at every wake."""
+        """Return the births once per boot, not at every wake-up."""
         if self._announced and self.update is None and not self.spec.options["announce"]:
             return []
         self._announced = True
@@ -118,7 +118,7 @@ class BatterySensor(Thing):
     def goodbye(self, now: float) -> list[Publication]:
         if self.battery.empty:
             return [self._state(now, online=False, reason="battery")]
-        if self.down or self.awake:  # a reboot, or the end of the run
+        if self.down or self.awake:  # it reboots, or the run ends
             return super().goodbye(now)
         if self.spec.options["announce"]:
             return [self._state(now, online=False, reason="sleep")]
@@ -139,32 +139,32 @@ class BatterySensor(Thing):
 
     def _sleep_after(self, t: float, seconds: float) -> None:
         self._sleeps_at = t + seconds
-        self.at(self._sleeps_at, self._sleep)
+        self.call_at(self._sleeps_at, self._sleep)
 
     def _sleep(self, now: float) -> list[Publication]:
-        if now < self._sleeps_at or not self.awake:  # something came in between
+        if now < self._sleeps_at or not self.awake:  # postponed by a message
             return []
         if self.connected and self.update is not None:
             self._listen(now)
             return []
         self.awake = False
-        self.connected = False  # its radio is off, whatever the fleet has still to tidy up
+        self.connected = False  # the radio is off before the fleet has closed the connection
         self.battery.draw(now, self.spec.options["radio_ma"] * (now - self._awake_at) / HOUR_S)
         return []
 
 
 INFO: Final = describe(
     BatterySensor,
-    "battery sensor in deep sleep: measures, collects, reports seldom, and runs down",
+    "battery sensor in deep sleep: buffers its measurements, connects seldom, and runs down",
     (
-        Option("report_every", INT, 6, "measurements to a report over the radio", 1, 100_000),
-        Option("listen_s", FLOAT, 2.0, "stays awake so long after the last that came", 0, 3_600),
-        Option("connect_s", FLOAT, 30.0, "a connect that takes longer is given up", 0.1, 3_600),
-        Option("announce", BOOL, False, "say online and asleep at every report"),
-        Option("battery_mah", FLOAT, 2_400.0, "capacity", 0.001, 1e6),
-        Option("battery_charge", FLOAT, 1.0, "share of it at the start", 0, 1),
-        Option("rest_ua", FLOAT, 8.0, "current asleep", 0, 1e6),
-        Option("measure_mas", FLOAT, 15.0, "milliampere seconds for one measurement", 0, 1e6),
+        Option("report_every", INT, 6, "measurements between two connects", 1, 100_000),
+        Option("listen_s", FLOAT, 2.0, "time awake after the last message received", 0, 3_600),
+        Option("connect_s", FLOAT, 30.0, "timeout of a connect", 0.1, 3_600),
+        Option("announce", BOOL, False, "publish the state at every wake-up and sleep"),
+        Option("battery_mah", FLOAT, 2_400.0, "capacity of the battery", 0.001, 1e6),
+        Option("battery_charge", FLOAT, 1.0, "share of the charge at the start", 0, 1),
+        Option("rest_ua", FLOAT, 8.0, "current while asleep", 0, 1e6),
+        Option("measure_mas", FLOAT, 15.0, "charge of one measurement, in mA s", 0, 1e6),
         Option("radio_ma", FLOAT, 110.0, "current while the radio is on", 0, 1e5),
         *DEFECT_OPTIONS,
     ),

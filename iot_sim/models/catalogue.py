@@ -1,7 +1,7 @@
-"""The catalogue of device models: what there is, and one device of it for a spec.
+"""The catalogue of device models: find one by name, and make a device from a specification.
 
-`make` is the only way to a device. All that a scenario may have got wrong comes out of it as
-`ModelError`, one line that begins with the key, before anything is sent.
+`make` is the only way to a device. It raises `ModelError`, one line that begins with the key, for
+every mistake in a scenario, before anything is sent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from iot_sim.devices.device import Device, Publication, Spec
+from iot_sim.devices.device_model import DeviceModel, inherit
 from iot_sim.devices.model_info import Command, ModelError, ModelInfo, Option, did_you_mean
-from iot_sim.devices.thing import Thing, inherit
 from iot_sim.models.battery_sensor import INFO as BATTERY_SENSOR
 from iot_sim.models.camera import INFO as CAMERA
 from iot_sim.models.environment import INFO as ENVIRONMENT
@@ -36,7 +36,7 @@ _MODELS: Final[Mapping[str, ModelInfo]] = {
     )
 }  # fmt: skip
 
-# What a class of the user's own has to have; that is `Device`, but for the spec.
+# The methods that a class of the user's own must have: those of `Device`.
 _METHODS: Final = (
     "will", "will_delay_s", "subscriptions", "on_connected", "on_disconnected", "on_message",
     "next_at", "act", "pace", "wants_link", "goodbye",
@@ -49,7 +49,7 @@ def models() -> dict[str, ModelInfo]:
 
 
 def find(name: str) -> ModelInfo:
-    """Find a built-in model by its name, or a class of the user's as `module:Class`."""
+    """Find a built-in model by its name, or a class of the user's own as `module:Class`."""
     if name in _MODELS:
         return _MODELS[name]
     if ":" in name:
@@ -57,12 +57,12 @@ def find(name: str) -> ModelInfo:
     raise ModelError(
         "model",
         f"no model {name!r}{did_you_mean(name, _MODELS)}; "
-        "a class of your own is written package.module:Class",
+        "write a class of your own as package.module:Class",
     )
 
 
 def make(name: str, spec: Spec) -> Device:
-    """Make a device from a specification that is checked and completed first."""
+    """Check and complete a specification, and make its device."""
     info = find(name)
     spec = info.complete(spec)
     if spec.payload == layouts.CBOR and importlib.util.find_spec("cbor2") is None:
@@ -80,14 +80,14 @@ def make(name: str, spec: Spec) -> Device:
     return device
 
 
-def command(name: str, spec: Spec, what: str, args: Mapping[str, Any]) -> Publication:
+def command(model: str, spec: Spec, name: str, args: Mapping[str, Any]) -> Publication:
     """Make a command to a device, without response topic and correlation data."""
-    info = find(name)
-    if what not in info.commands:
+    info = find(model)
+    if name not in info.commands:
         raise ModelError(
-            "command", f"{info.name} knows no {what!r}{did_you_mean(what, info.commands)}"
+            "command", f"{info.name} has no command {name!r}{did_you_mean(name, info.commands)}"
         )
-    return info.order(info.complete(spec), what, args)
+    return info.make_command(info.complete(spec), name, args)
 
 
 def _load(name: str) -> type:
@@ -96,7 +96,7 @@ def _load(name: str) -> type:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
         raise ModelError(
-            "model", f"{name}: no module {error.name}; its folder has to be in PYTHONPATH"
+            "model", f"{name}: no module {error.name}; add its folder to PYTHONPATH"
         ) from None
     except Exception as error:
         raise ModelError("model", f"{name} cannot be imported: {_one_line(error)}") from error
@@ -109,18 +109,18 @@ def _load(name: str) -> type:
 
 def _info_of(name: str, cls: type) -> ModelInfo:
     """Return the class's `INFO`, or one derived from the built-in model that it inherits."""
-    said = getattr(cls, "INFO", None)
-    if isinstance(said, ModelInfo):
-        return said
-    if said is not None:
-        raise ModelError("model", f"{name}.INFO is a ModelInfo, not {type(said).__name__}")
+    declared = getattr(cls, "INFO", None)
+    if isinstance(declared, ModelInfo):
+        return declared
+    if declared is not None:
+        raise ModelError("model", f"{name}.INFO must be a ModelInfo, not {type(declared).__name__}")
     summary = (cls.__doc__ or name).strip().partition("\n")[0]
-    if issubclass(cls, Thing):
+    if issubclass(cls, DeviceModel):
         return inherit(cls, name, summary, _MODELS.values())
     return ModelInfo(
         name=name,
         summary=summary,
-        build=cast("Callable[[Spec], Device]", cls),  # `make` looks at what it builds
+        build=cast("Callable[[Spec], Device]", cls),  # `make` checks the object
         options=(),
         payloads=layouts.FORMATS,
         documents={"telemetry": ()},

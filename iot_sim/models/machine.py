@@ -1,12 +1,12 @@
-"""An industrial machine: speed, load, vibration, temperature, and the states it goes through.
+"""An industrial machine: speed, load, vibration, temperature, and a state machine.
 
     off <-> starting -> running <-> idle
                            |
                          fault -> maintenance -> starting
 
-It works in shifts. Its bearing wears while it runs: vibration grows with the fourth power of
-the life that is used, so a fault is announced by what is measured. A fault ends by the
-command `reset`, or when it is repaired.
+It works in shifts. Its bearing wears while it runs: vibration grows with the fourth power of the
+used share of its life, so the measurements announce a fault. The command `reset` ends a fault, and
+so does a repair.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from iot_sim.devices.commands import CommandRefused, Outcome, number
+from iot_sim.devices.commands import CommandRefused, CommandResult, number
 from iot_sim.devices.device import Publication
+from iot_sim.devices.device_model import EVENT_FIELDS, CommandHandler, DeviceModel, describe
 from iot_sim.devices.model_info import FLOAT, INT, Command, Option
 from iot_sim.devices.signals import DAY_S, HOUR_S, Signal
-from iot_sim.devices.thing import EVENT_FIELDS, Order, Thing, describe
 from iot_sim.payloads.schema import DOUBLE, LONG, STRING, Field
 
 OFF: Final = "off"
@@ -39,7 +39,7 @@ _SHIFT_S: Final = 8 * HOUR_S
 _FIRST_SHIFT_S: Final = 6 * HOUR_S  # second of the local day
 
 
-class Machine(Thing):
+class Machine(DeviceModel):
     MODEL = "machine"
     FIELDS: ClassVar = (
         Field("state", STRING, choices=STATES),
@@ -49,49 +49,49 @@ class Machine(Thing):
         Field("vibration_y", DOUBLE, "mm/s", digits=3),
         Field("temperature", DOUBLE, "°C", digits=1),
         Field("power", DOUBLE, "kW"),
-        Field("parts", LONG, help="made since it was set up"),
+        Field("parts", LONG, help="parts made since the start"),
         Field("fault", STRING, nullable=True, choices=FAULTS),
     )
 
     def setup(self, options: Mapping[str, Any]) -> None:
-        chance, start = self.chance, self.spec.started_at
+        rng, start = self.rng, self.spec.started_at
         self._offset: float = options["utc_offset_h"] * HOUR_S
         self._work_s: float = options["shifts"] * _SHIFT_S
         self._ambient = Signal(
-            chance, 22.0, start, daily=3.0, peak_s=15 * HOUR_S - self._offset, wander=0.5
+            rng, 22.0, start, daily=3.0, peak_s=15 * HOUR_S - self._offset, wander=0.5
         )
         self._load = Signal(
-            chance, 62.0, start, wander=9.0, wander_s=600, noise=1.5, low=8.0, high=100.0
+            rng, 62.0, start, wander=9.0, wander_s=600, noise=1.5, low=8.0, high=100.0
         )
-        self._vibration = Signal(chance, 0.0, start, noise=1.0)
+        self._vibration = Signal(rng, 0.0, start, noise=1.0)
         self._rpm_set = float(options["rpm"])
         self._rpm = 0.0
-        self._heat = 0.0  # degrees above the place it stands in
+        self._heat = 0.0  # degrees above the ambient temperature
         self._parts = 0.0
         self._moved_at = start
-        self._life_h = self._draw_life()
-        self._used_h = self._life_h * chance.random()
+        self._life_h = self._draw_life_h()
+        self._used_h = self._life_h * rng.random()
         self._ran_at = start
         self._fault: str | None = None
-        self._held = False  # stopped by a command
+        self._is_stopped = False  # stopped by a command
         self._overtime_until = start  # started by a command, outside the shifts
-        self._turn = 0  # which entering of a state is the last: timers of others are void
+        self._state_number = 0  # counts state changes, to tell timers of earlier states
         self.state = OFF
-        self._enter(STARTING if self._in_shift(start) else OFF, start)
+        self._enter_state(STARTING if self._in_shift(start) else OFF, start)
 
     def booted(self, now: float) -> list[Publication]:
-        """Start the controller: the machine stands, in FAULT if it had one, else in STARTING."""
-        said = super().booted(now)
-        return [*said, *self._enter(FAULT if self._fault else STARTING, now)]
+        """Start the controller, in FAULT if the machine had a fault before, else in STARTING."""
+        publications = super().booted(now)
+        return [*publications, *self._enter_state(FAULT if self._fault else STARTING, now)]
 
     def reboot(self, now: float) -> None:
-        self._move(now)
-        self._turn += 1
+        self._advance(now)
+        self._state_number += 1
         self.state = OFF
         super().reboot(now)
 
     def measure(self, t: float) -> Sequence[Any]:
-        self._move(t)
+        self._advance(t)
         share = self._rpm / RPM_MAX
         load = self._load.at(t) if self.state == RUNNING else 0.0
         worn = min(1.0, self._used_h / self._life_h)
@@ -105,7 +105,7 @@ class Machine(Thing):
             self._rpm,
             load,
             base * (1.0 + 0.04 * noise),
-            base * (0.8 + 0.03 * noise + 0.03 * other),  # both axes feel the same shaft
+            base * (0.8 + 0.03 * noise + 0.03 * other),  # the axes correlate
             self._ambient.at(t) + self._heat,
             0.0 if self.state == OFF else 0.4 + share * (2.0 + 0.14 * load),
             int(self._parts),
@@ -114,19 +114,19 @@ class Machine(Thing):
 
     # The states.
 
-    def _enter(self, state: str, now: float) -> list[Publication]:
+    def _enter_state(self, state: str, now: float) -> list[Publication]:
         """Enter a state, and schedule its end."""
-        self._move(now)
+        self._advance(now)
         before, self.state = self.state, state
-        self._turn += 1
-        turn = self._turn
-        draw = self.fate.random
+        self._state_number += 1
+        number = self._state_number
+        draw = self.event_rng.random
         if state == OFF:
             ends = self._next_shift(now)
         elif state == STARTING:
             ends = now + _START_S
         elif state == IDLE:
-            ends = math.inf if self._held else now + 120.0 + 600.0 * draw()
+            ends = math.inf if self._is_stopped else now + 120.0 + 600.0 * draw()
         elif state == RUNNING:
             ends = now + min(1_800.0 + 5_400.0 * draw(), (self._life_h - self._used_h) * HOUR_S)
         elif state == FAULT:
@@ -137,43 +137,43 @@ class Machine(Thing):
         if state in (STARTING, IDLE, RUNNING):
             ends = min(ends, self._shift_end(now))
         if ends < math.inf:
-            self.at(ends, lambda when: self._leave(turn, when))
+            self.call_at(ends, lambda when: self._end_state(number, when))
         if state == FAULT and before != FAULT:
-            return self.say([self.event(now, "fault", "error", text=self._fault)])
+            return self.publish_or_buffer([self.event(now, "fault", "error", text=self._fault)])
         if before == MAINTENANCE:
-            return self.say([self.event(now, "repaired")])
+            return self.publish_or_buffer([self.event(now, "repaired")])
         return []
 
-    def _leave(self, turn: int, now: float) -> list[Publication]:
-        if turn != self._turn:  # a command was faster
+    def _end_state(self, number: int, now: float) -> list[Publication]:
+        if number != self._state_number:  # a command has changed the state
             return []
-        self._move(now)
+        self._advance(now)
         state = self.state
         if state == RUNNING and self._used_h >= self._life_h - 1e-9:
-            return self._enter(FAULT, now)
+            return self._enter_state(FAULT, now)
         if state == FAULT:
-            return self._enter(MAINTENANCE, now)
+            return self._enter_state(MAINTENANCE, now)
         if state == MAINTENANCE:
             self._repair()
         if not self._in_shift(now):
-            return self._enter(OFF, now)
+            return self._enter_state(OFF, now)
         if state in (OFF, MAINTENANCE):
-            return self._enter(STARTING, now)
+            return self._enter_state(STARTING, now)
         if state == RUNNING:
-            return self._enter(IDLE, now)
-        return self._enter(IDLE if self._held else RUNNING, now)
+            return self._enter_state(IDLE, now)
+        return self._enter_state(IDLE if self._is_stopped else RUNNING, now)
 
     def _repair(self) -> None:
         self._fault = None
         self._used_h = 0.0
-        self._life_h = self._draw_life()
+        self._life_h = self._draw_life_h()
 
-    def _draw_life(self) -> float:
+    def _draw_life_h(self) -> float:
         """Draw the hours to the next fault, from a Weibull distribution of shape 2."""
         mean: float = self.spec.options["fault_every_h"]
-        return max(0.05, mean * 1.128 * math.sqrt(-math.log(1.0 - self.fate.random())))
+        return max(0.05, mean * 1.128 * math.sqrt(-math.log(1.0 - self.event_rng.random())))
 
-    def _move(self, t: float) -> None:
+    def _advance(self, t: float) -> None:
         """Advance speed, heat, parts and wear to the time `t`."""
         gap = t - self._moved_at
         if gap <= 0.0:
@@ -193,9 +193,9 @@ class Machine(Thing):
     # Shifts.
 
     def _in_shift(self, t: float) -> bool:
-        return t < self._overtime_until or self._in_day(t) < self._work_s
+        return t < self._overtime_until or self._shift_time(t) < self._work_s
 
-    def _in_day(self, t: float) -> float:
+    def _shift_time(self, t: float) -> float:
         """Return the seconds since the first shift of the day began."""
         return (t + self._offset - _FIRST_SHIFT_S) % DAY_S
 
@@ -204,64 +204,64 @@ class Machine(Thing):
             return math.inf
         if t < self._overtime_until:
             return self._overtime_until + self._work_s
-        return t + self._work_s - self._in_day(t)
+        return t + self._work_s - self._shift_time(t)
 
     def _next_shift(self, t: float) -> float:
-        return t + DAY_S - self._in_day(t)
+        return t + DAY_S - self._shift_time(t)
 
     # Commands.
 
-    def _order_start(self, args: Mapping[str, Any], now: float) -> Outcome:
+    def _command_start(self, args: Mapping[str, Any], now: float) -> CommandResult:
         if self.state == FAULT:
-            raise CommandRefused(f"it has a fault: {self._fault}")
-        self._held = False
+            raise CommandRefused(f"the machine has a fault ({self._fault}): reset it first")
+        self._is_stopped = False
         if not self._in_shift(now):
             self._overtime_until = self._next_shift(now)
         if self.state in (OFF, IDLE):
-            self._enter(STARTING if self.state == OFF else RUNNING, now)
-        return Outcome(text=self.state)
+            self._enter_state(STARTING if self.state == OFF else RUNNING, now)
+        return CommandResult(text=self.state)
 
-    def _order_stop(self, args: Mapping[str, Any], now: float) -> Outcome:
-        self._held = True
+    def _command_stop(self, args: Mapping[str, Any], now: float) -> CommandResult:
+        self._is_stopped = True
         if self.state in (STARTING, RUNNING):
-            self._enter(IDLE, now)
-        return Outcome(text=self.state)
+            self._enter_state(IDLE, now)
+        return CommandResult(text=self.state)
 
-    def _order_reset(self, args: Mapping[str, Any], now: float) -> Outcome:
+    def _command_reset(self, args: Mapping[str, Any], now: float) -> CommandResult:
         if self.state != FAULT:
-            raise CommandRefused("it has no fault")
+            raise CommandRefused("the machine has no fault")
         self._repair()
-        self._enter(STARTING, now)
-        return Outcome(text=self.state, says=[self.event(now, "reset")])
+        self._enter_state(STARTING, now)
+        return CommandResult(text=self.state, publications=[self.event(now, "reset")])
 
-    def _order_speed(self, args: Mapping[str, Any], now: float) -> Outcome:
-        self._move(now)
+    def _command_set_speed(self, args: Mapping[str, Any], now: float) -> CommandResult:
+        self._advance(now)
         self._rpm_set = number(args, "rpm", 0.0, RPM_MAX)
-        return Outcome(value=self._rpm_set)
+        return CommandResult(value=self._rpm_set)
 
-    ORDERS: ClassVar[Mapping[str, Order]] = {
-        "start": _order_start,
-        "stop": _order_stop,
-        "reset": _order_reset,
-        "set_speed": _order_speed,
+    COMMANDS: ClassVar[Mapping[str, CommandHandler]] = {
+        "start": _command_start,
+        "stop": _command_stop,
+        "reset": _command_reset,
+        "set_speed": _command_set_speed,
     }
 
 
 INFO: Final = describe(
     Machine,
-    "industrial machine: vibration, temperature, load, states and faults that announce themselves",
+    "industrial machine: vibration, temperature, load, states, and faults that vibration announces",
     (
-        Option("rpm", INT, 3_000, "speed that it runs at", 0, int(RPM_MAX)),
-        Option("shifts", INT, 3, "shifts of eight hours a day, the first at six", 1, 3),
+        Option("rpm", INT, 3_000, "speed", 0, int(RPM_MAX)),
+        Option("shifts", INT, 3, "shifts of eight hours a day, the first at 6:00", 1, 3),
         Option("fault_every_h", FLOAT, 200.0, "mean running hours between two faults", 0.1, 1e6),
-        Option("repair_s", FLOAT, 1_800.0, "mean time until somebody comes to a fault", 1, 1e6),
-        Option("maintenance_s", FLOAT, 900.0, "time that the repair takes", 1, 1e6),
+        Option("repair_s", FLOAT, 1_800.0, "mean time from a fault to its repair", 1, 1e6),
+        Option("maintenance_s", FLOAT, 900.0, "duration of the repair", 1, 1e6),
     ),
     documents={"event": EVENT_FIELDS},
     commands={
-        "start": Command("runs, also outside its shifts"),
-        "stop": Command("idles until it is started"),
+        "start": Command("starts the machine, also outside its shifts"),
+        "stop": Command("idles until the command start"),
         "reset": Command("clears a fault"),
-        "set_speed": Command("changes the speed that it runs at", {"rpm": 2_500}),
+        "set_speed": Command("sets the speed", {"rpm": 2_500}),
     },
 )

@@ -1,8 +1,8 @@
 """A smart meter: registers that only grow, load of a household, solar feed-in, a relay.
 
-The registers are the integral of the power it reports, whatever the interval. At local
-midnight it also reports the day that is over: with thousands of meters that is the storm
-which such fleets are known for.
+The registers are the integral of the reported power, whatever the interval. At local midnight the
+meter also reports the past day; with thousands of meters that is the known load peak of such
+fleets.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
-from iot_sim.devices.commands import CommandRefused, Outcome
+from iot_sim.devices.commands import CommandRefused, CommandResult
 from iot_sim.devices.device import TELEMETRY, Publication
+from iot_sim.devices.device_model import EVENT_FIELDS, CommandHandler, DeviceModel, describe
 from iot_sim.devices.model_info import BOOL, FLOAT, Command, Option
-from iot_sim.devices.signals import DAY_S, HOUR_S, Signal, wait
-from iot_sim.devices.thing import EVENT_FIELDS, Order, Thing, describe
+from iot_sim.devices.signals import DAY_S, HOUR_S, Signal, random_wait
 from iot_sim.payloads.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
 
 
@@ -25,7 +25,7 @@ class Appliance(NamedTuple):
     per_day: float
 
 
-# What people switch on when they are up and about.
+# Switched on at random while the household is awake.
 APPLIANCES: Final = (
     Appliance(2_000.0, 180.0, 6.0),  # kettle
     Appliance(2_200.0, 2_400.0, 0.9),  # oven
@@ -36,17 +36,17 @@ _MAINS_V: Final = 230.0
 _MAINS_HZ: Final = 50.0
 
 
-class Meter(Thing):
+class Meter(DeviceModel):
     MODEL = "meter"
     FIELDS: ClassVar = (
-        Field("power", DOUBLE, "W", digits=1, help="mean since the report before; feed-in below 0"),
+        Field("power", DOUBLE, "W", digits=1, help="mean since the last report; feed-in below 0"),
         Field("imported", DOUBLE, "kWh", digits=4, help="register"),
         Field("exported", DOUBLE, "kWh", digits=4, help="register"),
         Field("voltage", DOUBLE, "V", digits=1),
         Field("current", DOUBLE, "A", digits=2),
         Field("frequency", DOUBLE, "Hz", digits=3),
         Field("power_factor", DOUBLE, digits=3),
-        Field("relay", BOOLEAN, help="closed: the customer is supplied"),
+        Field("relay", BOOLEAN, help="true: closed, the customer is supplied"),
     )
     DAILY: ClassVar = (
         Field("id", STRING),
@@ -59,41 +59,43 @@ class Meter(Thing):
     )
 
     def setup(self, options: Mapping[str, Any]) -> None:
-        chance, start = self.chance, self.spec.started_at
-        draw = chance.random
+        rng, start = self.rng, self.spec.started_at
+        draw = rng.random
         self._offset: float = options["utc_offset_h"] * HOUR_S
         self._solar: float = (
             options["solar_kw"] * 1_000.0 if draw() < options["solar_share"] else 0.0
         )
-        self._size: float = options["household"] * (0.6 + 0.8 * draw())  # against an average one
-        self._base = Signal(chance, 140.0, start, wander=35.0, wander_s=1_500, noise=6.0, low=25)
-        self._volts = Signal(chance, _MAINS_V, start, wander=2.5, wander_s=900, noise=0.4)
-        self._hertz = Signal(chance, _MAINS_HZ, start, wander=0.02, wander_s=300)
-        self._clouds = Signal(chance, 0.75, start, wander=0.25, wander_s=2_400, low=0.05, high=1)
-        self._left = [0.0] * len(APPLIANCES)  # seconds that each still runs
+        self._size: float = options["household"] * (0.6 + 0.8 * draw())  # 1: an average household
+        self._base = Signal(rng, 140.0, start, wander=35.0, wander_s=1_500, noise=6.0, low=25)
+        self._volts = Signal(rng, _MAINS_V, start, wander=2.5, wander_s=900, noise=0.4)
+        self._hertz = Signal(rng, _MAINS_HZ, start, wander=0.02, wander_s=300)
+        self._clouds = Signal(rng, 0.75, start, wander=0.25, wander_s=2_400, low=0.05, high=1)
+        self._left_s = [0.0] * len(APPLIANCES)  # remaining running time of each appliance
         self._measured_at = start
         self._imported = 50_000_000.0 * draw()  # Wh
         self._exported = 5_000_000.0 * draw() if self._solar else 0.0
         self._day_imported, self._day_exported = self._imported, self._exported
         self._day_peak = 0.0
         self._relay = True
-        self._arm(start)
+        self._schedule_events(start)
 
     def booted(self, now: float) -> list[Publication]:
-        self._arm(now)
+        self._schedule_events(now)
         return super().booted(now)
 
-    def _arm(self, now: float) -> None:
+    def _schedule_events(self, now: float) -> None:
         options = self.spec.options
         if options["daily"]:
-            self.at(self._next_midnight(now), self._report_day)
+            self.call_at(self._next_midnight(now), self._report_day)
         if options["tampers_per_day"]:
-            self.at(now + wait(self.fate.random, options["tampers_per_day"]), self._tamper)
+            self.call_at(
+                now + random_wait(self.event_rng.random, options["tampers_per_day"]), self._tamper
+            )
 
     def measure(self, t: float) -> Sequence[Any]:
         gap = t - self._measured_at
         self._measured_at = t
-        watts = self._consumed(t, gap) - self._produced(t) if self._relay else 0.0
+        watts = self._consumed_watts(t, gap) - self._produced_watts(t) if self._relay else 0.0
         if watts > 0.0:
             self._imported += watts * gap / 3_600.0
             self._day_peak = max(self._day_peak, watts)
@@ -112,11 +114,11 @@ class Meter(Thing):
             self._relay,
         )
 
-    def _consumed(self, t: float, gap: float) -> float:
+    def _consumed_watts(self, t: float, gap: float) -> float:
         """Return the mean power of the household over the last `gap` seconds."""
-        draw = self.chance.random
+        draw = self.rng.random
         hour = (t + self._offset) % DAY_S / HOUR_S
-        # Two peaks, at breakfast and in the evening, on a floor while they sleep.
+        # Two peaks, in the morning and in the evening, and a little at night.
         awake: float = (
             0.08
             + math.exp(-(((hour - 7.3) / 1.4) ** 2))
@@ -124,16 +126,16 @@ class Meter(Thing):
         )
         watts = self._base.at(t)
         for at, (power, lasts_s, per_day) in enumerate(APPLIANCES):
-            left = self._left[at]
+            left = self._left_s[at]
             if left <= 0.0 and draw() < 1.0 - math.exp(-gap * awake * 3.0 * per_day / DAY_S):
                 left = lasts_s * (0.7 + 0.6 * draw())
             if left > 0.0:
                 if gap > 0.0:
                     watts += power * min(left, gap) / gap
-                self._left[at] = left - gap
+                self._left_s[at] = left - gap
         return watts * self._size
 
-    def _produced(self, t: float) -> float:
+    def _produced_watts(self, t: float) -> float:
         if not self._solar:
             return 0.0
         hour = (t + self._offset) % DAY_S / HOUR_S
@@ -143,7 +145,7 @@ class Meter(Thing):
     def _next_midnight(self, now: float) -> float:
         midnight = math.floor((now + self._offset) / DAY_S + 1.0) * DAY_S - self._offset
         jitter: float = self.spec.options["jitter_s"]
-        return midnight + jitter * self.fate.random()
+        return midnight + jitter * self.event_rng.random()
 
     def _report_day(self, now: float) -> list[Publication]:
         content = {
@@ -157,34 +159,41 @@ class Meter(Thing):
         }
         self._day_imported, self._day_exported = self._imported, self._exported
         self._day_peak = 0.0
-        self.at(self._next_midnight(now), self._report_day)
-        return self.say([self.document(self.spec.topic + "/daily", content, TELEMETRY, qos=1)])
+        self.call_at(self._next_midnight(now), self._report_day)
+        return self.publish_or_buffer(
+            [self.document(self.spec.topic + "/daily", content, TELEMETRY, qos=1)]
+        )
 
     def _tamper(self, now: float) -> list[Publication]:
-        self.at(now + wait(self.fate.random, self.spec.options["tampers_per_day"]), self._tamper)
-        return self.say([self.event(now, "tamper", "warning", text="the cover was opened")])
+        self.call_at(
+            now + random_wait(self.event_rng.random, self.spec.options["tampers_per_day"]),
+            self._tamper,
+        )
+        return self.publish_or_buffer(
+            [self.event(now, "tamper", "warning", text="the cover was opened")]
+        )
 
-    def _order_relay(self, args: Mapping[str, Any], now: float) -> Outcome:
+    def _command_relay(self, args: Mapping[str, Any], now: float) -> CommandResult:
         closed = args.get("closed")
         if not isinstance(closed, bool):
-            raise CommandRefused("closed: true or false is needed")
+            raise CommandRefused(f"closed must be true or false, not {closed!r:.64}")
         self._relay = closed
-        said = "closed" if closed else "open"
-        return Outcome(text=said, says=[self.event(now, f"relay {said}")])
+        state = "closed" if closed else "open"
+        return CommandResult(text=state, publications=[self.event(now, f"relay {state}")])
 
-    ORDERS: ClassVar[Mapping[str, Order]] = {"relay": _order_relay}
+    COMMANDS: ClassVar[Mapping[str, CommandHandler]] = {"relay": _command_relay}
 
 
 INFO: Final = describe(
     Meter,
-    "smart meter: registers, load of a household, solar feed-in, relay, the day at midnight",
+    "smart meter: registers, load of a household, solar feed-in, relay, daily report at midnight",
     (
-        Option("household", FLOAT, 1.0, "consumption against an average household", 0, 100),
-        Option("solar_share", FLOAT, 0.2, "share of the meters with a roof of cells", 0, 1),
-        Option("solar_kw", FLOAT, 6.0, "peak power of such a roof", 0, 10_000),
+        Option("household", FLOAT, 1.0, "consumption relative to an average household", 0, 100),
+        Option("solar_share", FLOAT, 0.2, "share of the meters with solar cells", 0, 1),
+        Option("solar_kw", FLOAT, 6.0, "peak power of the solar cells", 0, 10_000),
         Option("daily", BOOL, True, "report the day at local midnight, at QoS 1"),
-        Option("tampers_per_day", FLOAT, 0.0, "times a day that somebody opens it", 0, 1_000),
+        Option("tampers_per_day", FLOAT, 0.0, "tamper events per day", 0, 1_000),
     ),
     documents={"event": EVENT_FIELDS, "daily": Meter.DAILY},
-    commands={"relay": Command("cuts the customer off, or supplies again", {"closed": False})},
+    commands={"relay": Command("opens or closes the relay", {"closed": False})},
 )

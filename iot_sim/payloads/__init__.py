@@ -1,5 +1,5 @@
-"""Payloads as bytes: JSON, CBOR, Sparkplug B, and templates of a scenario's own.
+"""Payloads as bytes: JSON, CBOR, Sparkplug B, and templates of a scenario.
 
-A model knows fields and values, never a format. `layouts` turns a report of declared fields
-into bytes; `sparkplug` is a protocol of its own, which only the Sparkplug model speaks.
+A model declares fields and measures values; it knows no format. `layouts` encodes them.
+`sparkplug` is a protocol of its own, used by the Sparkplug model alone.
 """

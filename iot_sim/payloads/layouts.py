@@ -1,9 +1,8 @@
-"""Documents of declared fields as bytes, and commands back from bytes.
+"""Encode documents of declared fields, and decode commands.
 
-A report goes out once an interval from each of ten thousand devices, so what does not change
-in it is prepared: JSON is one `%` format with the names, digits and client id in place (1 us
-for six fields, where an encoder of dictionaries takes 2.5). Everything else that a device
-says is rare and goes through `document`.
+Ten thousand devices send a report every interval, so the constant parts of a report are prepared:
+JSON is one `%` format with names, digits and client id in place (1 us for six fields, where an
+encoder of dictionaries takes 2.5). All other documents are rare and go through `document`.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ SPARKPLUG: Final = "sparkplug"
 TEMPLATE: Final = "template"
 FORMATS: Final = (JSON, CBOR, SPARKPLUG, TEMPLATE)
 
-DOCUMENT_BYTES_MAX: Final = 65_536  # of what a device reads
+DOCUMENT_BYTES_MAX: Final = 65_536  # of a document that a device receives
 
 
-class Unreadable(ValueError):
-    """Bytes that are no document of this format."""
+class PayloadError(ValueError):
+    """Bytes that are not a document of this format."""
 
 
 class Layout(Protocol):
@@ -37,22 +36,22 @@ class Layout(Protocol):
 
     @property
     def document_type(self) -> str:
-        """Return the content type of all documents that are no reports."""
+        """Return the content type of documents other than reports."""
 
     def report(self, seq: int, ts: int, values: Sequence[Any]) -> bytes:
-        """Encode a report: the declared fields in their order, behind `id`, `seq` and `ts`."""
+        """Encode a report: `id`, `seq`, `ts`, and the declared fields in their order."""
 
     def document(self, content: Mapping[str, Any]) -> bytes: ...
 
     def read(self, raw: bytes) -> dict[str, Any]:
-        """Decode a document; an empty payload is an empty document. Raises Unreadable."""
+        """Decode a document; an empty payload is an empty document. Raises PayloadError."""
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _no_constant(name: str) -> float:
-    raise Unreadable(f"{name} is no JSON")
+    raise PayloadError(f"not JSON: {name}")
 
 
 _decode: Final = json.JSONDecoder(parse_constant=_no_constant).decode
@@ -62,15 +61,15 @@ def read_json(raw: bytes) -> dict[str, Any]:
     if not raw:
         return {}
     if len(raw) > DOCUMENT_BYTES_MAX:
-        raise Unreadable(f"more than {DOCUMENT_BYTES_MAX} bytes")
+        raise PayloadError(f"more than {DOCUMENT_BYTES_MAX} bytes")
     try:
         found = _decode(raw.decode())
-    except Unreadable:
+    except PayloadError:
         raise
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"not JSON: {error}") from None
+        raise PayloadError(f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Unreadable("not a JSON object")
+        raise PayloadError("not a JSON object")
     return found
 
 
@@ -79,7 +78,7 @@ def write_json(content: Mapping[str, Any]) -> bytes:
 
 
 class JsonLayout:
-    """JSON, with the digits that a field declares."""
+    """JSON; a field's `digits` are its decimal places."""
 
     __slots__ = ("_fields", "_format", "_head", "_numbers_only")
 
@@ -100,7 +99,7 @@ class JsonLayout:
         if self._numbers_only:
             try:
                 return (self._format % (seq, ts, *values)).encode()
-            except TypeError:  # a value that is missing
+            except TypeError:  # a value is None
                 pass
         body = [
             f"{_encode(field.name)}:{_as_json(field, value)}"
@@ -155,13 +154,13 @@ class CborLayout:
         if not raw:
             return {}
         if len(raw) > DOCUMENT_BYTES_MAX:
-            raise Unreadable(f"more than {DOCUMENT_BYTES_MAX} bytes")
+            raise PayloadError(f"more than {DOCUMENT_BYTES_MAX} bytes")
         try:
             found = _cbor().loads(raw)
         except Exception as error:
-            raise Unreadable(f"not CBOR: {error}") from None
+            raise PayloadError(f"not CBOR: {error}") from None
         if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-            raise Unreadable("not a CBOR map of names")
+            raise PayloadError("not a CBOR map with text keys")
         return found
 
 
@@ -173,7 +172,7 @@ def _cbor() -> Any:
 
 
 class TemplateLayout:
-    """Reports as the scenario wrote them; everything else is JSON."""
+    """Reports by a template of the scenario; other documents are JSON."""
 
     __slots__ = ("_template",)
 
@@ -193,7 +192,7 @@ class TemplateLayout:
 def make_layout(
     payload: str, client_id: str, fields: Sequence[Field], template: Template | None
 ) -> Layout:
-    """Make the layout for fields other than `id`, `seq` and `ts`, which begin every report."""
+    """Make the layout for a model's fields; `id`, `seq` and `ts` precede them."""
     if payload == JSON:
         return JsonLayout(client_id, fields)
     if payload == CBOR:

@@ -1,7 +1,7 @@
-"""The schema of a device's documents, declared once in the model and rendered for readers.
+"""The schema of a device's documents: declared by the model, rendered for Spark.
 
-A model declares its fields here; payloads are encoded by them, and the schema that Spark
-reads with is generated from them. Nothing of Spark is imported: its schemas are text.
+Payloads are encoded by the declared fields, and the schemas that Spark reads them with are
+generated as text, so Spark is not imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DOUBLE: Final = "double"
 BOOLEAN: Final = "boolean"
 BINARY: Final = "binary"
 
-# The types as Spark's DDL spells them; its JSON form uses ours.
+# The types in Spark's DDL; its JSON form uses our names.
 _DDL: Final = {
     STRING: "STRING", LONG: "BIGINT", DOUBLE: "DOUBLE", BOOLEAN: "BOOLEAN", BINARY: "BINARY",
 }  # fmt: skip
@@ -32,13 +32,13 @@ class Field:
     type: str
     unit: str = ""
     nullable: bool = False
-    digits: int = 2  # of a double, after the point
-    choices: tuple[str, ...] = ()  # all that a string may be, where that is known
+    digits: int = 2  # decimal places of a double
+    choices: tuple[str, ...] = ()  # all values of a string, if they are known
     help: str = ""
 
 
 # Every document begins with these.
-HEAD: Final = (
+HEADER_FIELDS: Final = (
     Field("id", STRING, help="client id of the device"),
     Field("seq", LONG, help="number of the report since the device started"),
     Field("ts", LONG, "ms", help="the device's own clock, since 1970"),
@@ -101,8 +101,8 @@ def spark_json(fields: Iterable[Field]) -> str:
     )
 
 
-def misfits(fields: Iterable[Field], document: Mapping[str, Any]) -> list[str]:
-    """Return what the schema does not allow in a document; empty when it fits."""
+def schema_errors(fields: Iterable[Field], document: Mapping[str, Any]) -> list[str]:
+    """Return how a document violates the schema; empty if it does not."""
     found = []
     known = set()
     for field in fields:
@@ -112,15 +112,15 @@ def misfits(fields: Iterable[Field], document: Mapping[str, Any]) -> list[str]:
         elif (value := document[field.name]) is None:
             if not field.nullable:
                 found.append(f"{field.name}: null")
-        elif not _fits(field.type, value):
-            found.append(f"{field.name}: {value!r} is no {field.type}")
+        elif not _has_type(field.type, value):
+            found.append(f"{field.name}: {value!r} is not a {field.type}")
         elif field.choices and value not in field.choices:
-            found.append(f"{field.name}: {value!r} is none of {', '.join(field.choices)}")
+            found.append(f"{field.name}: {value!r} is not one of {', '.join(field.choices)}")
     found += [f"{name}: unknown" for name in document if name not in known]
     return found
 
 
-def _fits(type: str, value: object) -> bool:
+def _has_type(type: str, value: object) -> bool:
     if isinstance(value, bool):
         return type == BOOLEAN
     if isinstance(value, int):

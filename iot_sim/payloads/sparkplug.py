@@ -49,7 +49,7 @@ _double: Final = struct.Struct("<d")
 _float: Final = struct.Struct("<f")
 
 
-class Unreadable(ValueError):
+class SparkplugError(ValueError):
     """Bytes that are no Sparkplug payload."""
 
 
@@ -157,17 +157,17 @@ def encode_reading(alias: bytes, when: bytes, historical: bool, type: int, value
 
 
 def encode_body(timestamp: int, metrics: Iterable[bytes]) -> bytes:
-    """Encode a payload without its sequence number, which `seal` appends."""
+    """Encode a payload without its sequence number, which `append_seq` appends."""
     return b"".join((b"\x08", encode_varint(timestamp), *metrics))
 
 
-def seal(body: bytes, seq: int) -> bytes:
+def append_seq(body: bytes, seq: int) -> bytes:
     return body + b"\x18" + encode_varint(seq)
 
 
 def encode_payload(timestamp: int, metrics: Sequence[Metric], seq: int | None = None) -> bytes:
     body = encode_body(timestamp, [encode_metric(metric) for metric in metrics])
-    return body if seq is None else seal(body, seq)
+    return body if seq is None else append_seq(body, seq)
 
 
 # Reading.
@@ -177,7 +177,7 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(raw) or shift > 63:
-            raise Unreadable("an integer is cut short or too long")
+            raise SparkplugError("an integer is cut short or too long")
         byte = raw[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -203,9 +203,9 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int, Any]]:
             elif wire == _FIXED32:
                 length = 4
             else:
-                raise Unreadable(f"wire type {wire}")
+                raise SparkplugError(f"wire type {wire}")
             if at + length > len(raw):
-                raise Unreadable(f"field {number} is cut short")
+                raise SparkplugError(f"field {number} is cut short")
             content = raw[at : at + length]
             at += length
         yield number, wire, content
@@ -221,16 +221,16 @@ _METRIC_WIRES: Final = {
 
 def decode_payload(raw: bytes) -> Payload:
     if len(raw) > PAYLOAD_BYTES_MAX:
-        raise Unreadable(f"more than {PAYLOAD_BYTES_MAX} bytes")
+        raise SparkplugError(f"more than {PAYLOAD_BYTES_MAX} bytes")
     found = Payload()
     for number, wire, content in _fields(raw):
         if wire != _PAYLOAD_WIRES.get(number, wire):
-            raise Unreadable(f"field {number} of a payload has wire type {wire}")
+            raise SparkplugError(f"field {number} of a payload has wire type {wire}")
         if number == 1:
             found.timestamp = content
         elif number == 2:
             if len(found.metrics) >= METRICS_MAX:
-                raise Unreadable(f"more than {METRICS_MAX} metrics")
+                raise SparkplugError(f"more than {METRICS_MAX} metrics")
             found.metrics.append(_decode_metric(content))
         elif number == 3:
             found.seq = content
@@ -243,7 +243,7 @@ def _decode_metric(raw: bytes) -> Metric:
     is_null = False
     for number, wire, content in _fields(raw):
         if wire != _METRIC_WIRES.get(number, wire):
-            raise Unreadable(f"field {number} of a metric has wire type {wire}")
+            raise SparkplugError(f"field {number} of a metric has wire type {wire}")
         if number == 1:
             metric.name = _text(content)
         elif number == 2:
@@ -295,7 +295,7 @@ def _decode_properties(raw: bytes) -> dict[str, str]:
     values: list[str | None] = []
     for number, wire, content in _fields(raw):
         if wire != _LENGTH:
-            raise Unreadable("a property set holds only messages")
+            raise SparkplugError("a property set holds only messages")
         if number == 1:
             keys.append(_text(content))
         elif number == 2:
@@ -308,4 +308,4 @@ def _text(raw: Any) -> str:
     try:
         return str(raw, "utf-8")
     except (UnicodeDecodeError, TypeError) as error:
-        raise Unreadable(f"no text: {error}") from None
+        raise SparkplugError(f"no text: {error}") from None

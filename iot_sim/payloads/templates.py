@@ -1,8 +1,8 @@
-"""Templates of a scenario's own: `{seq},{time_iso},{signal.temperature:.1f}`.
+"""Templates for the payload of a report: `{seq},{time_iso},{signal.temperature:.1f}`.
 
-Only names that a report has, and a small set of formats, can stand in braces. So a template
-reaches no attribute, calls nothing, and is checked whole before anything is sent. A brace of
-its own is written twice, as in Python.
+Braces contain a name of the report and one of a few formats, so a template can read no attribute
+and call nothing, and is checked completely before anything is sent. A literal brace is doubled,
+as in Python.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ TEMPLATE_CHARS_MAX: Final = 65_536
 _TOKEN: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|\{|\}")
 _FORM: Final = re.compile(r"0?\d{0,2}(?:\.\d{1,2})?[dfegxs]?")
 
-# What changes from report to report. The values follow behind.
+# The names that change from report to report; the values of the model follow them.
 _MOVING: Final = ("seq", "time", "time_ms", "time_iso")
 
 
 class TemplateError(ValueError):
-    """A template that cannot be filled; the text says where and what would be right."""
+    """An invalid template; the text says where, and what would be right."""
 
 
 class Template:
-    """A template made ready for one device."""
+    """A template compiled for one device."""
 
     __slots__ = ("_format", "_sources")
 
     def __init__(self, text: str, fields: Sequence[Field], fixed: Mapping[str, str]) -> None:
-        """`fixed`: names whose text is known now, such as the client id."""
+        """`fixed`: names with a constant value, such as the client id."""
         if len(text) > TEMPLATE_CHARS_MAX:
-            raise TemplateError(f"at most {TEMPLATE_CHARS_MAX} characters")
+            raise TemplateError(
+                f"must have at most {TEMPLATE_CHARS_MAX} characters, not {len(text)}"
+            )
         places = {f"signal.{field.name}": at for at, field in enumerate(fields, len(_MOVING))}
         places.update({name: at for at, name in enumerate(_MOVING)})
         types = [LONG, DOUBLE, LONG, STRING, *(field.type for field in fields)]
         digits = [0, 3, 0, 0, *(field.digits for field in fields)]
-        pieces: list[str] = []  # of a format for `str.__mod__`
+        pieces: list[str] = []  # of a `%` format
         sources: list[tuple[int, str, bool]] = []
         end = 0
         for found in _TOKEN.finditer(text):
@@ -52,7 +54,7 @@ class Template:
                 continue
             if token in ("{", "}"):
                 raise TemplateError(
-                    f"a lone {token} at character {found.start() + 1}; write it twice"
+                    f"single {token} at character {found.start() + 1}; write {token * 2}"
                 )
             name, colon, form = found[1].partition(":")
             if name in fixed and not colon:
@@ -60,7 +62,7 @@ class Template:
                 continue
             if name not in places:
                 known = ", ".join(sorted({*fixed, *places}))
-                raise TemplateError(f"no {{{name}}}; there is {known}")
+                raise TemplateError(f"unknown name {{{name}}}; expected one of {known}")
             at = places[name]
             _check_form(name, form, types[at])
             pieces.append("%s")
@@ -80,7 +82,7 @@ class Template:
 def _check_form(name: str, form: str, type: str) -> None:
     if not _FORM.fullmatch(form):
         raise TemplateError(
-            f"{{{name}:{form}}}: a format is a width, digits and one of d f e g x s, as in 08.2f"
+            f"{{{name}:{form}}}: a format has a width, digits and one of d f e g x s, as in 08.2f"
         )
     letter = form[-1:] if form[-1:].isalpha() else ""
     fits = {
@@ -91,7 +93,7 @@ def _check_form(name: str, form: str, type: str) -> None:
     if "." in form and (letter in ("d", "x") or (type == LONG and not letter)):
         fits = False
     if not fits:
-        raise TemplateError(f"{{{name}:{form}}}: {name} is a {type}, which has no such format")
+        raise TemplateError(f"{{{name}:{form}}}: {form!r} is not a format for the {type} {name}")
 
 
 def _pick(at: int, seq: int, ts: int, values: Sequence[Any]) -> Any:

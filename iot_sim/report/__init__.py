@@ -1,1 +1,1 @@
-"""Reports of a run (JSON, HTML, text), and its progress on a terminal. Judges nothing."""
+"""Reports of a run (JSON, HTML, text), and its progress on a terminal."""

@@ -1,4 +1,4 @@
-"""The progress of a run: a block that renews itself on a terminal, lines in a log file."""
+"""The progress of a run: a block that is redrawn on a terminal, or lines in a log file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CLEAR: Final = "\x1b[J"
 
 
 class Progress:
-    """Takes one sample a second."""
+    """Shows the progress of a run, from one sample per second."""
 
     def __init__(self, scenario: Scenario, stream: TextIO, *, is_terminal: bool) -> None:
         self._scenario = scenario
@@ -43,14 +43,14 @@ class Progress:
             self._window.clear()
 
     def close(self) -> None:
-        """Leave the last figures where they are."""
+        """Write the last line, or leave the last block in place."""
         if not self._is_terminal and self._window:
             self._stream.write(self._line(self._window[-1]) + "\n")
         self._lines = 0
         self._stream.flush()
 
     def _figures(self) -> tuple[float, float, float, Histogram]:
-        """Return rates a second and latencies since the last line."""
+        """Return rates per second, and latencies, since the last line."""
         seconds = max(1, len(self._window))
         latency = Histogram()
         for sample in self._window:
@@ -115,7 +115,7 @@ class Progress:
 
 
 def ms(us: float) -> str:
-    """Format a duration for people."""
+    """Format a duration with its unit."""
     if us >= 1e6:
         return f"{us / 1e6:.2f} s"
     return f"{us / 1000:.1f} ms" if us < 1e5 else f"{us / 1000:.0f} ms"

@@ -1,26 +1,25 @@
-"""Reports of a run: data for machines (JSON), a page and a few lines for people.
+"""Reports of a run: as data (JSON), as a page, and as a few lines for a terminal.
 
-The page needs nothing but itself: no script, no font, no picture from elsewhere.
+The page is self-contained: it loads no script, font or image.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from iot_sim.judge.histogram import PERCENTILES
 from iot_sim.judge.ledger import Tally
 from iot_sim.judge.outcome import COUNTERS, Outcome
 from iot_sim.judge.verdict import LIMITS, Verdict, number
-from iot_sim.report.charts import Line, line_chart, short
+from iot_sim.report.charts import Line, abbreviate, line_chart
 from iot_sim.report.progress import ms
-from iot_sim.scenarios.scenario import Scenario
 
-FORMAT: Final = 1  # of the JSON report; it grows when a key changes its meaning
+FORMAT: Final = 1  # version of the JSON report; raised when a key changes its meaning
 _COLUMNS: Final = (
     "sent", "acknowledged", "delivered", "lost", "repeated", "redelivered", "reordered",
     "altered", "late", "refused", "unconfirmed", "abandoned", "resent", "cut", "unjudged",
@@ -28,8 +27,52 @@ _COLUMNS: Final = (
 _BAD: Final = ("lost", "repeated", "reordered", "altered", "refused", "unconfirmed")
 
 
+class PlayedFleet(Protocol):
+    """A fleet as reports describe it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def interval_s(self) -> float: ...
+
+
+class Played(Protocol):
+    """A scenario as reports describe it: one that was played, or one read from a report."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def device_count(self) -> int: ...
+
+    @property
+    def duration_s(self) -> float: ...
+
+    @property
+    def speed(self) -> float: ...
+
+    @property
+    def fleets(self) -> Sequence[PlayedFleet]: ...
+
+    @property
+    def faults(self) -> Sized: ...
+
+
 def to_data(
-    scenario: Scenario, outcome: Outcome, verdict: Verdict, *, broker: str, workers: int
+    scenario: Played, outcome: Outcome, verdict: Verdict, *, broker: str, workers: int
 ) -> dict[str, Any]:
     """Return the whole report as plain data."""
     return {
@@ -52,6 +95,8 @@ def to_data(
             ],
             "faults": len(scenario.faults),
         },
+        "devices": outcome.devices,
+        "observers": outcome.observers,
         "broker": broker,
         "workers": workers,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -67,7 +112,9 @@ def to_data(
             "messages_per_s": round(outcome.total("sent") / max(0.001, outcome.elapsed_s), 1),
         },
         "latency": outcome.latency().to_data(),
+        "latency_from_due": outcome.latency_from_due().to_data(),
         "ack_latency": outcome.ack_latency().to_data(),
+        "ack_latency_from_due": outcome.ack_latency_from_due().to_data(),
         "connect_latency": outcome.connect_latency.to_data(),
         "messages": [tally.to_data() for tally in outcome.tallies],
         "commands": outcome.commands.to_data(),
@@ -92,12 +139,12 @@ def to_data(
     }
 
 
-def summary_lines(scenario: Scenario, outcome: Outcome, verdict: Verdict) -> list[str]:
+def summary_lines(scenario: Played, outcome: Outcome, verdict: Verdict) -> list[str]:
     """Return the result as lines for a terminal."""
     latency, acks = outcome.latency(), outcome.ack_latency()
     lines = [
         (
-            f"{scenario.name}: {scenario.device_count:,} devices, {outcome.elapsed_s:.1f} s, "
+            f"{scenario.name}: {_clients(scenario, outcome)}, {outcome.elapsed_s:.1f} s, "
             f"{outcome.total('sent'):,} messages sent, {outcome.total('delivered'):,} delivered"
         ),
         (
@@ -106,13 +153,15 @@ def summary_lines(scenario: Scenario, outcome: Outcome, verdict: Verdict) -> lis
         ),
     ]
     lines += [
-        f"  {one.kind:<10} {one.qos:>3} {one.sent:>11,} {one.acknowledged:>11,}"
+        f"  {one.kind:<10} {one.qos:>3} {one.sent:>11,} {_acknowledged(one):>11}"
         f" {one.delivered:>11,} {one.lost:>7,} {one.repeated:>9,} {one.reordered:>10,}"
         f" {one.late:>7,}"
         for one in outcome.tallies
     ]
     lines.append(f"  delivery   {_percentiles(latency.percentile)}")
+    lines.append(f"    from due {_percentiles(outcome.latency_from_due().percentile)}")
     lines.append(f"  ack        {_percentiles(acks.percentile)}")
+    lines.append(f"    from due {_percentiles(outcome.ack_latency_from_due().percentile)}")
     commands = outcome.commands
     if commands.sent:
         lines.append(
@@ -136,8 +185,22 @@ def summary_lines(scenario: Scenario, outcome: Outcome, verdict: Verdict) -> lis
         lines.append(f"  limit broken: {check} ({LIMITS[check.name].help})")
     for what, texts in outcome.examples.items():
         lines.append(f"  {what}, for example: {texts[0]}")
-    lines.append("PASSED" if verdict.passed else "FAILED")
+    lines.append(f"{verdict.word} ({verdict.reservation})" if verdict.reservation else verdict.word)
     return lines
+
+
+def _clients(scenario: Played, outcome: Outcome) -> str:
+    """Describe the clients of the run: the devices, and the observers beside them."""
+    observers = f"{outcome.observers:,} observer{'' if outcome.observers == 1 else 's'}"
+    devices = f"{scenario.device_count:,} devices"
+    if 0 < outcome.devices < scenario.device_count:
+        devices = f"{outcome.devices:,} of {devices}"
+    return f"{devices} and {observers}"
+
+
+def _acknowledged(tally: Tally) -> str:
+    """Format how many were acknowledged; QoS 0 has no acknowledgements."""
+    return f"{tally.acknowledged:,}" if tally.qos else "-"
 
 
 def _percentiles(percentile: Any) -> str:
@@ -149,20 +212,21 @@ def _percentiles(percentile: Any) -> str:
 
 
 def to_html(
-    scenario: Scenario, outcome: Outcome, verdict: Verdict, *, broker: str, workers: int
+    scenario: Played, outcome: Outcome, verdict: Verdict, *, broker: str, workers: int
 ) -> str:
     template = string.Template((resources.files("iot_sim.report") / "report.html").read_text())
     facts = (
-        f"{scenario.device_count:,} devices on {broker}, {outcome.elapsed_s:.0f} s,"
+        f"{_clients(scenario, outcome)} on {broker}, {outcome.elapsed_s:.0f} s,"
         f" seed {scenario.seed}, {workers} process{'es' if workers > 1 else ''},"
         f" ended {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     )
     return template.substitute(
-        title=escape(f"{scenario.name}: {'passed' if verdict.passed else 'failed'}"),
+        title=escape(f"{scenario.name}: {verdict.word.lower()}"),
         name=escape(scenario.name),
         summary=escape(scenario.summary),
-        verdict="PASSED" if verdict.passed else "FAILED",
-        verdict_class="passed" if verdict.passed else "failed",
+        verdict=verdict.word,
+        verdict_class=verdict.word.lower(),
+        reservation=_reservation(verdict),
         facts=escape(facts),
         remarks=_remarks(verdict),
         cards=_cards(outcome),
@@ -172,8 +236,13 @@ def to_html(
         latencies=_latencies(outcome),
         counters=_counters(outcome),
         commands=_commands(outcome),
-        mistakes=_mistakes(outcome),
+        mistakes=_errors(outcome),
     )
+
+
+def _reservation(verdict: Verdict) -> str:
+    text = verdict.reservation
+    return f' <span class="doubt">{escape(text)}</span>' if text else ""
 
 
 def _remarks(verdict: Verdict) -> str:
@@ -197,10 +266,12 @@ def _cards(outcome: Outcome) -> str:
         cards.append(("broker, cores", f"{outcome.broker_cpu_cores:.2f}"))
     if outcome.broker_rss_bytes_max is not None:
         cards.append(("broker, memory", f"{outcome.broker_rss_bytes_max / 1e6:,.0f} MB"))
-    return "".join(
+    columns = -(-len(cards) // 2)  # two rows
+    shown = "".join(
         f'<div class="card"><b>{escape(value)}</b><span class="soft">{escape(name)}</span></div>'
         for name, value in cards
     )
+    return f'<div class="cards" style="--columns: {columns}">{shown}</div>'
 
 
 def _charts(outcome: Outcome) -> str:
@@ -217,7 +288,7 @@ def _charts(outcome: Outcome) -> str:
         ]
 
     charts = [
-        _chart("Messages a second", seconds, short, [
+        _chart("Messages a second", seconds, abbreviate, [
             Line("sent", "a", [one.sent for one in series]),
             Line("acknowledged", "c", [one.acknowledged for one in series]),
             Line("delivered", "b", [one.delivered for one in series]),
@@ -225,7 +296,7 @@ def _charts(outcome: Outcome) -> str:
         _chart("Send to delivery", seconds, lambda value: ms(value * 1000), [
             Line("median", "a", latency(50)), Line("99th percentile", "c", latency(99)),
         ]),
-        _chart("Connections", seconds, short, [
+        _chart("Connections", seconds, abbreviate, [
             Line("wanted", "d", [one.wanted for one in series]),
             Line("connected", "b", [one.connected for one in series]),
             Line("under a fault", "c", [one.faulty for one in series]),
@@ -237,11 +308,11 @@ def _charts(outcome: Outcome) -> str:
             None if one.broker_rss_bytes is None else one.broker_rss_bytes / 1e6 for one in series
         ]
         charts.append(
-            _chart("Broker: cores in use", seconds, short,
+            _chart("Broker: cores in use", seconds, abbreviate,
                    [Line("cores", "a", [one.broker_cpu for one in series])])
         )  # fmt: skip
         charts.append(
-            _chart("Broker: memory", seconds, lambda value: f"{short(value)} MB",
+            _chart("Broker: memory", seconds, lambda value: f"{abbreviate(value)} MB",
                    [Line("resident", "b", memory)])
         )  # fmt: skip
     return "".join(charts)
@@ -257,14 +328,16 @@ def _chart(title: str, seconds: Sequence[float], show: Any, lines: Sequence[Line
 
 def _distribution(outcome: Outcome) -> str:
     """Render the latency of messages as a table of percentiles."""
-    latency, acks = outcome.latency(), outcome.ack_latency()
+    found = (
+        outcome.latency(), outcome.latency_from_due(),
+        outcome.ack_latency(), outcome.ack_latency_from_due(), outcome.connect_latency,
+    )  # fmt: skip
     wanted = {**PERCENTILES, "p99.99": 99.99, "longest": 100.0}
     rows = [
-        [name.replace("_", "."), ms(latency.percentile(at)), ms(acks.percentile(at)),
-         ms(outcome.connect_latency.percentile(at))]
+        [name.replace("_", "."), *(ms(one.percentile(at)) for one in found)]
         for name, at in wanted.items()
-    ]  # fmt: skip
-    head = ("", "delivery", "acknowledgement", "connect")
+    ]
+    head = ("", "delivery", "from due", "acknowledgement", "from due", "connect")
     return f"<section><h2>Percentiles</h2>{_table(head, rows)}</section>"
 
 
@@ -295,6 +368,9 @@ def _tallies(tallies: Sequence[Tally]) -> str:
     for tally in tallies:
         cells = [f"<td>{escape(tally.kind)}</td><td>{tally.qos}</td>"]
         for name in shown:
+            if name == "acknowledged":
+                cells.append(f"<td>{_acknowledged(tally)}</td>")
+                continue
             value = getattr(tally, name)
             bad = name in _BAD and value and not (name == "lost" and not tally.qos)
             cells.append(f"<td{' class=bad' if bad else ''}>{value:,}</td>")
@@ -308,8 +384,8 @@ def _latencies(outcome: Outcome) -> str:
             "ack p50", "ack p99")  # fmt: skip
     rows = [
         [one.kind, str(one.qos), *(ms(one.latency.percentile(at)) for at in PERCENTILES.values()),
-         ms(one.latency.max_us), ms(one.ack_latency.percentile(50)),
-         ms(one.ack_latency.percentile(99))]
+         ms(one.latency.max_us), *(ms(one.ack_latency.percentile(at)) if one.qos else "-"
+                                   for at in (50, 99))]
         for one in outcome.tallies if one.latency.count
     ]  # fmt: skip
     return _table(head, rows)
@@ -335,7 +411,7 @@ def _commands(outcome: Outcome) -> str:
     commands = outcome.commands
     if not commands.sent and not commands.unsent:
         return ""
-    head = ("sent", "answered", "said no", "unanswered", "device away", "p50", "p99", "longest")
+    head = ("sent", "answered", "refused", "unanswered", "not sent", "p50", "p99", "longest")
     row = [
         *(f"{value:,}" for value in (commands.sent, commands.answered, commands.refused,
                                       commands.unanswered, commands.unsent)),
@@ -345,7 +421,7 @@ def _commands(outcome: Outcome) -> str:
     return f"<section><h2>Commands</h2>{_table(head, [row])}</section>"
 
 
-def _mistakes(outcome: Outcome) -> str:
+def _errors(outcome: Outcome) -> str:
     out = []
     if outcome.errors:
         out.append(f"<section><h2>Errors</h2>{_list(outcome.errors)}</section>")

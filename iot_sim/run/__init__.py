@@ -1,1 +1,1 @@
-"""A whole run, in one process or several: from the scenario to the outcome."""
+"""A whole run, in one process or several: from the scenario to its outcome."""

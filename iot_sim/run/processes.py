@@ -1,46 +1,50 @@
-"""A whole run: in this process, or in several that each drive a part of the devices.
+"""A whole run: in this process, or in several that each run a share of the devices.
 
-Every process has observers for the devices of its own, so each keeps complete books, and the
-books add up. The parent starts them together, gives them one clock, adds their seconds up for
-the progress display, watches the broker's process, and makes the verdict of the sum.
+Every process has observers for its own devices, so its ledger is complete, and the ledgers add up.
+The parent starts the processes, gives them one clock, adds up their samples for the progress
+display, measures the broker's process, and adds up their outcomes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import secrets
-import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from iot_sim.fleet.engine import Clock, Target
 from iot_sim.judge.outcome import Outcome, Sample
-from iot_sim.run.process import NotReady, Part, ProcessRun
+from iot_sim.run.process import ALL_DEVICES, NotReady, ProcessRun, WorkerShare
+from iot_sim.run.worker_process import ignore_signals, start_worker
 from iot_sim.scenarios.scenario import Scenario, ScenarioError, check_rate
+from mqtt_broker import interrupts
 from mqtt_broker.client.url import InvalidUrl, parse_url
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+WEBSOCKET_PATH: Final = "/mqtt"  # where a URL has none
 CONNECT_S: Final = 5.0
-OWN_FILES: Final = 64  # descriptors a process needs besides its connections
-SILENCE_S: Final = 60.0  # a worker that says nothing for so long is given up
+OTHER_FILES: Final = 64  # descriptors that a process needs besides its connections
+WORKER_TIMEOUT_S: Final = 60.0  # without a sample or the outcome for so long, the run fails
 
 
 class SetupError(Exception):
-    """A run that could not begin: nothing was sent, and one line says what to change."""
+    """The run could not start; nothing was sent, and the text says what to change."""
 
 
 class RunError(Exception):
-    """The run began and could not be finished."""
+    """The run started and could not be finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Broker:
     password: bytes | None = None
     ca_file: str = ""
     is_insecure: bool = False
+    websocket_path: str = ""  # empty: MQTT without WebSocket
 
     def target(self) -> Target:
         tls = None
@@ -65,22 +70,27 @@ class Broker:
             if self.is_insecure:
                 tls.check_hostname = False
                 tls.verify_mode = ssl.CERT_NONE
-        return Target(self.host, self.port, tls, self.username, self.password)
+        url = f"{self}{self.websocket_path}" if self.websocket_path else ""
+        return Target(self.host, self.port, tls, self.username, self.password, url)
 
     def __str__(self) -> str:
-        scheme = "mqtts" if self.is_tls else "mqtt"
+        scheme = "ws" if self.websocket_path else "mqtt"
+        scheme += "s" if self.is_tls else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}"
 
 
 def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> Broker:
-    """Parse `mqtt://[user[:password]@]host[:port]` or `mqtts://...`. Raises SetupError."""
+    """Parse `mqtt://[user[:password]@]host[:port]`, or the same with mqtts, ws or wss.
+
+    The URL of a WebSocket may have a path. Raises SetupError.
+    """
     try:
-        found = parse_url(url, ("mqtt", "mqtts"))
+        found = parse_url(url)
     except InvalidUrl as error:
         raise SetupError(f"--broker: {error}") from None
-    if found.rest not in ("", "/"):
-        raise SetupError(f"--broker: {found} must end there, without {found.rest!r}")
+    if not found.is_websocket and found.rest not in ("", "/"):
+        raise SetupError(f"--broker: {found} has no path: remove {found.rest!r}")
     return Broker(
         found.host,
         found.port,
@@ -89,11 +99,12 @@ def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> B
         None if found.password is None else found.password.encode(),
         ca_file,
         is_insecure,
+        (found.rest or WEBSOCKET_PATH) if found.is_websocket else "",
     )
 
 
-def reach(broker: Broker) -> tuple[int, Any]:
-    """Connect once to find the broker's address. Raises SetupError."""
+def resolve_address(broker: Broker) -> tuple[int, Any]:
+    """Connect once, and return the address family and the broker's address. Raises SetupError."""
     try:
         with socket.create_connection((broker.host, broker.port), CONNECT_S) as sock:
             return sock.family, sock.getpeername()
@@ -104,21 +115,25 @@ def reach(broker: Broker) -> tuple[int, Any]:
         raise SetupError(f"--broker {broker}: {why}; is a broker listening there?") from None
 
 
-def allow_connections(devices: int) -> None:
+def raise_file_limit(devices: int) -> None:
     """Raise the limit of open files for this many devices. Raises SetupError."""
-    needed = devices + OWN_FILES
+    if resource is not None:
+        _raise_file_limit(devices, devices + OTHER_FILES)
+
+
+def _raise_file_limit(devices: int, needed: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
             raise SetupError(
-                f"{devices:,} devices a process need {needed:,} open files and the limit is"
-                f" {hard:,}: raise it (ulimit -n), or use more --workers, or fewer --devices"
+                f"a process with {devices:,} devices needs {needed:,} open files, and the limit is"
+                f" {hard:,}: raise it (ulimit -n), or use more --workers or fewer --devices"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-class Watch:
-    """CPU and memory of the broker's process, as Linux tells them."""
+class ProcessMonitor:
+    """CPU and memory of the broker's process, read from /proc."""
 
     def __init__(self, pid: int) -> None:
         self._stat = Path(f"/proc/{pid}/stat")
@@ -134,7 +149,7 @@ class Watch:
         try:
             fields = self._stat.read_text().rpartition(")")[2].split()
         except OSError:
-            return self._last[1]  # it is gone: it uses no more
+            return self._last[1]  # the process has ended
         return (int(fields[11]) + int(fields[12])) * self._tick_s
 
     def _rss_bytes(self) -> int:
@@ -144,8 +159,8 @@ class Watch:
                     return int(line.split()[1]) * 1024
         return 0
 
-    def look(self) -> tuple[float, int]:
-        """Return the cores used since the last look, and the resident bytes now."""
+    def sample(self) -> tuple[float, int]:
+        """Return the cores used since the last sample, and the resident bytes."""
         before_at, before = self._last
         now = self._last = (time.monotonic(), self._cpu_s())
         rss_bytes = self._rss_bytes()
@@ -158,30 +173,30 @@ class Watch:
         return (self._cpu_s() - first) / max(0.001, time.monotonic() - first_at)
 
 
-class Board:
-    """Puts the seconds of all processes together, each as soon as all have told theirs."""
+class SampleMerger:
+    """Adds up the samples of all processes, each second once all have sent theirs."""
 
     def __init__(
-        self, workers: int, watch: Watch | None, on_second: Callable[[Sample], None]
+        self, workers: int, monitor: ProcessMonitor | None, on_second: Callable[[Sample], None]
     ) -> None:
         self._workers = workers
-        self._watch = watch
+        self._monitor = monitor
         self._on_second = on_second
         self._open: dict[int, list[Sample]] = {}
         self.series: list[Sample] = []
 
     def put(self, sample: Sample) -> None:
-        told = self._open.setdefault(sample.second, [])
-        told.append(sample)
-        if len(told) < self._workers:
+        samples = self._open.setdefault(sample.second, [])
+        samples.append(sample)
+        if len(samples) < self._workers:
             return
-        whole = Sample(sample.second)
+        total = Sample(sample.second)
         for one in self._open.pop(sample.second):
-            whole.add(one)
-        if self._watch is not None:
-            whole.broker_cpu, whole.broker_rss_bytes = self._watch.look()
-        self.series.append(whole)
-        self._on_second(whole)
+            total.add(one)
+        if self._monitor is not None:
+            total.broker_cpu, total.broker_rss_bytes = self._monitor.sample()
+        self.series.append(total)
+        self._on_second(total)
 
 
 def run(
@@ -190,72 +205,65 @@ def run(
     *,
     workers: int = 1,
     pid: int | None = None,
+    share: WorkerShare = ALL_DEVICES,
+    start_at: float | None = None,
     on_second: Callable[[Sample], None] = lambda sample: None,
 ) -> Outcome:
-    """Run it to its end. Raises SetupError before anything is sent, RunError later."""
+    """Run a scenario, or the share of it that this machine has, with as many processes.
+
+    `start_at` is the common time at which all shares begin, in seconds since 1970. Raises
+    SetupError before anything is sent, RunError later.
+    """
+    parts = [
+        WorkerShare(share.index + share.count * worker, share.count * workers)
+        for worker in range(workers)
+    ]
     try:
-        check_rate(scenario, workers)
+        check_rate(scenario, share.count * workers)
     except ScenarioError as error:
         raise SetupError(str(error)) from None
+    largest = max(fleet.count for fleet in scenario.fleets)
+    if share.index >= largest:
+        raise SetupError(f"--share must be of at most {largest}: the others have no devices")
     if workers > scenario.device_count:
         raise SetupError(
-            f"--workers: {scenario.device_count} or fewer, one device for each, not {workers}"
+            f"--workers must be at most {scenario.device_count}, the number of devices,"
+            f" not {workers}"
         )
-    allow_connections(-(-scenario.device_count // workers))
+    raise_file_limit(-(-scenario.device_count // len(parts) // share.count))
     target = broker.target()
-    address = reach(broker)
-    watch = None if pid is None else Watch(pid)
-    board = Board(workers, watch, on_second)
+    address = resolve_address(broker)
+    monitor = None if pid is None else ProcessMonitor(pid)
+    merger = SampleMerger(workers, monitor, on_second)
     run_id = secrets.token_hex(4)
     if workers == 1:
-        outcome = _run_here(scenario, target, address, run_id, board)
+        one = ProcessRun(scenario, target, address, run_id=run_id, on_sample=merger.put,
+                         part=share, start_at=start_at)  # fmt: skip
+        outcome = _run_here(one)
     else:
-        outcome = _Crew(scenario, broker, address, run_id, board, workers).run()
-    outcome.series = board.series
-    if watch is not None:
-        outcome.broker_cpu_cores = watch.cores
-        outcome.broker_rss_bytes_max = watch.rss_bytes_max
+        outcome = _Workers(scenario, broker, address, run_id, merger, parts, start_at).run()
+    outcome.series = merger.series
+    if monitor is not None:
+        outcome.broker_cpu_cores = monitor.cores
+        outcome.broker_rss_bytes_max = monitor.rss_bytes_max
     return outcome
 
 
-@contextlib.contextmanager
-def _on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` on Ctrl-C and SIGTERM; do nothing outside of the main thread."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        act()
-
-    try:
-        before = [(one, signal.signal(one, on_signal)) for one in (signal.SIGINT, signal.SIGTERM)]
-    except ValueError:  # another thread: its owner decides
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def _run_here(
-    scenario: Scenario, target: Target, address: tuple[int, Any], run_id: str, board: Board
-) -> Outcome:
-    one = ProcessRun(scenario, target, address, run_id=run_id, on_sample=board.put)
-    with _on_interrupt(one.interrupt):
+def _run_here(one: ProcessRun) -> Outcome:
+    with interrupts.asking(one.interrupt):
         try:
             return one.run()
         except NotReady as error:
-            raise SetupError(f"the broker is there and does not let us work: {error}") from None
+            raise SetupError(f"the observers cannot connect and subscribe: {error}") from None
 
 
 # Several processes.
 
-# A worker is a Python of its own, told what to do over a socket: no copy of what the parent is.
-_WORKER: Final = "from iot_sim.run.processes import work; work({fd})"
-Order = tuple[Scenario, Broker, tuple[int, Any], str, Part, int]
+_WORKER: Final = "from iot_sim.run.processes import run_worker; run_worker({fd})"
+_WorkerTask = tuple[Scenario, Broker, tuple[int, Any], str, WorkerShare, int, float | None]
 
 
-class _Crew:
+class _Workers:
     """The worker processes of a run."""
 
     def __init__(
@@ -264,21 +272,34 @@ class _Crew:
         broker: Broker,
         address: tuple[int, Any],
         run_id: str,
-        board: Board,
-        workers: int,
+        merger: SampleMerger,
+        parts: list[WorkerShare],
+        start_at: float | None,
     ) -> None:
-        self._board = board
+        self._merger = merger
+        self._timeout_s = WORKER_TIMEOUT_S
+        if start_at is not None:
+            self._timeout_s += max(0.0, start_at - time.time())
         self._processes: dict[Connection, subprocess.Popen[bytes]] = {}
         base_us = Clock().base_us
-        for index in range(workers):
-            pipe, process = _start_worker()
+        for part in parts:
+            pipe, process = start_worker(_WORKER)
             self._processes[pipe] = process
-            order: Order = (scenario, broker, address, run_id, Part(index, workers), base_us)
-            pipe.send(order)
+            task: _WorkerTask = (
+                scenario,
+                broker,
+                address,
+                run_id,
+                part,
+                base_us,
+                start_at,
+            )
+            pipe.send(task)
 
     def run(self) -> Outcome:
+        interrupts.before_exit(self._kill)
         try:
-            with _on_interrupt(self._interrupt):
+            with interrupts.asking(self._interrupt):
                 return self._gather()
         finally:
             for pipe, process in self._processes.items():
@@ -289,6 +310,10 @@ class _Crew:
                     process.kill()
                     process.wait()
 
+    def _kill(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+
     def _interrupt(self) -> None:
         for pipe in self._processes:
             with contextlib.suppress(OSError):
@@ -298,9 +323,11 @@ class _Crew:
         whole: Outcome | None = None
         working = dict(self._processes)
         while working:
-            ready = wait(list(working), SILENCE_S)
+            ready = wait(list(working), self._timeout_s)
             if not ready:
-                raise RunError(f"{len(working)} workers have said nothing for {SILENCE_S:g} s")
+                raise RunError(
+                    f"{len(working)} workers have sent nothing for {self._timeout_s:g} s"
+                )
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 process = working[pipe]
@@ -308,10 +335,10 @@ class _Crew:
                     told = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     raise RunError(
-                        f"worker {process.pid} ended with {process.wait()} before its time"
+                        f"worker {process.pid} ended early, with exit code {process.wait()}"
                     ) from None
                 if isinstance(told, Sample):
-                    self._board.put(told)
+                    self._merger.put(told)
                 elif isinstance(told, Outcome):
                     del working[pipe]
                     if whole is None:
@@ -319,30 +346,18 @@ class _Crew:
                     else:
                         whole.add(told)
                 else:
-                    raise SetupError(f"the broker is there and does not let us work: {told}")
+                    raise SetupError(f"the observers cannot connect and subscribe: {told}")
         assert whole is not None
         return whole
 
 
-def _start_worker() -> tuple[Connection, subprocess.Popen[bytes]]:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _WORKER.format(fd=theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
-            # Ctrl-C in a terminal reaches every process of a group; the parent alone decides.
-            process_group=0,
-        )
-    return Connection(ours.detach()), process
-
-
-def work(fd: int) -> None:
-    """Run in a worker process, from its order to its outcome."""
+def run_worker(fd: int) -> None:
+    """Run a worker process: receive its task, send samples and the outcome."""
+    ignore_signals()
     pipe = Connection(fd)
-    order: Order = pipe.recv()
-    scenario, broker, address, run_id, part, base_us = order
-    allow_connections(-(-scenario.device_count // part.count))
+    task: _WorkerTask = pipe.recv()
+    scenario, broker, address, run_id, part, base_us, start_at = task
+    raise_file_limit(-(-scenario.device_count // part.count))
     one = ProcessRun(
         scenario,
         broker.target(),
@@ -350,17 +365,18 @@ def work(fd: int) -> None:
         run_id=run_id,
         part=part,
         clock=Clock(base_us),
-        on_sample=lambda sample: _tell(one, pipe, sample),
+        on_sample=lambda sample: _send_sample(one, pipe, sample),
+        start_at=start_at,
     )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, EOFError):
         try:
             pipe.send(one.run())
         except NotReady as error:
             pipe.send(str(error))
-    # The parent has ended: there is no one to report to.
+    # A closed pipe means that the parent has ended.
 
 
-def _tell(one: ProcessRun, pipe: Connection, sample: Sample) -> None:
+def _send_sample(one: ProcessRun, pipe: Connection, sample: Sample) -> None:
     pipe.send(sample)
     while pipe.poll():
         pipe.recv()

@@ -1,13 +1,13 @@
-"""Faults on purpose: what breaks, for whom, and when. Planning is pure and follows from the seed.
+"""Injected faults: what fails, on which devices, and when. Pure: the seed decides.
 
-link_loss   the connection breaks without a word; the network is away for `for_s`
-half_open   nothing passes any more, without an error: the client finds out by its keep
-            alive, the broker by its own, unless the client is back before
-stall       nothing passes for `for_s`, then everything that waited does
-slow_reader the client reads `bytes_per_s` at most for `for_s`
-takeover    a twin connects under the same client id: the broker must end the old connection
-kill        the device dies with all it had in memory, and returns after `for_s`
-storm       everybody is thrown out at once and comes back without waiting
+link_loss   the connection is reset, and the network is down for `for_s`
+half_open   no data passes any more, without an error: client and broker notice it by keep alive,
+            unless the client has reconnected before
+stall       no data passes for `for_s`; then everything that waited does
+slow_reader the client reads at most `bytes_per_s` for `for_s`
+takeover    a second connection with the same client id: the broker must end the first
+kill        the device loses its state, and returns after `for_s` with a clean start
+storm       all devices are disconnected at once and reconnect without back-off
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TAKEOVER: Final = "takeover"
 KILL: Final = "kill"
 STORM: Final = "storm"
 KINDS: Final = (LINK_LOSS, HALF_OPEN, STALL, SLOW_READER, TAKEOVER, KILL, STORM)
-OBSERVERS: Final = "observers"  # in place of a fleet's name: the simulator's own subscribers
+OBSERVERS: Final = "observers"  # in place of a fleet: the simulator's own subscribers
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Fault:
     share: float = 0.1  # of the devices, drawn anew each time
     at_s: float = 0.0
     every_s: float = 0.0  # 0: once
-    spread_s: float = 0.0  # the victims are hit over this time, not at once
+    spread_s: float = 0.0  # time over which the chosen devices fail, one after another
     for_s: float = 5.0
     bytes_per_s: int = 1000
 
     def scaled(self, factor: float) -> Fault:
         """Return the fault for a run that takes `factor` times as long.
 
-        It lasts a second at least, or what it lasted: shorter, and nobody would notice.
+        A fault is not shortened below one second, so that it still has an effect.
         """
         return Fault(
             self.kind,
@@ -56,30 +56,30 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """A fault that hits one device at one time."""
+class PlannedFault:
+    """A fault of one device at one time."""
 
     at_s: float
     number: int
     fault: Fault
 
 
-def plan(fault: Fault, count: int, duration_s: float, seed: int) -> list[Hit]:
-    """Return every hit of a fault on a fleet of `count`, in order of time.
+def plan(fault: Fault, count: int, duration_s: float, seed: int) -> list[PlannedFault]:
+    """Return the faults of all devices of a fleet of `count`, in the order of time.
 
-    All workers draw the same plan and each takes the devices that are its own.
+    All worker processes make the same plan, and each injects the faults of its own devices.
     """
-    chance = random.Random(seed)
-    victims = min(count, max(1, round(count * fault.share)))
-    hits: list[Hit] = []
+    rng = random.Random(seed)
+    affected = min(count, max(1, round(count * fault.share)))
+    planned: list[PlannedFault] = []
     at = fault.at_s
     while at < duration_s:
-        for number in chance.sample(range(count), victims):
-            late = chance.random() * fault.spread_s
+        for number in rng.sample(range(count), affected):
+            late = rng.random() * fault.spread_s
             if at + late < duration_s:
-                hits.append(Hit(at + late, number, fault))
+                planned.append(PlannedFault(at + late, number, fault))
         if not fault.every_s:
             break
         at += fault.every_s
-    hits.sort(key=lambda hit: (hit.at_s, hit.number))
-    return hits
+    planned.sort(key=lambda one: (one.at_s, one.number))
+    return planned

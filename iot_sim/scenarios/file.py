@@ -1,4 +1,4 @@
-"""Read a scenario from a TOML file; every error is one line that names the key."""
+"""Read a scenario from a TOML file. Each error is one line that names the key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def load(name: str) -> Scenario:
     if not name.endswith(".toml") and "/" not in name:
         if name not in ready:
             raise ScenarioError(
-                f"no scenario {name!r}{did_you_mean(name, ready)}; ready are {', '.join(ready)}"
+                f"no scenario {name!r}{did_you_mean(name, ready)}; expected a path to a .toml file"
+                f" or one of {', '.join(ready)}"
             )
         path = ready[name]
     try:
@@ -72,12 +73,12 @@ CLIENT_ID_DEFAULT: Final = "{fleet}-{number}"
 PLACEHOLDERS: Final = ("fleet", "number", "client_id", "model")
 SCENARIO_KEYS: Final = (
     "name", "summary", "duration_s", "seed", "start", "speed", "drain_s", "connect_rate_per_s",
-    "fleets", "faults", "commands", "observers", "limits",
+    "keep_retained", "fleets", "faults", "commands", "observers", "limits",
 )  # fmt: skip
 
 
 def read(data: Mapping[str, Any], name: str, source: str = "") -> Scenario:
-    """Make a scenario from its data. Raises ScenarioError with one line."""
+    """Make a scenario from its data. Raises ScenarioError."""
     try:
         return _read(Table(data, "", SCENARIO_KEYS), name, source)
     except ConfigError as error:
@@ -87,11 +88,11 @@ def read(data: Mapping[str, Any], name: str, source: str = "") -> Scenario:
 def _read(table: Table, name: str, source: str) -> Scenario:
     fleets = [_fleet(row, where) for where, row in rows("fleets", table.data.get("fleets", []))]
     if not fleets:
-        raise table.error("fleets is missing; write at least one [[fleets]]")
+        raise table.error("fleets is missing: write at least one [[fleets]] table")
     names = [fleet.name for fleet in fleets]
     for place, fleet in enumerate(fleets):
         if fleet.name in names[:place]:
-            raise ScenarioError(f"fleets {place + 1}: name {fleet.name!r} is another fleet's")
+            raise ScenarioError(f"fleets {place + 1}: name {fleet.name!r} is used twice")
     duration_s = table.number("duration_s", None, 1.0, 31 * 86_400.0)
     limits, late_after_ms = _limits(table.table("limits", ("late_after_ms", *LIMITS)))
     scenario = Scenario(
@@ -110,6 +111,7 @@ def _read(table: Table, name: str, source: str) -> Scenario:
         limits,
         late_after_ms,
         source,
+        table.flag("keep_retained", False),
     )
     _check_times(scenario)
     check_rate(scenario, None)
@@ -124,21 +126,21 @@ def _check_times(scenario: Scenario) -> None:
     for place, fault in enumerate(scenario.faults, 1):
         if fault.at_s >= scenario.duration_s:
             raise ScenarioError(
-                f"faults {place}: at_s = {fault.at_s:g} is not before the end of the run"
-                f" (duration_s = {scenario.duration_s:g})"
+                f"faults {place}: at_s must be before the end of the run (duration_s ="
+                f" {scenario.duration_s:g}), not {fault.at_s:g}"
             )
     for place, command in enumerate(scenario.commands, 1):
         if command.at_s >= scenario.duration_s:
             raise ScenarioError(
-                f"commands {place}: at_s = {command.at_s:g} is not before the end of the run"
-                f" (duration_s = {scenario.duration_s:g})"
+                f"commands {place}: at_s must be before the end of the run (duration_s ="
+                f" {scenario.duration_s:g}), not {command.at_s:g}"
             )
     needed = scenario.device_count / scenario.connect_rate_per_s
     if needed > scenario.duration_s:
         raise ScenarioError(
-            f"connect_rate_per_s: {scenario.device_count:,} devices need {needed:,.0f} s to"
-            f" connect and the run takes {scenario.duration_s:g};"
-            f" {scenario.device_count / scenario.duration_s:,.3g} or more"
+            f"connect_rate_per_s must be {scenario.device_count / scenario.duration_s:,.3g} or"
+            f" more, not {scenario.connect_rate_per_s:g}: {scenario.device_count:,} devices would"
+            f" need {needed:,.0f} s to connect, and the run takes {scenario.duration_s:g} s"
         )
 
 
@@ -150,7 +152,7 @@ def _start(table: Table) -> float:
         with contextlib.suppress(ValueError):
             value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
-        raise table.error(f'start is "now" or a time such as {START_DEFAULT}, not {value!r}')
+        raise table.error(f'start must be "now" or a time such as {START_DEFAULT}, not {value!r}')
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     return value.timestamp()
@@ -172,7 +174,7 @@ def _fleet(data: Mapping[str, Any], where: str) -> Fleet:
     name = table.text("name")
     if not re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) or name == faults.OBSERVERS:
         raise table.error(
-            f"name is made of letters, digits, _ and -, and is not observers; not {name!r}"
+            f'name must be 1 to 64 letters, digits, _ and -, and not "observers", not {name!r}'
         )
     model = table.text("model")
     try:
@@ -200,7 +202,10 @@ def _fleet(data: Mapping[str, Any], where: str) -> Fleet:
         tuple(_shape(one, place) for place, one in _loads(table)),
     )
     if fleet.backoff_max_s < fleet.backoff_min_s:
-        raise table.error(f"backoff_max_s is backoff_min_s ({fleet.backoff_min_s:g}) or more")
+        raise table.error(
+            f"backoff_max_s must be at least backoff_min_s ({fleet.backoff_min_s:g}),"
+            f" not {fleet.backoff_max_s:g}"
+        )
     _check_templates(fleet, table)
     try:
         device_of(fleet, 0, 1, 0.0)
@@ -223,40 +228,49 @@ def _check_templates(fleet: Fleet, table: Table) -> None:
         allowed = [one for one in PLACEHOLDERS if (key, one) != ("client_id", "client_id")]
         for name in sorted(names):
             if name not in allowed:
-                raise table.error(f"{key}: {{{name}}} is none of {', '.join(allowed)}")
+                raise table.error(
+                    f"{key}: no placeholder {{{name}}}; expected {', '.join(allowed)}"
+                )
         if any(spec or conversion for _, _, spec, conversion in parts):
-            raise table.error(f"{key}: placeholders stand alone in their braces, not {template!r}")
+            raise table.error(
+                f"{key}: a placeholder is a name alone, without ! and :, not {template!r}"
+            )
         if fleet.count > 1 and not names & {"number", "client_id"}:
             raise table.error(
-                f"{key} {template!r} needs {{number}}, which tells the devices of a fleet apart"
+                f"{key} must contain {{number}}, which is different for each device of a fleet,"
+                f" not {template!r}"
             )
     spec = fleet.spec(fleet.count - 1, 0, 0.0)
     if problem := _topic_problem(spec.topic):
         raise table.error(f"topic {spec.topic!r}: {problem}")
     if "/" in spec.client_id or not spec.client_id.isprintable() or len(spec.client_id) > 200:
-        raise table.error("client_id is up to 200 printable characters without a slash")
+        raise table.error(
+            f"client_id must be up to 200 printable characters without /, not {spec.client_id!r}"
+        )
 
 
 def _topic_problem(topic: str) -> str | None:
     if problem := name_problem(topic):
         return problem
     if topic.startswith("$"):
-        return "topics that begin with $ are the broker's own"
-    return None if topic.isprintable() else "control characters are not allowed"
+        return "topics that begin with $ are reserved for the broker"
+    return None if topic.isprintable() else "it must not contain control characters"
 
 
 def _qos(table: Table) -> Qos:
     value = table.data.get("qos", 0)
     if type(value) is int:
         if value not in (0, 1, 2):
-            raise table.error(f"qos is 0, 1 or 2, not {value}")
+            raise table.error(f"qos must be 0, 1 or 2, not {value}")
         return Qos((float(value == 0), float(value == 1), float(value == 2)))
     if not isinstance(value, Mapping) or not value:
-        raise table.error("qos is 0, 1, 2 or shares as { 0 = 0.7, 1 = 0.3 }")
+        raise table.error(
+            f"qos must be 0, 1, 2 or shares such as {{ 0 = 0.7, 1 = 0.3 }}, not {value!r}"
+        )
     shares = Table(value, f"{table.where}: qos", ("0", "1", "2"))
     found = tuple(shares.number(key, 0.0, 0.0, 1.0) for key in ("0", "1", "2"))
     if abs(sum(found) - 1) > 0.001:
-        raise table.error(f"qos has shares that make 1 together, not {sum(found):g}")
+        raise table.error(f"the shares of qos must add up to 1, not {sum(found):g}")
     return Qos((found[0], found[1], found[2]))
 
 
@@ -274,8 +288,8 @@ def _shape(data: Mapping[str, Any], where: str) -> LoadShape:
     for key in data:
         if key not in ("shape", "drives", *allowed):
             raise ScenarioError(
-                f"{where}: {kind} has no key {key}{did_you_mean(key, allowed)};"
-                f" it has {', '.join(('drives', *allowed))}"
+                f"{where}: the shape {kind} has no key {key}{did_you_mean(key, allowed)};"
+                f" expected {', '.join(('drives', *allowed))}"
             )
     table = Table(data, where, data)
     drives = table.choice("drives", load_shapes.DRIVES, "rate")
@@ -294,7 +308,9 @@ def _shape(data: Mapping[str, Any], where: str) -> LoadShape:
         table.whole("steps", 5 if kind == "steps" else 1, 1, 10_000),
     )
     if "end_s" in allowed and shape.end_s <= shape.start_s:
-        raise table.error(f"end_s comes after start_s = {shape.start_s:g}, not {shape.end_s:g}")
+        raise table.error(
+            f"end_s must be greater than start_s ({shape.start_s:g}), not {shape.end_s:g}"
+        )
     return shape
 
 
@@ -318,7 +334,7 @@ def _fault(table: Table, fleets: list[str]) -> Fault:
     storm = kind == faults.STORM
     every_s = table.number("every_s", 0.0, 0.0)
     if 0 < every_s < 0.1:
-        raise table.error(f"every_s is 0 (once) or 0.1 and more, not {every_s:g}")
+        raise table.error(f"every_s must be 0 (once), or 0.1 or more, not {every_s:g}")
     return Fault(
         kind,
         fleet,
@@ -337,13 +353,13 @@ def _command(table: Table, fleets: list[Fleet]) -> Command:
     if fleet is None:
         raise table.error(_no_fleet(name, [one.name for one in fleets]))
     if fleet.version != V5:
-        raise table.error(f"fleet: {name} speaks 3.1.1, which has no response topics")
+        raise table.error(f"fleet: {name} uses MQTT 3.1.1, which has no response topics")
     command = table.text("command")
     known = fleet.info.commands
     if command not in known:
         near = did_you_mean(command, known)
         listed = ", ".join(known) or "no commands"
-        raise table.error(f"command: {fleet.model} knows {listed}, not {command!r}{near}")
+        raise table.error(f"command: {fleet.model} has {listed}, not {command!r}{near}")
     return Command(
         name,
         command,
@@ -359,13 +375,13 @@ def _command(table: Table, fleets: list[Fleet]) -> Command:
 
 def _no_fleet(name: str, fleets: list[str]) -> str:
     near = did_you_mean(name, fleets)
-    return f"fleet: there is no fleet {name!r}{near}; there are {', '.join(fleets)}"
+    return f"no fleet {name!r}{near}; expected {', '.join(fleets)}"
 
 
 def _observers(table: Table) -> Observers:
     shared = table.text("shared", "")
     if text_problem(shared) or not shared.isprintable() or set(shared) & {"/", "+", "#"}:
-        raise table.error(f"shared is a share name without /, + and #, not {shared!r}")
+        raise table.error(f"shared must be a share name without /, + and #, not {shared!r}")
     return Observers(
         table.whole("connections", 1, 1, 64),
         shared,

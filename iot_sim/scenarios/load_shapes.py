@@ -1,12 +1,12 @@
-"""Load over time: pure functions from seconds into the run to a factor.
+"""Load over time: pure functions from the seconds into the run to a factor.
 
-A shape drives `devices` (which share of a fleet is connected) or `rate` (how many times as
-often each device speaks). 1 is what the fleet's own `count` and `interval_s` say.
+A shape drives `devices` (the share of a fleet that is connected) or `rate` (how many times as
+often each device reports). The factor 1 is the fleet's configured `count` and `interval_s`.
 
     steady    always 1
     ramp      from `low` to `high` between `start_s` and `end_s`
     spike     `low`, and `high` for `for_s` seconds at `start_s`, again every `every_s`
-    diurnal   a wave between `low` and `high` with the length `period_s`, highest at `peak_s`
+    diurnal   a wave between `low` and `high` with the period `period_s`, highest at `peak_s`
     steps     from `low` to `high` in `steps` equal steps between `start_s` and `end_s`
 """
 

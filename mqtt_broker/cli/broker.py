@@ -7,24 +7,58 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
+from mqtt_broker import interrupts
+from mqtt_broker.cli.errors import FAILED, NO_DATABASE, WRONG_USAGE
 from mqtt_broker.http_api.http_server import HttpServerError
 from mqtt_broker.http_api.service import HttpService
-from mqtt_broker.server.config.config import DATA_DIR, Config, StartError, load
+from mqtt_broker.server.config.config import (
+    DATA_DIR,
+    Config,
+    DatabaseUnreachable,
+    StartError,
+    load,
+)
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net.event_loop import TurnLoop
 from mqtt_broker.server.net.listener import check_files
 from mqtt_broker.server.process.allocator import keep_large_buffers
 from mqtt_broker.server.process.systemd import Notifier
 from mqtt_broker.server.process.watchdog import Watchdog
-from mqtt_broker.server.server import Server, load_strategy
+from mqtt_broker.server.server import Server
+from mqtt_broker.server.services.extensions import load_strategy, partition_functions
 from mqtt_broker.version import __version__
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+
+# Options that are keys of the configuration.
+OPTIONS: Final = (
+    "host port unix_socket data_dir database_url durability recover allow_anonymous "
+    "max_keepalive log_level http"
+).split()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_arguments(parser)
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
+
+
+def load_config(args: argparse.Namespace) -> Config:
+    """Return the configuration of the file, the environment and the options; ConfigError."""
+    return load(args.config, os.environ, {name: getattr(args, name) for name in OPTIONS})
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="F.toml", help="configuration file")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 1883; 0: a free one)")
@@ -63,19 +97,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="address of health, metrics and the API (default 127.0.0.1:8080), or off",
     )
     parser.add_argument("--log-level", help="debug, info, warning or error (default info)")
-    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
 
 
 def run(args: argparse.Namespace) -> int:
-    names = (
-        "host port unix_socket data_dir database_url durability recover allow_anonymous "
-        "max_keepalive log_level http"
-    ).split()
     try:
-        config = load(args.config, os.environ, {name: getattr(args, name) for name in names})
+        config = load_config(args)
         load_strategy(config.settings.shared_strategy)
+        partition_functions(config)
+        check_files(config.endpoints)
         if args.check:
-            check_files(config.endpoints)
+            if config.needs_store:
+                # Not above: SQL loads only when something is stored.
+                from mqtt_broker.server.services.storage import check_store
+
+                check_store(config)
             if config.security.is_on:
                 # Not above: hashing, keys and SQL load only when the configuration needs them.
                 from mqtt_broker.server.services.security import check_access
@@ -87,16 +122,18 @@ def run(args: argparse.Namespace) -> int:
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
         )
         logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are not worth a line
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         _raise_descriptor_limit()
         keep_large_buffers()
-        with asyncio.Runner(loop_factory=TurnLoop) as runner:
+        # Until it serves, a signal ends it at once: what is on disk survives that as a crash.
+        with interrupts.leaving(), asyncio.Runner(loop_factory=TurnLoop) as runner:
             return 0 if runner.run(_serve(config)) else 1
     except ConfigError as error:
         print(f"fleetmq broker: {error}", file=sys.stderr)
-        return 2
+        return WRONG_USAGE
     except StartError as error:
         print(f"fleetmq broker: {error}", file=sys.stderr)
-        return 1
+        return NO_DATABASE if isinstance(error, DatabaseUnreachable) else FAILED
 
 
 async def _serve(config: Config) -> bool:
@@ -112,10 +149,31 @@ async def _serve(config: Config) -> bool:
     except HttpServerError as error:
         await server.stop()
         raise ConfigError(str(error)) from None
+    loop.add_signal_handler(signal.SIGHUP, server.reload.all)  # also wakes the loop by signals
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, server.reload.all)
+    with interrupts.asking(partial(_wake, loop, stop)):
+        _announce(config, endpoints, http)
+        watchdog.start()
+        notifier = Notifier(loop, os.environ, lambda: watchdog.needs_restart)
+        notifier.ready(f"listens on {', '.join(endpoint.url for endpoint in endpoints)}")
+        await stop.wait()
+        notifier.stopping()
+        watchdog.stop()
+        print("FleetMQ stops", flush=True)
+        is_stored = await server.stop()
+        http_service.stop()
+    signal.set_wakeup_fd(-1)  # the loop's socket, which asyncio closes before it says so
+    gc.freeze()  # the process ends: nobody looks through millions of objects for cycles
+    interrupts.finish()
+    return is_stored
+
+
+def _wake(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    loop.call_soon_threadsafe(stop.set)
+
+
+def _announce(config: Config, endpoints: Sequence[Endpoint], http: str) -> None:
+    """Print where the broker listens, and settle what it has made for its start."""
     where = ", ".join(endpoint.url for endpoint in endpoints)
     kept = f"durability {config.durability}"
     if config.needs_store:
@@ -124,24 +182,16 @@ async def _serve(config: Config) -> bool:
     if http:
         print(f"HTTP at {http}", flush=True)
     # What exists now stays for good: freeze it, and let the collector run less often over the
-    # many small objects of a busy broker, hardly any of which are ever in a cycle.
+    # many small objects of a busy broker, hardly any of which are ever in a cycle. The second
+    # number bounds how many it looks at while everybody waits: 250,000.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-    watchdog.start()
-    notifier = Notifier(loop, os.environ, lambda: watchdog.needs_restart)
-    notifier.ready(f"listens on {where}")
-    await stop.wait()
-    notifier.stopping()
-    watchdog.stop()
-    print("FleetMQ stops", flush=True)
-    is_stored = await server.stop()
-    http_service.stop()
-    return is_stored
+    gc.set_threshold(50_000, 4, 500)
 
 
 def _raise_descriptor_limit() -> None:
     """Allow as many open files, and so connections, as the system permits."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

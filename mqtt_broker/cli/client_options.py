@@ -1,4 +1,4 @@
-"""Options that `pub` and `sub` share: address, credentials, session, will and properties.
+"""Options that `pub`, `sub` and `rr` share: address, credentials, session, will and properties.
 
 Names and meanings are those of mosquitto's clients, so that existing scripts work.
 """
@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Final, cast
 
+from mqtt_broker.cli import client_tls
 from mqtt_broker.cli.errors import UsageError
 from mqtt_broker.client.blocking import Address
 from mqtt_broker.client.url import PORTS, BrokerUrl, InvalidUrl, parse_url
@@ -36,16 +37,28 @@ VERSIONS: Final = {
 }  # fmt: skip
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+WEBSOCKET_PATH: Final = "/mqtt"
+
+
+def add_connection_arguments(
+    parser: argparse.ArgumentParser, timeout_s: float | None = None
+) -> None:
     group = parser.add_argument_group("connection")
     group.add_argument("-h", "--host", help="host of the broker (localhost)")
-    group.add_argument("-p", "--port", type=_port, help=f"port of the broker ({PORTS['mqtt']})")
+    group.add_argument(
+        "-p",
+        "--port",
+        type=_port,
+        help=f"port of the broker ({PORTS['mqtt']}, with TLS {PORTS['mqtts']})",
+    )
     group.add_argument("--unix", metavar="PATH", help="connect to this Unix socket instead")
     group.add_argument(
         "-L",
         "--url",
-        help="host, port, credentials and topic as mqtt://[user[:password]@]host[:port]/topic",
+        help="host, port, credentials and topic as mqtt://[user[:password]@]host[:port]/topic; "
+        "mqtts:// for TLS; ws:// and wss:// for WebSocket, with the path in place of the topic",
     )
+    group.add_argument("-A", "--bind", metavar="ADDRESS", help="local address to connect from")
     group.add_argument("-u", "--username", metavar="USER", help="user name")
     group.add_argument("-P", "--pw", metavar="PASSWORD", help="password")
     group.add_argument("-i", "--id", help="client id (MQTT 5: the broker assigns one)")
@@ -85,12 +98,18 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "-W",
         dest="timeout_s",
         type=_seconds,
+        default=timeout_s,
         metavar="SECONDS",
-        help="exit with code 27 after this time",
+        help="exit with code 27 after this time"
+        + ("" if timeout_s is None else f" ({timeout_s:g})"),
     )
     group.add_argument(
         "-d", "--debug", action="store_true", help="print the name of every packet to stderr"
     )
+    group.add_argument(
+        "--quiet", action="store_true", help="print no errors, except those of the command line"
+    )
+    client_tls.add_tls_arguments(parser)
     will = parser.add_argument_group("will")
     will.add_argument("--will-topic", metavar="TOPIC")
     will.add_argument("--will-payload", metavar="TEXT")
@@ -111,17 +130,28 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 def address(args: argparse.Namespace) -> Address:
     """Return the broker's address from `--url`, or from `--host` and `--port`, or from `--unix`."""
     url = _broker_url(args)
-    if args.unix is not None and (args.host or url):
-        raise UsageError("--unix replaces --host and --url: give one of them")
+    if args.unix is not None and (args.host or args.bind or url):
+        raise UsageError("--unix replaces --host, --bind and --url: give one of them")
+    has_tls = client_tls.is_tls_wanted(args)
+    if has_tls and args.unix is not None:
+        raise UsageError("--unix has no TLS, but an option of TLS is given")
+    has_tls = has_tls or (url is not None and url.is_tls)
     host = args.host or (url.host if url else "localhost")
-    port = args.port or (url.port if url else PORTS["mqtt"])
-    return Address(host, port, args.unix)
+    port = args.port or (url.port if url else PORTS["mqtts" if has_tls else "mqtt"])
+    return Address(
+        host,
+        port,
+        args.unix,
+        client_tls.context(args) if has_tls else None,
+        (url.rest or WEBSOCKET_PATH) if url and url.is_websocket else None,
+        args.bind,
+    )
 
 
 def url_topic(args: argparse.Namespace) -> str | None:
     """Return the topic in -L, which counts as one more -t."""
     url = _broker_url(args)
-    return url.rest.removeprefix("/") or None if url else None
+    return url.rest.removeprefix("/") or None if url and not url.is_websocket else None
 
 
 def connect_packet(args: argparse.Namespace, properties: dict[int, Properties]) -> Connect:
@@ -276,7 +306,7 @@ def _broker_url(args: argparse.Namespace) -> BrokerUrl | None:
     if args.url is None:
         return None
     try:
-        return parse_url(args.url, ("mqtt",), "/topic")
+        return parse_url(args.url, rest="/topic")
     except InvalidUrl as error:
         raise UsageError(f"--url: {error}") from None
 

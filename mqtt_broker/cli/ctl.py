@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TextIO
 
 from mqtt_broker.cli import ctl_access
-from mqtt_broker.cli.errors import DONE, Failure, UsageError
+from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
 from sessions.store import export_import
 from sessions.store.sqlite_files import sync
-from sessions.store.store import Store, StoreError
+from sessions.store.store import Store, StoreError, Unreachable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
             _export(args)
         else:
             _import(args)
+    except Unreachable as error:
+        raise Failure(str(error), NO_DATABASE) from None
     except StoreError as error:
         raise Failure(str(error)) from None
     return DONE
@@ -95,12 +97,14 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _write_file(path: Path, store: Store, args: argparse.Namespace) -> int:
-    """Write the file whole or not at all, by way of a `.part` file."""
+    """Write the file whole or not at all, by way of a `.part` file. It is for its owner alone."""
     if path.exists() and not args.force:
         raise UsageError(f"{path} exists: use --force to overwrite it")
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        part.unlink(missing_ok=True)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             count = _write(file, store, args)
             file.flush()
             os.fsync(file.fileno())

@@ -8,7 +8,7 @@ import re
 import time
 from typing import Any, Final
 
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker.cli.errors import DONE, FAILED, NO_DATABASE, Failure, UsageError
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.strings import decode_utf8
 from mqtt_broker.security.files.errors import FileError, Unavailable
@@ -75,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
         return _bans(security, args)
     except ConfigError as error:
         raise UsageError(str(error)) from None
-    except (FileError, Unavailable) as error:
+    except FileError as error:
         raise Failure(str(error)) from None
+    except Unavailable as error:
+        raise Failure(str(error), NO_DATABASE) from None
 
 
 # Rules.

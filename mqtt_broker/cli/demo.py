@@ -3,6 +3,7 @@
 A broker that acknowledges what is on disk, 200 simulated devices, the telemetry log, two Spark
 jobs on it, an alert that comes back over MQTT, and one kill -9 of the broker in the middle of
 it. Then the counts are compared: messages sent, acknowledged, delivered, in the log, in windows.
+Where Spark cannot run, for want of Java, the demo does the rest and says so.
 
 Each part is a process of its own, started by the command that a user would type; their files stay
 in the directory that is named at the end. The processes do not: SIGINT, SIGTERM and SIGHUP end all
@@ -24,10 +25,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
+from mqtt_broker import interrupts
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 from mqtt_broker.http_api import address_file
 from mqtt_broker.streams.format.errors import StreamError
@@ -39,9 +41,11 @@ SECONDS: Final = 25
 SECONDS_MIN: Final = 10  # a device is known for half of it before a value can be an anomaly
 _OUTLIERS: Final = 25  # of all devices together, about
 KILL_AT_S: Final = 10
+_JOBS: Final = ("windows", "anomalies")
 _MARK: Final = "demo.json"  # marks a directory as a demo's, which the next demo may remove
 _STREAM: Final = "telemetry"
 _PATIENCE_S: Final = 90.0
+_SAY_EVERY_S: Final = 3.0
 # Less compilation suits a JVM that lives for a minute: Spark answers a third sooner.
 _BRISK: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
@@ -92,27 +96,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=int, default=SECONDS, metavar="S", help=f"seconds of traffic ({SECONDS})"
     )
+    parser.add_argument("--no-spark", action="store_true", help="leave the Spark jobs out")
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        spark_session.check()
-    except spark_session.NotThere as error:
-        raise Failure(f"{error}; only the Spark jobs need it: see README.md", 2) from None
     for option, value, least in (
         ("--devices", args.devices, 1),
         ("--seconds", args.seconds, SECONDS_MIN),
     ):
         if value < least:
             raise UsageError(f"{option} is {least} or more, not {value}")
-    folder = _make_folder(Path(args.dir))
-    with _end_on_signals(), contextlib.ExitStack() as stack:
-        demo = Demo(folder.resolve(), args.devices, args.seconds, stack)
+    folder = make_folder(Path(args.dir))
+    no_spark = "as --no-spark asks" if args.no_spark else why_no_spark()
+    interrupts.include(signal.SIGHUP)
+    with contextlib.ExitStack() as stack:
+        demo = Demo(folder.resolve(), args.devices, args.seconds, no_spark, stack)
         demo.go()
         return DONE if demo.judge() else FAILED
 
 
-def _make_folder(folder: Path) -> Path:
+def why_no_spark() -> str:
+    """Say why Spark cannot run here; empty if it can."""
+    try:
+        spark_session.check()
+    except spark_session.NotThere as error:
+        return str(error)
+    return ""
+
+
+def make_folder(folder: Path) -> Path:
     """Make an empty directory; remove one that is there only if it is of a finished demo."""
     try:
         if folder.exists() and not folder.is_dir():
@@ -135,31 +147,22 @@ def _make_folder(folder: Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def _end_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does, so that no process stays behind."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Demo:
     def __init__(
-        self, folder: Path, devices: int, seconds: int, stack: contextlib.ExitStack
+        self,
+        folder: Path,
+        devices: int,
+        seconds: int,
+        no_spark: str,  # why its jobs are left out; empty: they run
+        stack: contextlib.ExitStack,
     ) -> None:
         self.folder = folder
+        self._no_spark = no_spark
         self._devices = devices
         self._seconds = seconds
         self._stack = stack
         self._start = time.monotonic()
-        self._port = _free_port()
+        self._port = free_port()
         self._report: dict[str, Any] = {}
         self._alerts: list[str] = []
         self._names: dict[int, str] = {}
@@ -174,12 +177,8 @@ class Demo:
         (self.folder / "plant.toml").write_text(scenario)
         broker = self._broker()
         self._say(f"a broker listens on 127.0.0.1:{self._port}, and keeps a log of telemetry")
-        jobs = [self._windows(), self._anomalies()]
-        self._say("two Spark jobs start on the log; a JVM takes a while")
+        jobs = self._start_jobs(broker)
         needed = [*jobs, broker]
-        self._wait_until(
-            lambda: all(map(self._has_started, ("windows", "anomalies"))), needed, "Spark"
-        )
         self._say(f"{self._devices} devices begin to measure, QoS 2, for {self._seconds} s")
         fleet = self._spawn(
             "fleet",
@@ -197,11 +196,35 @@ class Demo:
         if not (self.folder / "fleet.json").exists():
             self._check([fleet])
         self._report = json.loads((self.folder / "fleet.json").read_text())
-        self._say("the devices are done; the jobs read what is left")
-        self._wait_until(lambda: self._counted() >= self._logged(), needed, "every row in a window")
-        self._alerts = self._retained_alerts()
+        if jobs:
+            self._say("the devices are done; the jobs read what is left")
+            self._wait_until(self._is_counted, needed, self._what_is_counted)
+            self._alerts = self._retained_alerts()
         self._stop(jobs)
         self._stop([broker])
+
+    def _start_jobs(self, broker: subprocess.Popen[bytes]) -> list[subprocess.Popen[bytes]]:
+        """Start the Spark jobs, and wait until they read the log."""
+        if self._no_spark:
+            self._say(f"no Spark jobs: {self._no_spark}")
+            return []
+        jobs = [self._windows(), self._anomalies()]
+        self._say("two Spark jobs start on the log, each in a JVM: 10 to 30 s")
+        self._wait_until(
+            lambda: all(map(self._has_started, _JOBS)), [*jobs, broker], self._who_has_started
+        )
+        return jobs
+
+    def _who_has_started(self) -> str:
+        return ", ".join(
+            f"{name} {'reads the log' if self._has_started(name) else 'starts'}" for name in _JOBS
+        )
+
+    def _is_counted(self) -> bool:
+        return self._counted() >= self._logged()
+
+    def _what_is_counted(self) -> str:
+        return f"{self._counted():,} of {self._logged():,} messages in windows"
 
     def _broker(self) -> subprocess.Popen[bytes]:
         process = self._spawn(
@@ -237,10 +260,18 @@ class Demo:
 
     def _spawn(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """Start one of our commands in the demo's directory; its output goes to a log file."""
+        with interrupts.deferred():
+            process = self._popen(name, words)
+            self._names[process.pid] = name
+            interrupts.before_exit(partial(_kill_session, process))
+            self._stack.callback(_kill_session, process)
+        return process
+
+    def _popen(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             log.write(f"$ fleetmq {shlex.join(words)}\n".encode())
             log.flush()
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-c", _MAIN, *words],
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -249,9 +280,6 @@ class Demo:
                 env=_environment(),
                 start_new_session=True,
             )
-        self._names[process.pid] = name
-        self._stack.callback(_kill_session, process)
-        return process
 
     # Counts.
 
@@ -312,22 +340,34 @@ class Demo:
             self._check(needed)
             if fleet is not None and fleet.poll() is not None:
                 break
-            self._say(
-                f"  {self._logged():,} messages in the log, {self._counted():,} in windows, "
-                f"{self._sum('alerts.db', 'SELECT count(*) FROM alerts'):,} alerts"
-            )
+            self._say(f"  {self._logged():,} messages in the log{self._what_jobs_did()}")
         if fleet is not None and fleet.poll() is None:
             raise Failure("the fleet did not finish in time: see fleet.log")
 
+    def _what_jobs_did(self) -> str:
+        if self._no_spark:
+            return ""
+        alerts = self._sum("alerts.db", "SELECT count(*) FROM alerts")
+        return f", {self._counted():,} in windows, {alerts:,} alerts"
+
     def _wait_until(
-        self, condition: Callable[[], bool], needed: Sequence[subprocess.Popen[bytes]], what: str
+        self,
+        condition: Callable[[], bool],
+        needed: Sequence[subprocess.Popen[bytes]],
+        progress: Callable[[], str],
     ) -> None:
-        for _ in _ticks(time.monotonic() + _PATIENCE_S, 0.3):
+        """Wait, and say every few seconds what for."""
+        start = said = time.monotonic()
+        for _ in _ticks(start + _PATIENCE_S, 0.3):
             if condition():
                 return
             self._check(needed)
+            now = time.monotonic()
+            if now - said >= _SAY_EVERY_S:
+                said = now
+                self._say(f"  waiting for {now - start:.0f} s: {progress()}")
         raise Failure(
-            f"timed out after {_PATIENCE_S:g} s: {what}; see the *.log files in {self.folder}"
+            f"timed out after {_PATIENCE_S:g} s: {progress()}; see the *.log files in {self.folder}"
         )
 
     def _check(self, needed: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -362,9 +402,8 @@ class Demo:
     # The verdict.
 
     def judge(self) -> bool:
-        self._show_windows()
         totals = self._report["totals"]
-        logged, counted = self._logged(), self._counted()
+        logged = self._logged()
         measured = _telemetry(self._report)
         rows = [
             ("sent", measured["sent"], True),
@@ -373,9 +412,14 @@ class Demo:
             ("lost", totals["lost"], totals["lost"] == 0),
             ("repeated", totals["repeated"], totals["repeated"] == 0),
             ("in the log", logged, logged == measured["sent"]),
-            ("in windows", counted, counted == logged),
-            ("alerts over MQTT", len(self._alerts), bool(self._alerts)),
         ]
+        if not self._no_spark:
+            self._show_windows()
+            counted = self._counted()
+            rows += [
+                ("in windows", counted, counted == logged),
+                ("alerts over MQTT", len(self._alerts), bool(self._alerts)),
+            ]
         print("\nVerdict, after one kill -9 of the broker")
         for name, value, is_right in rows:
             print(f"  {name:18} {value:>10,}  {'' if is_right else '<- WRONG'}".rstrip())
@@ -400,13 +444,25 @@ class Demo:
 
     def _show_next_steps(self) -> None:
         folder = min(os.path.relpath(self.folder), str(self.folder), key=len)
-        print(
-            f"\nWhat it wrote is in {folder}/; where to look next:\n"
-            f"  fleetmq stream tail {_STREAM} --log {folder}/data -n 5\n"
-            f"  sqlite3 {folder}/windows.db 'SELECT * FROM windows LIMIT 5'\n"
-            f"  fleetmq broker --config {folder}/broker.toml --data-dir {folder}/data\n"
-            "  docs/STREAMS.md, docs/SPARK.md, docs/DURABILITY.md"
-        )
+        fleetmq = own_command()
+        print(f"\nWhat it wrote is in {folder}/; where to look next:")
+        print(f"  {fleetmq} stream tail {_STREAM} --log {folder}/data -n 5")
+        if self._no_spark:
+            print(f"  without Spark: {self._no_spark}")
+        elif shutil.which("sqlite3"):
+            print(f"  sqlite3 {folder}/windows.db 'SELECT * FROM windows LIMIT 5'")
+        print(f"  {fleetmq} broker --config {folder}/broker.toml --data-dir {folder}/data")
+        print("  docs/STREAMS.md, docs/SPARK.md, docs/DURABILITY.md")
+
+
+def own_command() -> str:
+    """Return how this program is called here: the bare name where the shell finds it."""
+    found = shutil.which("fleetmq")
+    ours = Path(sys.argv[0]).absolute()
+    if found is not None and ours.exists() and Path(found).samefile(ours):
+        return "fleetmq"
+    short = min(os.path.relpath(ours), str(ours), key=len)
+    return shlex.quote(short if os.sep in short else os.path.join(os.curdir, short))
 
 
 def _environment() -> dict[str, str]:
@@ -436,7 +492,7 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,7 +1,8 @@
 """Errors that end a subcommand, and its exit codes.
 
     UsageError   the command line or the configuration is wrong: exit code 2
-    Failure      the command ran and failed: exit code 1, or the code it carries
+    Failure      the command ran and failed: exit code 1, or the code it carries, as 3 when a
+                 database cannot be reached
 
 `main` catches both, and the MQTT client's `ClientError`, once and prints their text as one line.
 """
@@ -13,6 +14,7 @@ from typing import Final
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
+NO_DATABASE: Final = 3  # a database that the configuration names cannot be reached
 TIMED_OUT: Final = 27  # as mosquitto's clients, when -W has run out
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 

@@ -12,7 +12,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from mqtt_broker.cli.errors import DONE, Failure, UsageError
+from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
 from mqtt_broker.security.authentication.password_file import (
     Entry,
     decode_line,
@@ -62,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
             _change_tables(args)
         else:
             _change_file(args)
-    except (FileError, Unavailable) as error:
+    except FileError as error:
         raise Failure(str(error)) from None
+    except Unavailable as error:
+        raise Failure(str(error), NO_DATABASE) from None
     return DONE
 
 

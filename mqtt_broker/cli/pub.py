@@ -11,9 +11,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from mqtt_broker import interrupts
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
 from mqtt_broker.client.blocking import Client, Deadline
@@ -31,6 +33,22 @@ READ_BYTES: Final = 65_536
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_connection_arguments(parser)
+    add_message_arguments(parser, by_line=True)
+    repetition = parser.add_argument_group("repetition")
+    repetition.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="send the message N times (1)"
+    )
+    repetition.add_argument(
+        "--repeat-delay",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="pause between repetitions (0)",
+    )
+
+
+def add_message_arguments(parser: argparse.ArgumentParser, *, by_line: bool) -> None:
+    """Add topic, payload, QoS and retain; `by_line`: each line of stdin can be a message."""
     message = parser.add_argument_group("message")
     message.add_argument("-t", "--topic", help="topic to publish to")
     payload = message.add_mutually_exclusive_group(required=True)
@@ -38,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-m", "--message", metavar="TEXT", help="text to send (-m=TEXT when it begins with -)"
     )
     payload.add_argument("-f", "--file", metavar="PATH", help="send a file as one message")
-    payload.add_argument("-l", "--stdin-line", action="store_true", help="send each line of stdin")
+    if by_line:
+        payload.add_argument(
+            "-l", "--stdin-line", action="store_true", help="send each line of stdin"
+        )
     payload.add_argument(
         "-s", "--stdin-file", action="store_true", help="send stdin as one message"
     )
@@ -47,16 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-q", "--qos", type=int, choices=(0, 1, 2), default=0, metavar="QOS", help="0, 1 or 2 (0)"
     )
     message.add_argument("-r", "--retain", action="store_true", help="retain the message")
-    message.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="send the message N times (1)"
-    )
-    message.add_argument(
-        "--repeat-delay",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="pause between repetitions (0)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,12 +86,21 @@ def run(args: argparse.Namespace) -> int:
     )
     connect = options.connect_packet(args, properties)
     address = options.address(args)
-    payload = b"" if args.stdin_line else _payload(args)
+    payload = b"" if args.stdin_line else read_payload(args)
     deadline = Deadline(args.timeout_s)
-    with Client(address, connect, debug=args.debug) as client:
-        client.disconnect_properties = properties.get(DISCONNECT, NO_PROPERTIES)
+    at_end = properties.get(DISCONNECT, NO_PROPERTIES)
+    open_client = partial(Client, address, connect, debug=args.debug, disconnect_properties=at_end)
+    with interrupts.flag() as stop, interrupts.raised_by(open_client) as client:
+        client.watch(stop.fileno())
         publication = _Publication(
-            client, deadline, topic, args.qos, args.retain, properties.get(PUBLISH, NO_PROPERTIES)
+            client,
+            stop,
+            deadline,
+            topic,
+            args.qos,
+            args.retain,
+            properties.get(PUBLISH, NO_PROPERTIES),
+            quiet=args.quiet,
         )
         publication.wait(lambda: client.protocol.connected)
         if args.stdin_line:
@@ -97,14 +117,19 @@ class _Publication:
     def __init__(
         self,
         client: Client,
+        stop: interrupts.Flag,
         deadline: Deadline,
         topic: str,
         qos: int,
         retain: bool,
         properties: Properties,
+        *,
+        quiet: bool,
     ) -> None:
         self.refused = 0
+        self._quiet = quiet
         self._client = client
+        self._stop = stop
         self._deadline = deadline
         self._topic = topic
         self._qos = qos
@@ -179,6 +204,7 @@ class _Publication:
         events, readable = self._client.step(min(waits, default=None))
         for event in events:
             self._on_event(event)
+        self._stop.check()  # between packets, so that none is cut in two
         return readable
 
     def _on_event(self, event: Event) -> None:
@@ -191,10 +217,12 @@ class _Publication:
 
     def _on_refused(self, why: str) -> None:
         self.refused += 1
-        print(f"fleetmq pub: not published to {self._topic}: {why}", file=sys.stderr)
+        if not self._quiet:
+            print(f"fleetmq pub: not published to {self._topic}: {why}", file=sys.stderr)
 
 
-def _payload(args: argparse.Namespace) -> bytes:
+def read_payload(args: argparse.Namespace) -> bytes:
+    """Return the payload that the options give, whole."""
     if args.message is not None:
         return os.fsencode(args.message)  # the bytes the shell gave, UTF-8 or not
     if args.file is not None:

@@ -2,34 +2,43 @@
 
     fleetmq sim list
     fleetmq sim run SCENARIO --broker mqtt://127.0.0.1:1883 [--report out.json] [--html out.html]
+    fleetmq sim merge REPORT... [--html out.html]
+    fleetmq sim compare OLD.json NEW.json [--tolerance PERCENT]
 
 Exit codes: 0 all limits hold, 1 some do not, 2 the scenario or the command line is wrong, or no
-broker answers; then nothing was sent.
+broker answers; then nothing was sent. 130 (143 after SIGTERM) the run was interrupted, whatever the
+limits say.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from iot_sim.judge.outcome import Sample
-from iot_sim.judge.verdict import LIMITS, judge, number
+from iot_sim.judge.outcome import Outcome, Sample
+from iot_sim.judge.verdict import LIMITS, Verdict, judge, number
 from iot_sim.models.catalogue import models
-from iot_sim.report import report
+from iot_sim.report import compare, files, report, share
 from iot_sim.report.progress import Progress
 from iot_sim.run import processes
+from iot_sim.run.process import WorkerShare
 from iot_sim.scenarios.file import load, ready_scenarios
 from iot_sim.scenarios.scenario import Scenario, ScenarioError
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker import interrupts
+from mqtt_broker.cli.errors import DONE, FAILED, INTERRUPTED, Failure, UsageError
 
 BROKER_DEFAULT: Final = "mqtt://127.0.0.1:1883"
 WORKERS_MAX: Final = 64
+SHARES_MAX: Final = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,24 +79,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PID",
         help="process id of the broker, to measure its CPU and memory",
     )
-    run_it.add_argument("--report", metavar="FILE", help="write the report as JSON")
-    run_it.add_argument("--html", metavar="FILE", help="write the report as an HTML page")
+    run_it.add_argument(
+        "--share",
+        type=_share,
+        metavar="K/N",
+        help="play share K of N, each on a machine of its own; `sim merge` reads the reports",
+    )
+    run_it.add_argument(
+        "--start-at",
+        type=_time,
+        metavar="TIME",
+        help="let the devices begin at this time (ISO 8601), with the other shares",
+    )
+    run_it.add_argument(
+        "--keep-retained",
+        action="store_true",
+        help="leave the messages that the devices retained; they are cleared otherwise",
+    )
+    _add_reports(run_it)
     run_it.add_argument("--quiet", action="store_true", help="print only the result")
     run_it.add_argument("--check", action="store_true", help="check the scenario and exit")
+    merge_them = actions.add_parser("merge", help="make one verdict of the reports of all shares")
+    merge_them.add_argument("reports", nargs="+", metavar="REPORT", help="JSON report of a share")
+    _add_reports(merge_them)
+    compare_them = actions.add_parser("compare", help="compare two reports; exit code 1 if worse")
+    compare_them.add_argument("old", metavar="OLD.json", help="a report of an earlier run")
+    compare_them.add_argument("new", metavar="NEW.json", help="a report of a later run")
+    compare_them.add_argument(
+        "--tolerance",
+        type=_percent,
+        default=0.1,
+        metavar="PERCENT",
+        help="how much worse a figure may be (10)",
+    )
     actions.add_parser("list", help="list scenarios, models and limits")
+
+
+def _add_reports(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--report", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as an HTML page")
+    parser.add_argument("--junit", metavar="FILE", help="write the verdict as JUnit XML, for CI")
+    parser.add_argument("--csv", metavar="FILE", help="write the figures of each second as CSV")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.action == "list":
         return _list()
+    if args.action == "compare":
+        return _compare(args)
+    if args.action == "merge":
+        return _merge(args)
     try:
         scenario = load(args.scenario).resized(args.devices, args.duration)
         if args.seed is not None:
             scenario = replace(scenario, seed=args.seed)
+        if args.keep_retained:
+            scenario = replace(scenario, keep_retained=True)
         if args.workers > WORKERS_MAX:
             raise UsageError(f"--workers is 1 to {WORKERS_MAX}, not {args.workers}")
-        for path in (args.report, args.html):
-            _check_writable(path)
+        if args.share and not args.report:
+            raise UsageError("--share needs --report FILE, which fleetmq sim merge reads")
+        if args.start_at is not None and args.start_at < time.time():
+            raise UsageError("--start-at: this time is over")
+        _check_reports(args)
         broker = processes.parse_broker(args.broker, ca_file=args.cafile, is_insecure=args.insecure)
         if args.check:
             print(f"{scenario.name}: {scenario.device_count:,} devices,"
@@ -104,26 +158,93 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, scenario: Scenario, broker: processes.Broker) -> int:
     progress = Progress(scenario, sys.stderr, is_terminal=sys.stderr.isatty())
     on_second: Callable[[Sample], None] = _ignore if args.quiet else progress.put
+    number, count = args.share or (1, 1)
     try:
         outcome = processes.run(
-            scenario, broker, workers=args.workers, pid=args.pid, on_second=on_second
+            scenario,
+            broker,
+            workers=args.workers,
+            pid=args.pid,
+            share=WorkerShare(number - 1, count),
+            start_at=args.start_at,
+            on_second=on_second,
         )
     finally:
         progress.close()
     verdict = judge(outcome, scenario.limits)
+    data = report.to_data(scenario, outcome, verdict, broker=str(broker), workers=args.workers)
+    if args.share:
+        data["share"] = share.share_data(number, count, outcome)
+    return _finish(args, data, scenario, outcome, verdict)
+
+
+def _merge(args: argparse.Namespace) -> int:
+    _check_reports(args)
+    try:
+        merged = share.merge({path: _read_report(path) for path in args.reports})
+    except compare.ReportError as error:
+        raise UsageError(str(error)) from None
+    played, outcome, verdict = merged.scenario, merged.outcome, merged.verdict
+    data = report.to_data(played, outcome, verdict, broker=merged.broker, workers=merged.workers)
+    return _finish(args, data, played, outcome, verdict)
+
+
+def _finish(
+    args: argparse.Namespace,
+    data: dict[str, Any],
+    scenario: report.Played,
+    outcome: Outcome,
+    verdict: Verdict,
+) -> int:
+    """Write the reports and print the result; return the exit code."""
+    broker, workers = data["broker"], data["workers"]
     if args.report:
-        data = report.to_data(scenario, outcome, verdict, broker=str(broker), workers=args.workers)
-        Path(args.report).write_text(json.dumps(data, indent=1) + "\n")
+        Path(args.report).write_text(json.dumps(data, indent=None if "share" in data else 1) + "\n")
     if args.html:
-        page = report.to_html(scenario, outcome, verdict, broker=str(broker), workers=args.workers)
+        page = report.to_html(scenario, outcome, verdict, broker=broker, workers=workers)
         Path(args.html).write_text(page)
+    if args.junit:
+        Path(args.junit).write_text(files.to_junit(scenario, outcome, verdict, broker=broker))
+    if args.csv:
+        Path(args.csv).write_text(files.to_csv(outcome.series), newline="")
     for line in report.summary_lines(scenario, outcome, verdict):
         print(line)
+    if verdict.was_interrupted:
+        return interrupts.exit_code(interrupts.asked()) if interrupts.asked() else INTERRUPTED
     return DONE if verdict.passed else FAILED
+
+
+def _compare(args: argparse.Namespace) -> int:
+    try:
+        old, new = (_read_report(path) for path in (args.old, args.new))
+        found = compare.compare(old, new, args.tolerance)
+        notes = list(compare.remarks(old, new))
+    except compare.ReportError as error:
+        raise UsageError(str(error)) from None
+    except (KeyError, TypeError, AttributeError):
+        raise UsageError(f"{args.old} or {args.new}: an incomplete report") from None
+    for line in compare.lines(found, notes, args.tolerance):
+        print(line)
+    return FAILED if any(one.is_worse for one in found) else DONE
+
+
+def _read_report(path: str) -> Mapping[str, Any]:
+    """Read a JSON report. Raises ReportError, and UsageError for a file that is not JSON."""
+    try:
+        return compare.check_report(json.loads(Path(path).read_text()), path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON: {error}") from None
 
 
 def _ignore(sample: Sample) -> None:
     """Print nothing, for --quiet."""
+
+
+def _check_reports(args: argparse.Namespace) -> None:
+    for path in (args.report, args.html, args.junit, args.csv):
+        _check_writable(path)
 
 
 def _check_writable(path: str | None) -> None:
@@ -187,3 +308,33 @@ def _seconds(text: str) -> float:
     if not 1.0 <= found <= 31 * 86_400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 1 or more")
     return found
+
+
+def _percent(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%"))
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found <= 1000.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 1000")
+    return found / 100
+
+
+def _share(text: str) -> tuple[int, int]:
+    number, separator, count = text.partition("/")
+    with contextlib.suppress(ValueError):
+        if separator and 1 <= int(number) <= int(count) <= SHARES_MAX:
+            return int(number), int(count)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a share such as 1/3, of at most {SHARES_MAX}"
+    )
+
+
+def _time(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time such as 2026-01-01T12:00:00Z"
+        ) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -26,9 +26,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from mqtt_broker import interrupts
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from spark_ingest.jobs import SUMMARIES, load
 from spark_ingest.run import spark_session
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 CHECKPOINTS: Final = "fleetmq-spark"
 LINE_EVERY_S: Final = 5.0
+_LISTED_MAX: Final = 20
 
 
 class _JobParser(argparse.ArgumentParser):
@@ -167,6 +168,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "bridge":
         code: int = importlib.import_module("spark_ingest.bridge.bridge").run_bridge(args)
         return code
+    interrupts.before_exit(_kill_children)
     try:
         spark_session.check()
     except spark_session.NotThere as error:
@@ -256,7 +258,7 @@ def _source(args: argparse.Namespace) -> dict[str, str]:
         raise UsageError(f"--log: there is no directory {args.log}")
     if args.end is not None:
         options["endingOffsets"] = args.end
-    if token := args.token or os.environ.get("FLEETMQ_TOKEN", ""):
+    if token := _token(args):
         options["token"] = token
     if args.parse:
         options["parse"] = args.parse
@@ -275,13 +277,36 @@ def _source(args: argparse.Namespace) -> dict[str, str]:
 def _only_stream(log: str, *, is_url: bool) -> str:
     if is_url:
         raise UsageError("--stream is required when --log is a URL")
-    from mqtt_broker.streams.read.source import stream_names
+    from mqtt_broker.streams.remote.remote_source import list_streams
 
-    found = stream_names(Path(log))
+    found = list_streams(log)
     if len(found) != 1:
         there = f"there are {', '.join(found)}" if found else "there is none"
         raise UsageError(f"--stream is required: in {log} {there}")
     return found[0]
+
+
+def _token(args: argparse.Namespace) -> str:
+    return args.token or os.environ.get("FLEETMQ_TOKEN", "")
+
+
+def _check_stream(args: argparse.Namespace) -> None:
+    """Refuse a stream that is not there before Spark starts, which takes seconds."""
+    from mqtt_broker.server.config.tables import did_you_mean
+    from mqtt_broker.streams.format.errors import StreamError
+    from mqtt_broker.streams.remote.remote_source import list_streams
+
+    if args.stream is None:
+        return
+    try:
+        found = list_streams(args.log, _token(args))
+    except StreamError as error:
+        raise Failure(f"--log: {error}") from None
+    if args.stream not in found:
+        there = did_you_mean(args.stream, found) or (
+            f"; there are {', '.join(found[:_LISTED_MAX])}" if found else "; there is none"
+        )
+        raise UsageError(f"--stream: {args.log} has no stream {args.stream!r}{there}")
 
 
 def _registry(args: argparse.Namespace, wanted: str) -> Any:
@@ -319,47 +344,34 @@ def _with_spark(args: argparse.Namespace, plan: Plan) -> int:
     import spark_ingest
     from spark_ingest.run import runner
 
-    spark = spark_session.start(
-        f"fleetmq {args.job}", args.master, _parse_conf(args.conf), py_files=tuple(args.py_files)
-    )
-    stop = _Stop()
+    conf = _parse_conf(args.conf)
+    _check_stream(args)
     show = _Show(sys.stderr, is_quiet=args.quiet)
-    try:
+    with contextlib.ExitStack() as stack:
+        with interrupts.deferred():  # a JVM that is left while it starts stays behind
+            spark = spark_session.start(
+                f"fleetmq {args.job}", args.master, conf, py_files=tuple(args.py_files)
+            )
+            stack.callback(spark.stop)
+            interrupts.reclaim()  # Spark has set a handler of its own
         spark_ingest.register(spark)
-        with stop:
-            if args.end is not None:
-                progress = runner.batch(spark, plan)
-            else:
-                show.say(f"{args.job}: reading {args.log}; checkpoint {plan.checkpoint}")
+        if args.end is not None:
+            progress = runner.batch(spark, plan)
+        else:
+            show.say(f"{args.job}: reading {args.log}; checkpoint {plan.checkpoint}")
+            with interrupts.flag() as stop:
                 progress = runner.stream(spark, plan, is_stopped=stop.is_set, on_progress=show.put)
         show.end(progress)
-    finally:
-        spark.stop()
     return DONE
 
 
-class _Stop:
-    """SIGINT or SIGTERM asks to stop after the current batch; a second one stops at once."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        self._before: dict[int, Any] = {}
-
-    def is_set(self) -> bool:
-        return self._asked
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._on_signal)
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
-            raise KeyboardInterrupt
-        self._asked = True
+def _kill_children() -> None:
+    """Kill the processes that this one has started: the JVM, whose own end with it."""
+    own = os.getpid()
+    for path in Path(f"/proc/{own}/task").glob("*/children"):
+        for child in path.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
 
 
 class _Show:

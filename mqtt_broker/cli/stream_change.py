@@ -79,7 +79,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--partition-by",
         metavar="HOW",
-        help="partition key: client, topic, level:N, property:NAME or round-robin",
+        help="partition key: client, topic, level:N, property:NAME, round-robin, or one of the "
+        "broker's partition_functions",
     )
     add("--retain", metavar="TIME", help="how long messages are kept: 7d, 12h (0: for ever)")
     add("--max-bytes", metavar="SIZE", help="size limit of the stream: 10GB (0: none)")
@@ -91,8 +92,16 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--tombstone", metavar="TIME", help="with --compact: how long an empty payload is kept (1d)"
     )
-    add("--segment-bytes", metavar="SIZE", help="size at which a new segment file begins (128MiB)")
-    add("--segment-age", metavar="TIME", help="age at which a new segment file begins (1d)")
+    add(
+        "--segment-bytes",
+        metavar="SIZE",
+        help="size at which a new segment file begins at the latest (128MiB)",
+    )
+    add(
+        "--segment-age",
+        metavar="TIME",
+        help="age at which a new segment file begins at the latest (1d)",
+    )
     add(
         "--event-time",
         metavar="RULE",
@@ -103,7 +112,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed without a terminal")
 
 
 def _add_api(parser: argparse.ArgumentParser, data_dir: str) -> None:
@@ -187,10 +196,16 @@ def _create(args: argparse.Namespace) -> int:
     body = {"name": args.stream, **_settings(args)}
     if args.partitions is not None:
         body["partitions"] = args.partitions
-    StreamSettings(**body).checked()
+    StreamSettings(**body).checked().check_schema()
     made = _request(args, "POST", _ROOT, body)
     partitions = plural(len(made["ends"]), "partition")
     print(f"created {args.stream}: {partitions}, epoch {made['epoch']}")
+    if not args.filter:
+        print(
+            f"fleetmq stream: {args.stream} has no filter, so the broker stores no messages in it: "
+            f"fleetmq stream change {args.stream} --filter 'TOPIC/#'",
+            file=sys.stderr,
+        )
     return DONE
 
 
@@ -202,7 +217,7 @@ def _change(args: argparse.Namespace) -> int:
         changes["schema"] = None
     if not changes:
         raise UsageError("change: give at least one setting")
-    StreamSettings(args.stream, **changes).checked()
+    StreamSettings(args.stream, **changes).checked().check_schema()
     _request(args, "PATCH", _stream_path(args), changes)
     print(f"changed {args.stream}: {', '.join(sorted(changes))}")
     return DONE
@@ -233,9 +248,11 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _confirm(args: argparse.Namespace, what: str) -> None:
-    """Ask a person at a terminal; a script is not asked."""
-    if args.yes or not sys.stdin.isatty():
+    """Ask a person at a terminal; a script has to say --yes."""
+    if args.yes:
         return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{args.action}: nobody can be asked here: give --yes to {what}")
     print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Failure("nothing was changed")

@@ -296,7 +296,7 @@ class _Tail:
         """Print the last messages; look further back where compaction has left gaps."""
         ends = self._source.ends()
         self._at = list(ends.ends)
-        starts = self._source.starts().ends if most else ends.ends
+        starts = self._source.earliest().ends if most else ends.ends
         last: list[tuple[Record, int]] = []
         for number in self._wanted:
             start, end = starts[number], ends.ends[number]

@@ -1,7 +1,8 @@
 """`fleetmq sub`: subscribe and print messages.
 
 A message is acknowledged after it is printed. Messages beyond -C are not acknowledged, so with -c
-the next run gets them.
+the next run gets them. A connection that breaks is made again, at growing intervals: with -c its
+session goes on, and without -c a new one begins.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
+from mqtt_broker import interrupts
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli import sub_format
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
-from mqtt_broker.client.blocking import Client, Deadline, Interrupt
-from mqtt_broker.client.errors import Unsendable
+from mqtt_broker.client.blocking import Address, Client, Deadline
+from mqtt_broker.client.errors import ClientError, TimedOut, Unsendable
 from mqtt_broker.client.protocol import (
+    ClientProtocol,
+    ClientSession,
     Closed,
     Connected,
     Event,
@@ -29,11 +33,30 @@ from mqtt_broker.client.protocol import (
 )
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import CONNECT, DISCONNECT, SUBSCRIBE, UNSUBSCRIBE, V5, WILL
-from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest
+from mqtt_broker.codec.packets import Connect, Subscribe, SubscriptionRequest
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.topics.names import filter_problem, matches, split_share
 
-RETAIN_HANDLING_NEVER = 2
+RETAIN_HANDLING_NEVER: Final = 2
+RETRY_S_MIN: Final = 1.0
+RETRY_S_MAX: Final = 30.0
+# A client that was sent away for another reason would be sent away again.
+_COMES_BACK: Final = frozenset(
+    (
+        0,  # no reason: the network broke
+        3,  # "server unavailable" of 3.1.1
+        reasons.UNSPECIFIED_ERROR,
+        reasons.IMPLEMENTATION_SPECIFIC_ERROR,
+        reasons.SERVER_UNAVAILABLE,
+        reasons.SERVER_BUSY,
+        reasons.SERVER_SHUTTING_DOWN,
+        reasons.KEEP_ALIVE_TIMEOUT,
+        reasons.MESSAGE_RATE_TOO_HIGH,
+        reasons.QUOTA_EXCEEDED,
+        reasons.CONNECTION_RATE_EXCEEDED,
+        reasons.MAXIMUM_CONNECT_TIME,
+    )
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,18 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     selection.add_argument(
         "--remove-retained", action="store_true", help="clear retained messages when they arrive"
     )
-    output = parser.add_argument_group("output").add_mutually_exclusive_group()
-    output.add_argument("-v", "--verbose", action="store_true", help="print topic and payload")
-    output.add_argument(
-        "-F",
-        dest="format",
-        metavar="FORMAT",
-        help="output format, as of mosquitto_sub: %%t %%p %%q %%r %%j ...",
-    )
-    output.add_argument("--json", action="store_true", help="print a JSON object for each message")
-    parser.add_argument(
-        "-N", dest="no_newline", action="store_true", help="no newline after a message"
-    )
+    sub_format.add_output_arguments(parser)
 
 
 @dataclass(slots=True)
@@ -113,7 +125,6 @@ class Plan:
     remove_retained: bool
     exit_when_subscribed: bool
     render: sub_format.Render
-    end: bytes
     subscribe_properties: Properties
     unsubscribe_properties: Properties
 
@@ -126,20 +137,16 @@ def run(args: argparse.Namespace) -> int:
     connect = options.connect_packet(args, properties)
     address = options.address(args)
     work = plan(args, version, properties)
-    deadline = Deadline(args.timeout_s)
-    with Interrupt() as interrupt, Client(address, connect, debug=args.debug) as client:
-        client.disconnect_properties = properties.get(DISCONNECT, NO_PROPERTIES)
-        client.watch(interrupt.fileno())
-        subscription = _Subscription(client, work, sys.stdout.buffer)
-        try:
-            while not (interrupt.is_set or subscription.done):
-                deadline.check()
-                events, _ = client.step(deadline.left_s)
-                subscription.on_events(events)
-        except BrokenPipeError:
-            # The reader has closed the pipe: Python must not write to it again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED if subscription.refused else DONE
+    subscription = _Subscription(work, sys.stdout.buffer, quiet=args.quiet)
+    connections = _Connections(
+        address, connect, properties.get(DISCONNECT, NO_PROPERTIES), args.debug, args.timeout_s
+    )
+    try:
+        connections.serve(subscription)
+    except BrokenPipeError:
+        # The reader has closed the pipe: Python must not write to it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED if subscription.refused else DONE
 
 
 def plan(args: argparse.Namespace, version: int, properties: dict[int, Properties]) -> Plan:
@@ -180,57 +187,149 @@ def plan(args: argparse.Namespace, version: int, properties: dict[int, Propertie
         args.retained_only,
         args.remove_retained,
         args.exit_when_subscribed,
-        _render(args),
-        b"" if args.no_newline else b"\n",
+        sub_format.renderer(args),
         properties.get(SUBSCRIBE, NO_PROPERTIES),
         properties.get(UNSUBSCRIBE, NO_PROPERTIES),
     )
 
 
-def _render(args: argparse.Namespace) -> sub_format.Render:
-    if args.format is not None:
-        return sub_format.compile_format(args.format)
-    if args.json:
-        return sub_format.as_json
-    return sub_format.verbose if args.verbose else sub_format.plain
+class _Connections:
+    """The connections of one run, one after the other."""
+
+    def __init__(
+        self,
+        address: Address,
+        connect: Connect,
+        disconnect_properties: Properties,
+        debug: bool,
+        timeout_s: float | None,
+    ) -> None:
+        self._address = address
+        self._connect = connect
+        self._disconnect_properties = disconnect_properties
+        self._debug = debug
+        self._deadline = Deadline(timeout_s)
+        self._session: ClientSession | None = None
+
+    def serve(self, subscription: _Subscription) -> None:
+        """Serve the subscription until it is done or a signal comes.
+
+        Raises ClientError and Failure for what another attempt would not change.
+        """
+        pause_s = RETRY_S_MIN
+        with interrupts.flag() as stop:
+            while True:
+                before = subscription.connections
+                why = self._serve_once(subscription, stop)
+                if why is None:
+                    return
+                if subscription.connections > before:
+                    pause_s = RETRY_S_MIN
+                subscription.say(f"{why}; connecting again in {pause_s:g} s")
+                left_s = self._deadline.left_s
+                stop.wait(pause_s if left_s is None else min(pause_s, left_s))
+                if stop.is_set():
+                    return
+                self._deadline.check()
+                pause_s = min(2 * pause_s, RETRY_S_MAX)
+
+    def _serve_once(self, subscription: _Subscription, stop: interrupts.Flag) -> str | None:
+        """Return why the connection broke, or None when the run is over."""
+        try:
+            with interrupts.raised_by(self._open) as client:
+                client.watch(stop.fileno())
+                self._session = client.protocol.session
+                subscription.use(client)
+                while not (stop.is_set() or subscription.done):
+                    self._deadline.check()
+                    events, _ = client.step(self._deadline.left_s)
+                    if closed := subscription.on_events(events):
+                        if not subscription.connections or closed.reason not in _COMES_BACK:
+                            raise Failure(closed.text)
+                        return closed.text
+        except ClientError as error:
+            if not subscription.connections or isinstance(error, TimedOut):
+                raise
+            return str(error)
+        except interrupts.Interrupted:
+            if not subscription.connections:
+                raise
+        return None
+
+    def _open(self) -> Client:
+        return Client(
+            self._address,
+            self._connect,
+            debug=self._debug,
+            session=self._session,
+            disconnect_properties=self._disconnect_properties,
+        )
 
 
 class _Subscription:
     """The subscription of one run, and its output."""
 
-    def __init__(self, client: Client, work: Plan, output: BinaryIO) -> None:
+    def __init__(self, work: Plan, output: BinaryIO, *, quiet: bool) -> None:
         self.refused = 0
-        self._client = client
+        self.connections = 0  # accepted by the broker
+        self._client: Client | None = None
         self._plan = work
         self._output = output
-        self._unanswered = bool(work.requests) + bool(work.unsubscribe)
+        self._quiet = quiet
+        self._unanswered = 0
         self._left = work.count
         self._enough = False  # nothing that arrives from now on is printed
+
+    def use(self, client: Client) -> None:
+        """Go on with this connection."""
+        self._client = client
 
     @property
     def done(self) -> bool:
         """Tell whether all is printed and the broker has everything we sent."""
-        return self._enough and not self._client.protocol.unfinished
+        return self._enough and not self._protocol.unfinished
 
-    def on_events(self, events: list[Event]) -> None:
+    @property
+    def _protocol(self) -> ClientProtocol:
+        assert self._client is not None
+        return self._client.protocol
+
+    def say(self, text: str) -> None:
+        if not self._quiet:
+            print(f"fleetmq sub: {text}", file=sys.stderr)
+
+    def on_events(self, events: list[Event]) -> Closed | None:
+        """Act on what happened; return the end of the connection, if it is one."""
+        closed = None
         for event in events:
             if isinstance(event, Message):
                 if not self._enough:
                     self._on_message(event)
             elif isinstance(event, Connected):
-                self._subscribe()
+                self._on_connected(event)
             elif isinstance(event, RequestAcknowledged):
                 self._on_answered(event)
             elif isinstance(event, Published):
                 self._on_published(event)
             else:
                 assert isinstance(event, Closed)
-                self._output.flush()
-                raise Failure(event.text)
+                closed = event
         self._output.flush()
+        return closed
+
+    def _on_connected(self, event: Connected) -> None:
+        self.connections += 1
+        if self.connections == 1:
+            self._subscribe()
+        elif event.session_present and not self._unanswered:
+            self.say("connected again, the session goes on")
+        else:
+            self.say("connected again, subscribing anew")
+            self._subscribe()
 
     def _subscribe(self) -> None:
-        protocol, work = self._client.protocol, self._plan
+        protocol, work = self._protocol, self._plan
+        self._unanswered = bool(work.requests) + bool(work.unsubscribe)
         if work.requests:
             protocol.subscribe(work.requests, work.subscribe_properties)
         if work.unsubscribe:
@@ -247,7 +346,7 @@ class _Subscription:
             if code >= reasons.UNSPECIFIED_ERROR:
                 refused += 1
                 why = describe_reason(code, answer.reason_string)
-                print(f"fleetmq sub: not {verb} {text}: {why}", file=sys.stderr)
+                self.say(f"not {verb} {text}: {why}")
         self.refused += refused
         self._unanswered -= 1
         if refused == len(filters):
@@ -265,17 +364,17 @@ class _Subscription:
                 self._remove(message.topic)
             if not (message.retain and work.no_retained):
                 self._print(message)
-        self._client.protocol.acknowledge(message)
+        self._protocol.acknowledge(message)
 
     def _print(self, message: Message) -> None:
-        self._output.write(self._plan.render(message, time.time_ns()) + self._plan.end)
+        self._output.write(self._plan.render(message, time.time_ns()))
         if self._left is not None:
             self._left -= 1
             self._enough = not self._left
 
     def _remove(self, topic: str) -> None:
         try:
-            self._client.protocol.publish(topic, b"", qos=1, retain=True)
+            self._protocol.publish(topic, b"", qos=1, retain=True)
         except Unsendable as error:
             raise Failure(f"retained message on {topic} not removed: {error}") from None
 
@@ -283,5 +382,4 @@ class _Subscription:
         if event.reason >= reasons.UNSPECIFIED_ERROR:
             self.refused += 1
             why = describe_reason(event.reason, event.reason_string)
-            text = f"fleetmq sub: retained message on {event.topic} not removed: {why}"
-            print(text, file=sys.stderr)
+            self.say(f"retained message on {event.topic} not removed: {why}")

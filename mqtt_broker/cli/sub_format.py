@@ -1,4 +1,4 @@
-"""Output of `fleetmq sub` for a message: the payload, -v, --json, or a -F format.
+"""Output of `fleetmq sub` and `rr` for a message: the payload, -v, --json, or a -F format.
 
 A format is the one of mosquitto_sub: `%` parameters with flags and widths, `@` for strftime,
 `\\` escapes. It is compiled once; a message then costs a walk over its parts. Pure: the
@@ -7,9 +7,11 @@ time of arrival comes in as nanoseconds since the epoch.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -30,7 +32,11 @@ _ESCAPES: Final = {
     "\\": b"\\", "0": b"\0", "a": b"\a", "e": b"\x1b", "n": b"\n", "r": b"\r", "t": b"\t",
     "v": b"\v",
 }  # fmt: skip
+_OF_OTHERS: Final = "CDPRpt"  # the publisher wrote it: any bytes, or any printable text
 _NS: Final = 1_000_000_000
+
+# What JSON need not escape, and a terminal would obey: other controls, changes of direction.
+_OBEYED: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 # In the order mosquitto_sub prints them.
 _JSON_PROPERTIES: Final = (
@@ -44,12 +50,64 @@ _JSON_PROPERTIES: Final = (
 )
 
 
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("output").add_mutually_exclusive_group()
+    output.add_argument("-v", "--verbose", action="store_true", help="print topic and payload")
+    output.add_argument(
+        "-F",
+        dest="format",
+        metavar="FORMAT",
+        help="output format, as of mosquitto_sub: %%t %%p %%q %%r %%j ...",
+    )
+    output.add_argument("--json", action="store_true", help="print a JSON object for each message")
+    parser.add_argument(
+        "-N", dest="no_newline", action="store_true", help="no newline after a message"
+    )
+
+
+def renderer(args: argparse.Namespace) -> Render:
+    """Return what formats a message as the options say, with the newline at its end."""
+    render = _renderer(args, sys.stdout.isatty())
+    if args.no_newline:
+        return render
+    return lambda message, at_ns: render(message, at_ns) + b"\n"
+
+
+def _renderer(args: argparse.Namespace, is_terminal: bool) -> Render:
+    if args.format is not None:
+        return compile_format(args.format, is_terminal=is_terminal)
+    if args.json:
+        return as_json
+    if is_terminal:
+        return verbose_for_terminal if args.verbose else plain_for_terminal
+    return verbose if args.verbose else plain
+
+
 def plain(message: Message, at_ns: int) -> bytes:
     return message.payload
 
 
 def verbose(message: Message, at_ns: int) -> bytes:
     return message.topic.encode() + b" " + message.payload
+
+
+def for_terminal(raw: bytes) -> bytes:
+    """Escape what a terminal would obey in bytes that anybody may have published."""
+    text = raw.decode(errors="backslashreplace")
+    if text.isprintable():
+        return raw if text.isascii() else text.encode()
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    ).encode()
+
+
+def plain_for_terminal(message: Message, at_ns: int) -> bytes:
+    return for_terminal(message.payload)
+
+
+def verbose_for_terminal(message: Message, at_ns: int) -> bytes:
+    return for_terminal(message.topic.encode()) + b" " + for_terminal(message.payload)
 
 
 def as_json(message: Message, at_ns: int) -> bytes:
@@ -64,15 +122,18 @@ def as_json(message: Message, at_ns: int) -> bytes:
     return _dump(found)
 
 
-def compile_format(text: str) -> Render:
-    """Return the renderer of a -F format. Raises UsageError for an unknown conversion."""
+def compile_format(text: str, *, is_terminal: bool = False) -> Render:
+    """Return the renderer of a -F format. Raises UsageError for an unknown conversion.
+
+    `is_terminal`: escape what a terminal would obey in the message, not in the format.
+    """
     parts: list[Render] = []
     at = 0
     while at < len(text):
         match = _PART.match(text, at)
         if match is None:
             raise UsageError(f"-F ends in the middle of {text[at:]!r}")
-        parts.append(_part(match))
+        parts.append(_part(match, is_terminal=is_terminal))
         at = match.end()
 
     def render(message: Message, at_ns: int) -> bytes:
@@ -81,7 +142,7 @@ def compile_format(text: str) -> Render:
     return render
 
 
-def _part(match: re.Match[str]) -> Render:
+def _part(match: re.Match[str], *, is_terminal: bool) -> Render:
     if match["plain"] is not None:
         return _constant(match["plain"].encode())
     if match["escape"] is not None:
@@ -96,9 +157,15 @@ def _part(match: re.Match[str]) -> Render:
     value = _PARAMETERS.get(letter)
     if value is None:
         raise UsageError(f"-F: no parameter {match[0]!r}")
+    if is_terminal and letter in _OF_OTHERS:
+        value = _escaped(value)
     if not (match["flags"] or match["width"] or match["most"]):
         return value
     return _padded(value, letter, match["flags"], int(match["width"] or 0), match["most"])
+
+
+def _escaped(value: Render) -> Render:
+    return lambda message, at_ns: for_terminal(value(message, at_ns))
 
 
 def _constant(raw: bytes) -> Render:
@@ -163,9 +230,9 @@ def _json_nested(message: Message, at_ns: int) -> bytes:
     found = _mosquitto_json(message, at_ns)
     try:
         found["payload"] = json.loads(message.payload)
-    except ValueError:
+        return _dump(found)
+    except (ValueError, RecursionError):
         raise Failure(f"the payload on {message.topic} is not JSON, as %J needs it") from None
-    return _dump(found)
 
 
 def _mosquitto_json(message: Message, at_ns: int) -> dict[str, object]:
@@ -212,7 +279,8 @@ def _json_properties(properties: Properties) -> dict[str, object]:
 
 
 def _dump(found: dict[str, object]) -> bytes:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return _OBEYED.sub(lambda one: f"\\u{ord(one[0]):04x}", text).encode()
 
 
 def _local(at_ns: int) -> datetime:

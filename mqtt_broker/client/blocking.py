@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-import signal
 import socket
 import ssl
 import sys
 import time
-from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from mqtt_broker.client.errors import ClientError, TimedOut
-from mqtt_broker.client.protocol import ClientProtocol, Closed, Event
+from mqtt_broker.client.protocol import ClientProtocol, ClientSession, Closed, Event
 from mqtt_broker.codec.packets import Connect
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 
@@ -38,6 +36,7 @@ class Address(NamedTuple):
     unix_path: str | None = None  # in place of host and port
     tls: ssl.SSLContext | None = None
     websocket_path: str | None = None  # None: MQTT without WebSocket
+    bind_host: str | None = None  # the address that the client connects from
 
     def __str__(self) -> str:
         if self.unix_path is not None:
@@ -50,13 +49,14 @@ def tls_context(
     cert_file: str | None = None,
     key_file: str | None = None,
     *,
+    ca_path: str | None = None,
     checks_host: bool = True,
 ) -> ssl.SSLContext:
-    """Make a client's TLS context; without `ca_file` it trusts what the system trusts.
+    """Make a client's TLS context; it trusts the system's CAs if none are given.
 
     Raises OSError (ssl.SSLError is one) for a file that cannot be used.
     """
-    context = ssl.create_default_context(cafile=ca_file)
+    context = ssl.create_default_context(cafile=ca_file, capath=ca_path)
     if cert_file is not None:
         context.load_cert_chain(cert_file, key_file)
     context.check_hostname = checks_host
@@ -79,36 +79,6 @@ class Deadline:
             raise TimedOut("timed out")
 
 
-class Interrupt:
-    """Ctrl-C and SIGTERM as a descriptor to wait for, so that no packet is cut in two."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        self._before = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        self._fd_before = signal.set_wakeup_fd(self._writer.fileno())
-
-    def fileno(self) -> int:
-        return self._reader.fileno()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._fd_before)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._reader.close()
-        self._writer.close()
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.is_set = True
-
-
 class Client:
     """A connection. Leaving its `with` block sends DISCONNECT if the connection is still open."""
 
@@ -120,17 +90,24 @@ class Client:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         enforces_receive_maximum: bool = True,
         debug: bool = False,
+        session: ClientSession | None = None,
+        disconnect_properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Connect the socket and queue CONNECT. Raises ClientError."""
+        """Connect the socket and queue CONNECT; go on with the session of an earlier connection.
+
+        Raises ClientError.
+        """
         self.protocol = ClientProtocol(
             connect,
             _trace if debug else None,
             enforces_receive_maximum=enforces_receive_maximum,
+            session=session,
         )
-        self.disconnect_properties: Properties = NO_PROPERTIES
+        self._disconnect_properties = disconnect_properties
         self._unsent = b""
         self._write_failed = False
         self._connect_timeout_s = connect_timeout_s
+        self._other_transport = "wants TLS" if address.tls is None else "is not one of MQTT"
         self._connack_due = time.monotonic() + connect_timeout_s
         self._socket, self._websocket = _open(address, connect_timeout_s)
         # poll and not epoll: epoll refuses regular files, and standard input may be one.
@@ -203,7 +180,7 @@ class Client:
         DISCONNECT and make the broker publish the Will: so the rest is read first.
         """
         if self.protocol.connected:
-            self.protocol.disconnect(properties=self.disconnect_properties)
+            self.protocol.disconnect(properties=self._disconnect_properties)
             with contextlib.suppress(OSError):
                 self._finish()
         self._selector.close()
@@ -233,13 +210,24 @@ class Client:
         except _NOT_NOW:
             return []
         except OSError as error:
-            return [Closed(f"the connection broke: {error.strerror or error}")]
+            why = _tls_problem(error) if isinstance(error, ssl.SSLError) else error.strerror
+            return [Closed(f"the connection broke: {why or error}")]
         if not data:
-            return [Closed("the broker closed the connection without a reason")]
-        if self._websocket is not None:
-            data = self._websocket.unwrap(data)
-            self._unsent += self._websocket.output()
-        return self.protocol.receive(data)
+            return [Closed(self._why_closed())]
+        websocket = self._websocket
+        if websocket is None:
+            return self.protocol.receive(data)
+        events = self.protocol.receive(websocket.receive(data))
+        self._unsent += websocket.output()
+        if websocket.error and not self.protocol.closed:
+            events.append(Closed(f"the broker broke the WebSocket protocol: {websocket.error}"))
+        return events
+
+    def _why_closed(self) -> str:
+        why = "the broker closed the connection without a reason"
+        if self.protocol.connected:
+            return why
+        return f"{why}, before CONNACK; perhaps its port {self._other_transport}"
 
 
 def _open(address: Address, timeout_s: float) -> tuple[socket.socket, WebSocket | None]:
@@ -251,24 +239,57 @@ def _open(address: Address, timeout_s: float) -> tuple[socket.socket, WebSocket 
                 link = address.tls.wrap_socket(link, server_hostname=address.host)
             websocket = None
             if address.websocket_path is not None:
-                from mqtt_broker.client.websocket import WebSocket  # a library few need
-
                 scheme = "ws" if address.tls is None else "wss"
-                websocket = WebSocket(link, f"{scheme}://{address}{address.websocket_path}")
+                websocket = _open_websocket(link, f"{scheme}://{address}{address.websocket_path}")
             link.setblocking(False)
         except BaseException:
             link.close()
             raise
     except socket.gaierror as error:
         raise ClientError(f"no address for host {address.host!r}: {error.strerror}") from None
+    except ssl.SSLError as error:
+        raise ClientError(f"cannot connect to {address}: {_tls_problem(error)}") from None
     except OSError as error:
         raise ClientError(f"cannot connect to {address}: {error.strerror or error}") from None
     return link, websocket
 
 
+def _open_websocket(link: socket.socket, url: str) -> WebSocket:
+    """Open a WebSocket; the broker sends nothing more before CONNECT. Raises ClientError."""
+    from mqtt_broker.client.websocket import WebSocket  # a library few need
+
+    websocket = WebSocket(url)
+    link.sendall(websocket.output())
+    while not websocket.is_open:
+        data = link.recv(READ_BYTES)
+        if data:
+            websocket.receive(data)
+        else:
+            websocket.receive_end()
+        if websocket.error:
+            raise ClientError(f"{url} is {websocket.error}")
+    return websocket
+
+
+def _tls_problem(error: ssl.SSLError) -> str:
+    """Describe why a TLS handshake failed: who is not trusted, and what may be done."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    said = error.reason or ""
+    if said in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):
+        return "it does not speak TLS"
+    if said == "UNEXPECTED_EOF_WHILE_READING":
+        return "it closed the connection during the TLS handshake; perhaps it does not speak TLS"
+    alert = said.partition("_ALERT_")[2]  # SSLV3_ALERT_BAD_CERTIFICATE, for one
+    if alert:
+        return f"it refuses the TLS handshake: {alert.replace('_', ' ').lower()}"
+    return f"the TLS handshake failed: {said.replace('_', ' ').lower() or error.strerror}"
+
+
 def _connected_socket(address: Address, timeout_s: float) -> socket.socket:
     if address.unix_path is None:
-        link = socket.create_connection((address.host, address.port), timeout_s)
+        source = None if address.bind_host is None else (address.bind_host, 0)
+        link = socket.create_connection((address.host, address.port), timeout_s, source)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return link
     link = socket.socket(socket.AF_UNIX)

@@ -5,9 +5,9 @@
 Rules of this module: no socket and no clock; `blocking` brings both. `receive` and `tick`
 return events, `take_output` what has to be written. A message is acknowledged only when the
 caller calls `acknowledge`; until then a message of QoS 1 or 2 stays with the broker.
-The client's Session State lives as long as the object: when the broker resumes a session of
-an earlier run, its PUBREL for an unknown packet id still gets a PUBCOMP, so that both sides
-come to an end.
+The client's Session State is a `ClientSession`, which the next connection's protocol can take over.
+When the broker resumes a session of an earlier run, its PUBREL for an unknown packet id still gets
+a PUBCOMP, so that both sides come to an end.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ from qos import Receiver, Sender, WrongAck
 from qos.sender import allocate
 
 FIXED_HEADER_BYTES_MAX: Final = 5
+
+# What servers that speak something else send first.
+_OTHER_PROTOCOLS: Final = (
+    (b"HTTP/", "no MQTT port: it answers in HTTP (a WebSocket is ws://host:port/path)"),
+    (b"\x15\x03", "a TLS port: connect to it with TLS"),
+    (b"SSH-", "no MQTT port: it answers in SSH"),
+)
 
 # CONNACK return codes of 3.1 and 3.1.1, in the specification's words.
 _RETURN_CODES: Final = {
@@ -129,6 +136,27 @@ class _Outgoing:
     tag: object
 
 
+class ClientSession:
+    """The client's Session State: the exchanges that are not complete, in both directions."""
+
+    def __init__(self, receive_maximum: int) -> None:
+        self.receiver = Receiver(receive_maximum)
+        self.sender: Sender[_Outgoing] = Sender()
+        self.backlog: deque[_Outgoing] = deque()  # waits until Receive Maximum lets it go
+
+    def go_on(self) -> None:
+        """Keep the open QoS 2 exchanges; QoS 1 messages without a PUBACK come again."""
+        open_exchanges = self.receiver.ids
+        self.receiver = Receiver(self.receiver.limit)
+        self.receiver.ids.update(open_exchanges)
+
+    def begin_anew(self) -> None:
+        """Start a new session: what has no acknowledgement is sent as new."""
+        self.receiver = Receiver(self.receiver.limit)
+        self.backlog.extendleft(reversed(self.sender.unacked.values()))
+        self.sender = Sender()
+
+
 class ClientProtocol:
     """The client's end of a connection. The constructor queues the CONNECT."""
 
@@ -138,11 +166,14 @@ class ClientProtocol:
         trace: Callable[[str], None] | None = None,
         *,
         enforces_receive_maximum: bool = True,
+        session: ClientSession | None = None,
     ) -> None:
+        """Take over the session of an earlier connection, if one is given."""
         self.version = connect.version
         self.client_id = connect.client_id
         self.connected = False
         self.closed = False
+        self._is_mqtt = False  # nothing has come that could tell
         self.output_bytes = 0  # what `take_output` would give
         self._trace = trace
 
@@ -156,12 +187,13 @@ class ClientProtocol:
             ),
         )
         self._enforces_receive_maximum = enforces_receive_maximum
-        self._receiver = Receiver(asked.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM_DEFAULT))
         self._aliases = InboundAliases(asked.number(prop.TOPIC_ALIAS_MAXIMUM))
 
+        if session is None:
+            session = ClientSession(asked.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM_DEFAULT))
+        self.session = session
+
         # Towards the broker. CONNACK narrows it.
-        self._sender: Sender[_Outgoing] = Sender()
-        self._backlog: deque[_Outgoing] = deque()
         self._requests: dict[int, Subscribe | Unsubscribe] = {}
         self._last_request_id = 0
         self._allowed = NO_PROPERTIES
@@ -191,7 +223,7 @@ class ClientProtocol:
         """
         message = _Outgoing(topic, payload, qos, retain, properties, tag)
         self._check_sendable(message)
-        self._backlog.append(message)
+        self.session.backlog.append(message)
         self._pump()
 
     def subscribe(
@@ -209,7 +241,7 @@ class ClientProtocol:
         if self.closed:
             return
         if message.qos == 1:
-            self._receiver.held -= 1
+            self.session.receiver.held -= 1
             self._send(encode_ack(PUBACK, message.packet_id))
         elif message.qos == 2:
             self._send(encode_ack(PUBREC, message.packet_id))
@@ -225,12 +257,12 @@ class ClientProtocol:
     @property
     def unfinished(self) -> int:
         """Count the messages that are not acknowledged yet, QoS 2 up to its PUBCOMP."""
-        return len(self._backlog) + len(self._sender)
+        return len(self.session.backlog) + len(self.session.sender)
 
     @property
     def has_backlog(self) -> bool:
         """Tell whether messages wait here until Receive Maximum lets them go."""
-        return bool(self._backlog)
+        return bool(self.session.backlog)
 
     @property
     def next_tick(self) -> float | None:
@@ -265,6 +297,11 @@ class ClientProtocol:
 
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes from the broker; return what they mean to the caller."""
+        if not self._is_mqtt:
+            if found := [text for sign, text in _OTHER_PROTOCOLS if data.startswith(sign)]:
+                self.closed = True
+                return [Closed(f"this is {found[0]}")]
+            self._is_mqtt = True
         events: list[Event] = []
         for packet in self._decoder.feed(data):
             if self.closed:
@@ -324,21 +361,26 @@ class ClientProtocol:
             return
         self.connected = True
         self._allowed = told = packet.properties
-        self._sender.limit = told.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM_DEFAULT)
+        if packet.session_present:
+            self.session.go_on()
+        else:
+            self.session.begin_anew()
+        self.session.sender.limit = told.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM_DEFAULT)
         self._keep_alive_s = told.number(prop.SERVER_KEEP_ALIVE, self._keep_alive_s)
         self.client_id = told.text(prop.ASSIGNED_CLIENT_IDENTIFIER) or self.client_id
+        self._resend()
         events.append(Connected(packet.session_present, self.client_id, told))
 
     def _on_publish(self, run: Publish, events: list[Event]) -> None:
         topic = self._topic(run)
         ids = run.packet_ids() if run.qos else [0] * run.count
         for packet_id, payload in zip(ids, run.payloads(), strict=True):
-            if run.qos == 2 and not self._receiver.on_publish(packet_id):
+            if run.qos == 2 and not self.session.receiver.on_publish(packet_id):
                 self._send(encode_ack(PUBREC, packet_id))  # repeated: [MQTT-4.3.3-10]
                 continue
             if run.qos == 1:
-                self._receiver.held += 1
-            if self._enforces_receive_maximum and self._receiver.over_quota():
+                self.session.receiver.held += 1
+            if self._enforces_receive_maximum and self.session.receiver.over_quota():
                 raise Violation(
                     reasons.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.1.2.11.3", "too many at once"
                 )
@@ -363,7 +405,7 @@ class ClientProtocol:
     def _on_ack(self, packet: Ack, events: list[Event]) -> None:
         if packet.packet_type == PUBREL:
             for packet_id in packet.packet_ids:
-                known = self._receiver.on_pubrel(packet_id)
+                known = self.session.receiver.on_pubrel(packet_id)
                 reason = 0 if known or self.version < V5 else reasons.PACKET_IDENTIFIER_NOT_FOUND
                 self._send(encode_ack(PUBCOMP, packet_id, reason))
             return
@@ -380,14 +422,14 @@ class ClientProtocol:
         """Act on PUBACK, PUBREC or PUBCOMP; return the messages that it accepts or refuses."""
         ids = packet.packet_ids
         if packet.packet_type == PUBACK:
-            return self._sender.on_puback(ids)
+            return self.session.sender.on_puback(ids)
         if packet.packet_type == PUBCOMP:
-            self._sender.on_pubcomp(ids)
+            self.session.sender.on_pubcomp(ids)
             return []
         if packet.reason >= reasons.UNSPECIFIED_ERROR:  # [MQTT-4.3.3-4]
-            refused = [self._sender.on_pubrec_error(packet_id) for packet_id in ids]
+            refused = [self.session.sender.on_pubrec_error(packet_id) for packet_id in ids]
             return [message for message in refused if message is not None]
-        done, unknown = self._sender.on_pubrec(ids)
+        done, unknown = self.session.sender.on_pubrec(ids)
         for packet_id in ids:
             said = reasons.PACKET_IDENTIFIER_NOT_FOUND if packet_id in unknown else 0
             self._send(encode_ack(PUBREL, packet_id, said if self.version == V5 else 0))
@@ -398,9 +440,27 @@ class ClientProtocol:
         right = Subscribe if isinstance(packet, Suback) else Unsubscribe
         if not isinstance(request, right):
             raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.8.4-2", "an answer nobody asked for")
+        self._check_codes(request, packet.reasons)
         del self._requests[packet.packet_id]
         said = packet.properties.text(prop.REASON_STRING) or ""
         events.append(RequestAcknowledged(request, packet.reasons, said))
+
+    def _check_codes(self, request: Subscribe | Unsubscribe, codes: list[int]) -> None:
+        """Check that the broker says of each Topic Filter what became of it."""
+        granted: tuple[int, ...]
+        if isinstance(request, Subscribe):
+            count, granted = len(request.requests), (0, 1, 2)
+        else:
+            count, granted = len(request.filters), (0, reasons.NO_SUBSCRIPTION_EXISTED)
+            if self.version < V5:
+                count = 0
+        if len(codes) != count:
+            why = f"{len(codes)} reason codes for {count} Topic Filters"
+            raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.9.3-1", why)
+        for code in codes:
+            if code < reasons.UNSPECIFIED_ERROR and code not in granted:
+                why = f"reason code 0x{code:02X} for a Topic Filter"
+                raise Violation(reasons.PROTOCOL_ERROR, "MQTT-3.9.3-2", why)
 
     # Sending.
 
@@ -431,30 +491,41 @@ class ClientProtocol:
 
     def _pump(self) -> None:
         """Send from the backlog what the window has room for. [MQTT-3.3.4-7]"""
-        while self._backlog:
-            message = self._backlog[0]
+        while self.session.backlog:
+            message = self.session.backlog[0]
             packet_id = 0
             if message.qos:
                 # SUBSCRIBE and UNSUBSCRIBE number from the same space, and the window does
                 # not know of theirs: it waits for their answer. [MQTT-2.2.1-3]
-                if self._requests or self._sender.room < 1:
+                if self._requests or self.session.sender.room < 1:
                     return
-                [packet_id] = self._sender.admit([message], message.qos)
-            self._backlog.popleft()
-            self._send(
-                encode_publish(
-                    self.version,
-                    message.topic,
-                    message.payload,
-                    qos=message.qos,
-                    retain=message.retain,
-                    packet_id=packet_id,
-                    properties=message.properties,
-                )
+                [packet_id] = self.session.sender.admit([message], message.qos)
+            self.session.backlog.popleft()
+            self._send_publish(message, packet_id)
+
+    def _resend(self) -> None:
+        """Send what a resumed session sends again. [MQTT-4.4.0-1]"""
+        for packet_id, message, _ in self.session.sender.resend():
+            self._send_publish(message, packet_id, dup=True)
+        for packet_id in self.session.sender.releasing:
+            self._send(encode_ack(PUBREL, packet_id))
+
+    def _send_publish(self, message: _Outgoing, packet_id: int, dup: bool = False) -> None:
+        self._send(
+            encode_publish(
+                self.version,
+                message.topic,
+                message.payload,
+                qos=message.qos,
+                retain=message.retain,
+                dup=dup,
+                packet_id=packet_id,
+                properties=message.properties,
             )
+        )
 
     def _request_id(self) -> int:
-        sender = self._sender
+        sender = self.session.sender
         busy = ChainMap[int, object](dict(sender.releasing), dict(self._requests))
         [packet_id] = allocate(self._last_request_id, 1, sender.unacked, busy)
         self._last_request_id = packet_id

@@ -1,10 +1,10 @@
-"""Numbers of the wire: packet types, protocol versions, first bytes, sizes."""
+"""Constants of the wire format: packet types, protocol versions, first bytes, sizes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Protocol versions as they stand in CONNECT.
+# Protocol versions, as encoded in CONNECT.
 V31: Final = 3
 V311: Final = 4
 V5: Final = 5

@@ -1,12 +1,13 @@
 """Decode bytes to packets; no other module reads the wire.
 
-A `Decoder` belongs to one connection. `feed` takes what the socket gave and returns every
-packet that is whole. When the peer breaks the protocol the last item of the list is a
-`Violation`; what came before it still counts, what comes after it is never looked at.
+A `Decoder` belongs to one connection. `feed` takes the bytes that were received and returns every
+complete packet. When the peer violates the protocol, the last item of the list is a `Violation`;
+the packets before it are valid, and the bytes after it are ignored. A decoder with a `packets_max`
+returns no more at a time: then `has_more` is set, and `feed` goes on where it stopped.
 
-Neighbouring PUBLISH packets that agree in everything but packet id and payload become one
-`Publish`, neighbouring short acknowledgements one `Ack`: comparing a prefix costs about
-60 ns, decoding anew seven times that.
+Consecutive PUBLISH packets that differ only in packet id and payload become one `Publish`,
+consecutive short acknowledgements one `Ack`: comparing a prefix costs about 60 ns, decoding a
+packet seven times that. A run has `RUN_MAX` packets at most: its receiver can stop after it.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ from mqtt_broker.codec.packets import (
     Unsubscribe,
 )
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
-from mqtt_broker.codec.reasons import MALFORMED_PACKET, PROTOCOL_ERROR
+from mqtt_broker.codec.reasons import MALFORMED_PACKET, PROTOCOL_ERROR, QUOTA_EXCEEDED
 from mqtt_broker.codec.strings import decode_string
 from mqtt_broker.codec.topic_names import check_response_topic, decode_topic, known_topics
 
-# The flags a packet's first byte must have, 0 where none stand here. [MQTT-2.1.3-1]
+# The flags that the first byte of a packet must have, if they are not 0. [MQTT-2.1.3-1]
 # PUBREL [MQTT-3.6.1-1], SUBSCRIBE [MQTT-3.8.1-1], UNSUBSCRIBE [MQTT-3.10.1-1]
 _FLAGS: Final = {PUBREL: 2, SUBSCRIBE: 2, UNSUBSCRIBE: 2}
 _FROM_CLIENT: Final = frozenset(
@@ -74,17 +75,20 @@ _FROM_SERVER: Final = frozenset(
     }
 )  # fmt: skip
 
-_SHORT_ACKS: Final = frozenset({0x40, 0x50, 0x62, 0x70})  # those that may be two bytes long
+_SHORT_ACKS: Final = frozenset({0x40, 0x50, 0x62, 0x70})  # those that may have a body of two bytes
 
 _CHUNKS_MAX: Final = 512
+_CHUNK_BYTES: Final = 64  # that a chunk takes beside its data
+RUN_MAX: Final = 1_024  # packets of QoS 1 and 2, and acknowledgements
+_RUN_MAX_QOS_0: Final = 4_096
 
 
 class Decoder:
     """The decoder of one peer's stream. `version` is 0 until its CONNECT arrives."""
 
     __slots__ = (
-        "_chunks", "_connect_bytes_max", "_dead", "_missing", "_types", "packet_bytes_max",
-        "version",
+        "_chunks", "_connect_bytes_max", "_dead", "_missing", "_packets_max", "_types",
+        "buffered_bytes", "filters_max", "has_more", "packet_bytes_max", "version",
     )  # fmt: skip
 
     def __init__(
@@ -94,52 +98,78 @@ class Decoder:
         version: int = 0,
         packet_bytes_max: int = REMAINING_LENGTH_MAX + 5,
         connect_bytes_max: int = REMAINING_LENGTH_MAX + 5,
+        packets_max: int = 1 << 30,
+        filters_max: int = 1 << 30,
     ) -> None:
         self.version = version
         self._connect_bytes_max = min(connect_bytes_max, packet_bytes_max)
         self.packet_bytes_max = packet_bytes_max
+        self._packets_max = packets_max
+        self.filters_max = filters_max  # of one SUBSCRIBE or UNSUBSCRIBE
         self._types = _FROM_SERVER if from_server else _FROM_CLIENT
-        self._chunks: list[bytes] = []  # what is not yet a whole packet
-        self._missing = 0  # how many bytes it still needs, at least
+        self._chunks: list[bytes] = []  # an incomplete packet
+        self.buffered_bytes = 0  # of it
+        self._missing = 0  # the number of bytes that it still needs, at least
         self._dead = False
-
-    @property
-    def buffered_bytes(self) -> int:
-        return sum(map(len, self._chunks))
+        self.has_more = False  # the kept bytes may hold complete packets
 
     def limit_packets(self, packet_bytes_max: int) -> None:
-        """Take packets up to this size from now on."""
+        """Set the maximum packet size, for the packets that follow."""
         self.packet_bytes_max = packet_bytes_max
 
+    def keep(self, data: bytes) -> None:
+        """Keep bytes for the next `feed` without decoding them."""
+        if not self._dead:
+            self._chunks.append(data)
+            self.buffered_bytes += len(data)
+            self._missing = 0
+            self.has_more = True
+
+    def close(self) -> None:
+        """Forget what came, and ignore what follows."""
+        self._dead = True
+        self._chunks = []
+        self.buffered_bytes = 0
+        self.has_more = False
+
     def feed(self, data: bytes) -> list[Packet | Violation]:
+        """Decode the next packets, at most `packets_max` of them."""
         if self._dead:
             return []
         if self._chunks:
             self._chunks.append(data)
-            if len(data) < self._missing:  # a large packet in many chunks is joined once
+            self.buffered_bytes += len(data)
+            if len(data) < self._missing:  # join a large packet once, not at every chunk
                 self._missing -= len(data)
-                if len(self._chunks) > _CHUNKS_MAX:  # crumbs cost more than they hold
+                count = len(self._chunks)  # tiny chunks have more overhead than data
+                if count > _CHUNKS_MAX or count * _CHUNK_BYTES > self.buffered_bytes + 1_024:
                     self._chunks = [b"".join(self._chunks)]
                 return []
             data = b"".join(self._chunks)
             self._chunks = []
+            self.buffered_bytes = 0
         out: list[Packet | Violation] = []
+        self.has_more = False
         try:
             rest, missing = self._cut(data, out)
         except Violation as violation:
             self._dead = True
-            out.append(violation)
+            out.append(violation.with_traceback(None))  # which would keep `out`
             return out
         if rest < len(data):
             self._chunks.append(data[rest:] if rest else data)
+            self.buffered_bytes = len(data) - rest
             self._missing = missing
         return out
 
     def _cut(self, data: bytes, out: list[Packet | Violation]) -> tuple[int, int]:
-        """Append every whole packet of `data`; where the rest begins and what it lacks."""
+        """Append the complete packets of `data`; return the rest's position and missing bytes."""
         at = 0
         size = len(data)
         while at < size:
+            if len(out) >= self._packets_max:
+                self.has_more = True
+                return at, 0
             first = data[at]
             if at + 2 > size:
                 if first < 0x10:
@@ -149,7 +179,7 @@ class Decoder:
             body = at + 2
             if length > 127 or first < 0x10:
                 if at + 2 < size and 0 < data[body] < 128 and first >= 0x10:
-                    length += (data[body] << 7) - 128  # two bytes, the commonest after one
+                    length += (data[body] << 7) - 128  # two bytes: common, so without a call
                     body += 1
                 else:
                     length, body = self._length(data, at, size)
@@ -158,7 +188,7 @@ class Decoder:
             end = body + length
             if end > size:
                 if self.version == 0 and first >> 4 != CONNECT and CONNECT in self._types:
-                    raise _not_connect()  # without waiting for all of it
+                    raise _not_connect()  # before the packet is complete
                 self._check_size(end - at)
                 return at, end - size
             if first >> 4 == PUBLISH:
@@ -174,7 +204,7 @@ class Decoder:
         return at, 0
 
     def _length(self, data: bytes, at: int, size: int) -> tuple[int, int]:
-        """Decode a length of two to four bytes; return it and the body's place, or (0, 0)."""
+        """Decode a length of two to four bytes; return it with the body's position, or (0, 0)."""
         if data[at] < 0x10:
             raise _bad_type(self.version)
         length = 0
@@ -188,7 +218,7 @@ class Decoder:
                 return length, place + 1
             shift += 7
         if size >= at + 5:
-            # There is no telling where the next packet would begin.
+            # The start of the next packet is unknown.
             raise Violation(
                 MALFORMED_PACKET, "MQTT-1.5.5-1", "remaining length of five bytes", silent=True
             )
@@ -200,7 +230,7 @@ class Decoder:
             raise Violation(
                 reasons.PACKET_TOO_LARGE,
                 "MQTT-3.2.2-15",
-                f"a packet of {packet_bytes} bytes, {bytes_max} are allowed",
+                f"packet of {packet_bytes} bytes, at most {bytes_max} are allowed",
                 silent=self.version == 0,
             )
 
@@ -212,7 +242,7 @@ class Decoder:
         elif (packet_type == CONNACK and CONNACK not in self._types) or (
             packet_type == AUTH and self.version < V5
         ):
-            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "not a packet a client may send")
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "packet type that clients may not send")
         if first & 0x0F != _FLAGS.get(packet_type, 0):
             if packet_type == AUTH:
                 raise Violation(PROTOCOL_ERROR, "MQTT-3.15.1-1", "wrong flags in AUTH")
@@ -221,9 +251,9 @@ class Decoder:
             ):  # DISCONNECT too. [MQTT-3.14.1-1]
                 raise Violation(MALFORMED_PACKET, "MQTT-2.1.3-1", "wrong flags in the first byte")
         if packet_type in (PINGREQ, PINGRESP) and at != end:
-            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "a ping has no body", silent=True)
+            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "PINGREQ with a body", silent=True)
         if packet_type not in self._types:
-            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "a packet of the wrong direction")
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.1.2", "packet type of the other direction")
         return _DECODERS[packet_type](self, first, data, at, end)
 
     def _is_v31_flag(self, first: int, head: bytes) -> bool:
@@ -232,12 +262,12 @@ class Decoder:
             return head == b"\x00\x06MQIsdp"
         return self.version == V31 and first & 0xF7 in (0x62, 0x82, 0xA2)
 
-    # PUBLISH, and its runs.
+    # Runs of PUBLISH.
 
     def _publish(
         self, data: bytes, at: int, body: int, end: int, out: list[Packet | Violation]
     ) -> int:
-        """Append the run of PUBLISH packets that begins at `at`; where the next packet begins."""
+        """Append the run of PUBLISH packets at `at`; return the position of the next packet."""
         if self.version == 0:
             raise _not_connect()
         first = data[at]
@@ -273,7 +303,8 @@ class Decoder:
         if not topic and prop.TOPIC_ALIAS not in found:
             raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-1", "an empty topic")
         size = end - at
-        last = len(data) - size  # the last place where another packet of this size may begin
+        # The last position of another packet of the run.
+        last = min(len(data) - size, at + size * ((RUN_MAX if qos else _RUN_MAX_QOS_0) - 1))
         if end <= last and data[end] == first:
             if qos:
                 head = data[at:topic_end]
@@ -310,7 +341,7 @@ class Decoder:
     def _ack_run(self, data: bytes, at: int, first: int, out: list[Packet | Violation]) -> int:
         if self.version == 0:
             raise _not_connect()
-        size = len(data)
+        size = min(len(data), at + 4 * RUN_MAX)
         ids: list[int] = []
         while at + 4 <= size and data[at] == first and data[at + 1] == 2:
             packet_id = data[at + 2] << 8 | data[at + 3]
@@ -334,7 +365,7 @@ def _bad_type(version: int) -> Violation:
 
 def _check_publish_properties(found: Properties, *, client: bool) -> None:
     if client and prop.SUBSCRIPTION_IDENTIFIER in found:
-        raise Violation(PROTOCOL_ERROR, "MQTT-3.3.4-6", "a Subscription Identifier from a client")
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.3.4-6", "Subscription Identifier sent by a client")
     if found.get(prop.TOPIC_ALIAS) == 0:
         raise Violation(reasons.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-8", "Topic Alias 0")
     check_response_topic(found)
@@ -342,10 +373,10 @@ def _check_publish_properties(found: Properties, *, client: bool) -> None:
 
 def _decode_connect(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
     if decoder.version:
-        raise Violation(PROTOCOL_ERROR, "MQTT-3.1.0-2", "a second CONNECT")
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.1.0-2", "second CONNECT")
     level, is_spoken, at = decode_level(data, at, end)
     if not is_spoken:
-        decoder.version = refused_form(level)  # for the answer: nothing more is read
+        decoder.version = refused_form(level)  # the version of the CONNACK
         raise Violation(
             reasons.UNSUPPORTED_PROTOCOL_VERSION, "MQTT-3.1.2-2", f"protocol level 0x{level:02X}"
         )
@@ -360,7 +391,7 @@ def _decode_ack(decoder: Decoder, first: int, data: bytes, at: int, end: int) ->
     found = NO_PROPERTIES
     if at < end:
         if decoder.version < V5:
-            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "an acknowledgement that is too long")
+            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "acknowledgement that is too long")
         reason = data[at]
         at += 1
         # [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1]
@@ -382,7 +413,7 @@ def _decode_subscribe(decoder: Decoder, first: int, data: bytes, at: int, end: i
     while at < end:
         text, at = decode_string(data, at, end)  # [MQTT-3.8.3-1]
         if at >= end:
-            raise Violation(MALFORMED_PACKET, "MQTT-3.8.3-1", "a Topic Filter without options")
+            raise Violation(MALFORMED_PACKET, "MQTT-3.8.3-1", "Topic Filter without options")
         options = data[at]
         at += 1
         if options & reserved or options & 3 == 3 or options & 0x30 == 0x30:
@@ -392,8 +423,10 @@ def _decode_subscribe(decoder: Decoder, first: int, data: bytes, at: int, end: i
                 text, options & 3, bool(options & 4), bool(options & 8), options >> 4 & 3
             )
         )
+        if len(requests) > decoder.filters_max:
+            raise _too_many_filters(decoder)
     if not requests:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.8.3-2", "SUBSCRIBE to nothing")
+        raise Violation(MALFORMED_PACKET, "MQTT-3.8.3-2", "SUBSCRIBE without a Topic Filter")
     return Subscribe(packet_id, requests, found)
 
 
@@ -406,9 +439,17 @@ def _decode_unsubscribe(decoder: Decoder, first: int, data: bytes, at: int, end:
     while at < end:
         text, at = decode_string(data, at, end)  # [MQTT-3.10.3-1]
         filters.append(text)
+        if len(filters) > decoder.filters_max:
+            raise _too_many_filters(decoder)
     if not filters:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.10.3-2", "UNSUBSCRIBE from nothing")
+        raise Violation(MALFORMED_PACKET, "MQTT-3.10.3-2", "UNSUBSCRIBE without a Topic Filter")
     return Unsubscribe(packet_id, filters, found)
+
+
+def _too_many_filters(decoder: Decoder) -> Violation:
+    """A filter takes twenty times the memory that it came in, so a packet of them is limited."""
+    why = f"more than {decoder.filters_max} Topic Filters in one packet"
+    return Violation(QUOTA_EXCEEDED, "MQTT-4.13.1-1", why)
 
 
 def _decode_ping(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
@@ -418,7 +459,7 @@ def _decode_ping(decoder: Decoder, first: int, data: bytes, at: int, end: int) -
 def _decode_disconnect(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
     if decoder.version < V5:
         if at != end:
-            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "DISCONNECT has no body in 3.1.1")
+            raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "DISCONNECT of 3.1.1 with a body")
         return Disconnect()
     reason = 0
     found = NO_PROPERTIES
@@ -447,7 +488,7 @@ def _decode_auth(decoder: Decoder, first: int, data: bytes, at: int, end: int) -
 
 def _decode_connack(decoder: Decoder, first: int, data: bytes, at: int, end: int) -> Packet:
     if at + 2 > end or data[at] > 1:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.2.2-1", "a CONNACK with a wrong head")
+        raise Violation(MALFORMED_PACKET, "MQTT-3.2.2-1", "CONNACK with invalid flags")
     present, reason = data[at] == 1, data[at + 1]
     at += 2
     found = NO_PROPERTIES
@@ -481,7 +522,7 @@ def _packet_id(data: bytes, at: int, end: int, zero: int) -> tuple[int, int]:
 
 def _check_end(at: int, end: int) -> None:
     if at != end:
-        raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "bytes behind the end of the packet")
+        raise Violation(MALFORMED_PACKET, "MQTT-2.1.4", "bytes after the end of the packet")
 
 
 _DECODERS: Final[dict[int, Callable[[Decoder, int, bytes, int, int], Packet]]] = {

@@ -14,11 +14,11 @@ from mqtt_broker.codec.reasons import MALFORMED_PACKET, PROTOCOL_ERROR
 from mqtt_broker.codec.strings import decode_binary, decode_utf8
 from mqtt_broker.codec.topic_names import check_response_topic, decode_topic
 
-_LEVELS: Final = {b"MQTT": (V311, V5), b"MQIsdp": (V31,)}  # of each protocol name
+_LEVELS: Final = {b"MQTT": (V311, V5), b"MQIsdp": (V31,)}  # supported levels by protocol name
 
 
 def decode_level(data: bytes, at: int, end: int) -> tuple[int, bool, int]:
-    """Read the protocol name and level: the level, whether it is spoken, the place behind it."""
+    """Decode protocol name and level; return the level, whether it is supported, the position."""
     try:
         name, at = decode_binary(data, at, end)
     except Violation:
@@ -30,17 +30,17 @@ def decode_level(data: bytes, at: int, end: int) -> tuple[int, bool, int]:
 
 
 def refused_form(level: int) -> int:
-    """Return the version in whose CONNACK a level that is not spoken is refused; 0: MQTT 5's.
+    """Return the version of the CONNACK that refuses an unsupported level; 0: MQTT 5.
 
-    A client of 3.x reads a CONNACK of four bytes. Bridges set bit 7 of their level.
+    Clients of 3.x expect a CONNACK of four bytes. Bridges set bit 7 of their level.
     """
     return V311 if level & 0x7F in (V31, V311) else 0
 
 
 def decode_connect(version: int, data: bytes, at: int, end: int) -> Connect:
-    """CONNECT from its flags on."""
+    """Decode CONNECT, from its flags on."""
     if at + 3 > end:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.4-1", "CONNECT: cut short", silent=True)
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.4-1", "truncated CONNECT", silent=True)
     flags = data[at]
     keep_alive = data[at + 1] << 8 | data[at + 2]
     at += 3
@@ -49,16 +49,20 @@ def decode_connect(version: int, data: bytes, at: int, end: int) -> Connect:
     if flags & 1 and version != V31:
         raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-3", "the reserved connect flag is set")
     if not has_will and flags & 0x38:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-11", "will QoS or retain without a will")
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-11", "Will QoS or Will Retain without a will")
     if will_qos == 3:
         raise Violation(MALFORMED_PACKET, "MQTT-3.1.2-12", "will QoS 3")
     if has_password and not has_username and version < V5:
-        raise Violation(MALFORMED_PACKET, "MQTT3-3.1.2-22", "a password without a user name")
+        raise Violation(MALFORMED_PACKET, "MQTT3-3.1.2-22", "password without a user name")
     found = NO_PROPERTIES
     if version == V5:
         found, at = decode_properties(data, at, end, CONNECT)
         if prop.AUTHENTICATION_DATA in found and prop.AUTHENTICATION_METHOD not in found:
-            raise Violation(PROTOCOL_ERROR, "MQTT-3.1.2.11.10", "authentication data, no method")
+            raise Violation(
+                PROTOCOL_ERROR,
+                "MQTT-3.1.2.11.10",
+                "Authentication Data without Authentication Method",
+            )
     raw_id, at = _connect_binary(data, at, end)  # [MQTT-3.1.3-3]
     try:
         client_id = decode_utf8(raw_id)
@@ -81,12 +85,14 @@ def decode_connect(version: int, data: bytes, at: int, end: int) -> Connect:
     if has_password:
         password, at = _connect_binary(data, at, end)
     if at != end:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-1", "more in CONNECT than its flags say")
+        raise Violation(
+            MALFORMED_PACKET, "MQTT-3.1.3-1", "CONNECT with fields its flags do not set"
+        )
     return Connect(version, client_id, bool(flags & 2), keep_alive, found, will, username, password)
 
 
 def _connect_binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Read a field that says who comes. One that is missing is answered by the close alone."""
+    """Decode a field that identifies the client; if it is missing, close without CONNACK."""
     try:
         return decode_binary(data, at, end)
     except Violation as violation:
@@ -111,5 +117,5 @@ def _decode_will(
     except Violation as violation:
         raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", f"will: {violation.text}") from None
     if not topic:
-        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "an empty will topic")
+        raise Violation(MALFORMED_PACKET, "MQTT-3.1.3-11", "empty Will Topic")
     return Will(topic, payload, qos, retain, found, section), at

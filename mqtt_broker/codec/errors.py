@@ -1,17 +1,14 @@
-"""The error of a peer that breaks the protocol.
+"""The error of a peer that violates the protocol.
 
-    Violation   the peer broke the protocol: a reason code for the answer, the rule that
-                was broken, and a text for our log
-
-There is one class, because there is one consequence: `core.connection` catches it once,
-answers with the code in the packet that fits the moment, and closes.
+There is one class, because there is one consequence: `core.dispatch` catches it, answers with the
+reason code in CONNACK or DISCONNECT, closes the connection and logs the text.
 """
 
 from __future__ import annotations
 
 
 class Violation(Exception):
-    """The peer broke rule `rule`; the answer carries `reason`. `silent`: close without a word."""
+    """A violation of `rule`, answered with `reason`; `silent`: only close the connection."""
 
     def __init__(self, reason: int, rule: str, text: str, *, silent: bool = False) -> None:
         super().__init__(reason, rule, text)

@@ -83,7 +83,7 @@ class Property(NamedTuple):
     name: str
     kind: Kind
     packets: frozenset[int]
-    low: int = 0  # the smallest and the largest number allowed
+    low: int = 0  # the smallest and the largest valid number
     high: int = 0xFFFF_FFFF
 
 
@@ -136,7 +136,7 @@ NAMES: Final = {row.name: number for number, row in TABLE.items()}
 
 
 class Properties(dict[int, Value]):
-    """Property number -> value, with typed access. Not changed once a packet carries it."""
+    """Property number -> value, with typed access. Never changed once a packet has it."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]  # so it may be a field's default
@@ -159,7 +159,7 @@ class Properties(dict[int, Value]):
         return cast("list[int]", self.get(SUBSCRIPTION_IDENTIFIER, []))
 
 
-NO_PROPERTIES: Final = Properties()  # shared by every packet that has none: never written to
+NO_PROPERTIES: Final = Properties()  # shared by all packets without properties; never changed
 
 
 def decode_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Properties, int]:
@@ -184,20 +184,35 @@ def decode_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Prop
             raise Violation(MALFORMED_PACKET, "MQTT-2.2.2.2", f"unknown property 0x{key:02X}")
         value, at = _decode_value(data, at, stop, row)
         if packet not in row.packets:
-            # SUBSCRIBE and UNSUBSCRIBE name this malformed, as the brokers in use do.
+            # Malformed in SUBSCRIBE and UNSUBSCRIBE, as with other brokers.
             reason = MALFORMED_PACKET if packet in (SUBSCRIBE, UNSUBSCRIBE) else PROTOCOL_ERROR
-            raise Violation(reason, "MQTT-2.2.2.2", f"{row.name} does not belong here")
+            raise Violation(reason, "MQTT-2.2.2.2", f"{row.name} is not allowed in this packet")
         if isinstance(value, int) and not row.low <= value <= row.high:
-            raise Violation(PROTOCOL_ERROR, "MQTT-2.2.2.2", f"{row.name} may not be {value}")
+            raise Violation(PROTOCOL_ERROR, "MQTT-2.2.2.2", f"{row.name} must not be {value}")
         _put(found, key, value, packet, row)
     return found, at
 
 
-def _decode_user_properties(data: bytes, at: int, end: int, found: Properties) -> int:
-    """Decode user properties up to another property; return where that begins.
+def properties_of(section: bytes) -> Properties:
+    """Decode a section that was checked when it came, as a PUBLISH's or as a will's.
 
-    A packet may hold thousands of them, so they do not go through the general way: 0.5 us
-    each instead of 2.
+    One that cannot be read, which only a damaged store has, is as good as none.
+    """
+    for packet in (PUBLISH, WILL):
+        try:
+            found, end = decode_properties(section, 0, len(section), packet)
+        except Violation:
+            continue
+        if end == len(section):
+            return found
+    return NO_PROPERTIES
+
+
+def _decode_user_properties(data: bytes, at: int, end: int, found: Properties) -> int:
+    """Decode consecutive user properties; return the position after them.
+
+    A packet may have thousands of them, so they have a loop of their own: 0.5 us each instead of
+    2 us.
     """
     pairs = cast("list[tuple[str, str]]", found.setdefault(USER_PROPERTY, []))
     while at < end and data[at] == USER_PROPERTY:
@@ -235,20 +250,23 @@ def _decode_value(data: bytes, at: int, end: int, row: Property) -> tuple[Value,
 
 
 def without(section: bytes, dropped: frozenset[int]) -> bytes:
-    """Return a section (its length in front) without the dropped properties, the rest as is.
+    """Return a section, with its length, without the dropped properties.
 
-    A receiver may care for the order of properties, user properties between others too, so
-    what is passed on is cut out, not written anew. [MQTT-3.3.2-18]
+    The bytes of the others are copied, not encoded anew: a receiver may depend on the order of
+    properties, even of user properties between others. [MQTT-3.3.2-18]
     """
     _, at = decode_varint(section, 0, len(section))
     end = len(section)
     kept: list[bytes] = []
+    begin = at  # of what is kept together
     while at < end:
         start = at
         key, at = decode_varint(section, at, end)
         _, at = _decode_value(section, at, end, TABLE[key])
-        if key not in dropped:
-            kept.append(section[start:at])
+        if key in dropped:
+            kept.append(section[begin:start])
+            begin = at
+    kept.append(section[begin:])
     return b"".join(kept)
 
 
@@ -259,7 +277,7 @@ def encode_properties(properties: Properties) -> bytes:
 
 
 def encode_each(properties: Properties) -> bytes:
-    """Encode the properties one after the other, without the length before them."""
+    """Encode the properties, without the length of the section."""
     out: list[bytes] = []
     for key, value in properties.items():
         kind = TABLE[key].kind

@@ -1,4 +1,4 @@
-"""Reason codes: their numbers, their names, and which packet may carry which."""
+"""Reason codes: their numbers and names, and the packets that may carry them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0xA2
 _ACKS: Final = (PUBACK, PUBREC)
 _SUBS: Final = (SUBACK, UNSUBACK)
 
-# Code -> name -> the packets that may carry it. One row a line of the specification's table 2-6.
+# Code -> name and the packets that may carry it, as in table 2-6 of the specification.
 TABLE: Final[dict[int, tuple[str, frozenset[int]]]] = {
     0x00: (
         "Success",
@@ -114,12 +114,12 @@ TABLE: Final[dict[int, tuple[str, frozenset[int]]]] = {
     0xA2: ("Wildcard Subscriptions not supported", frozenset({SUBACK, DISCONNECT})),
 }
 
-# What a client may say in DISCONNECT; the rest of the column is the server's to say.
+# The codes that a client may send in DISCONNECT; the others in the table are for servers.
 CLIENT_DISCONNECT: Final = frozenset(
     {0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99}
 )
 
-# CONNACK in 3.1 and 3.1.1 knows five refusals.
+# The five return codes of refusals in CONNACK of 3.1 and 3.1.1.
 _CONNACK_V3: Final = {
     UNSUPPORTED_PROTOCOL_VERSION: 0x01,
     CLIENT_IDENTIFIER_NOT_VALID: 0x02,
@@ -142,5 +142,5 @@ def may_carry(packet_type: int, code: int) -> bool:
 
 
 def connack_v3(code: int) -> int | None:
-    """Return the 3.1.1 return code for a refusal, or None where 3.1.1 only closes."""
+    """Return the 3.1.1 return code of a refusal, or None if 3.1.1 only closes."""
     return _CONNACK_V3.get(code)

@@ -1,4 +1,4 @@
-"""UTF-8 strings, binary data and variable byte integers as they stand in packets."""
+"""Encode and decode UTF-8 strings, binary data and variable byte integers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Final
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.reasons import MALFORMED_PACKET
 
-# Control characters and non-characters: a receiver may treat them as malformed, and so we
-# do, because they break logs, terminals and file names further on. U+0000 must not be.
-# [MQTT-1.5.4-2], [MQTT-4.7.3-2]
+# U+0000 is forbidden; a receiver may refuse the other control characters and non-characters. We do,
+# because they break logs, terminals and file names. [MQTT-1.5.4-2], [MQTT-4.7.3-2]
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 
 
 def decode_utf8(raw: bytes) -> str:
     """Decode text; refuse ill-formed UTF-8, surrogates and control characters.
 
-    U+FEFF is a character like any other and stays where it is. [MQTT-1.5.4-3]
+    U+FEFF is a character like any other and is kept. [MQTT-1.5.4-3]
     """
     try:
         text = raw.decode()  # strict: no surrogates, no over-long forms. [MQTT-1.5.4-1]
@@ -29,13 +28,13 @@ def decode_utf8(raw: bytes) -> str:
 
 
 def decode_binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Decode two length bytes and the data behind them; return it and the place behind."""
+    """Decode data with two length bytes; return it with the position after it."""
     if at + 2 > end:
-        raise Violation(MALFORMED_PACKET, "MQTT-1.5.6", "a length is cut short")
+        raise Violation(MALFORMED_PACKET, "MQTT-1.5.6", "truncated length")
     start = at + 2
     stop = start + (data[at] << 8 | data[at + 1])
     if stop > end:
-        raise Violation(MALFORMED_PACKET, "MQTT-1.5.6", "a string is cut short")
+        raise Violation(MALFORMED_PACKET, "MQTT-1.5.6", "truncated string")
     return data[start:stop], stop
 
 
@@ -45,7 +44,7 @@ def decode_string(data: bytes, at: int, end: int) -> tuple[str, int]:
         stop = start + (data[at] << 8 | data[at + 1])
         if stop <= end:
             return decode_utf8(data[start:stop]), stop
-    raw, at = decode_binary(data, at, end)  # which says what is wrong
+    raw, at = decode_binary(data, at, end)  # raises the error of a truncated string
     return decode_utf8(raw), at
 
 
@@ -54,15 +53,17 @@ def decode_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in (0, 7, 14, 21):
         if at >= end:
-            raise Violation(MALFORMED_PACKET, "MQTT-1.5.5-1", "an integer is cut short")
+            raise Violation(MALFORMED_PACKET, "MQTT-1.5.5-1", "truncated variable byte integer")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if byte == 0 and shift:
-                raise Violation(MALFORMED_PACKET, "MQTT-1.5.5-1", "an over-long integer")
+                raise Violation(
+                    MALFORMED_PACKET, "MQTT-1.5.5-1", "variable byte integer not in shortest form"
+                )
             return value, at
-    raise Violation(MALFORMED_PACKET, "MQTT-1.5.5-1", "an integer of more than four bytes")
+    raise Violation(MALFORMED_PACKET, "MQTT-1.5.5-1", "variable byte integer of five bytes or more")
 
 
 def encode_varint(value: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Topic Names as they stand in packets: checked once, and remembered."""
+"""Decode Topic Names: each is checked once, and then cached."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mqtt_broker.codec.strings import decode_utf8
 
 _TOPICS_CACHED_MAX: Final = 65_536
 _TOPIC_BYTES_CACHED_MAX: Final = 256
-known_topics: dict[bytes, str] = {}  # checked Topic Names by their bytes; emptied when full
+known_topics: dict[bytes, str] = {}  # valid Topic Names by their bytes; cleared when full
 
 
 def decode_topic(raw: bytes) -> str:
     topic = decode_utf8(raw)
-    if "+" in topic or "#" in topic:  # they are for filters. [MQTT-4.7.0-1]
-        raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-2", "a wildcard in a Topic Name")
+    if "+" in topic or "#" in topic:  # [MQTT-4.7.0-1]
+        raise Violation(MALFORMED_PACKET, "MQTT-3.3.2-2", "wildcard in a Topic Name")
     if len(raw) <= _TOPIC_BYTES_CACHED_MAX:
         if len(known_topics) >= _TOPICS_CACHED_MAX:
             known_topics.clear()
@@ -29,4 +29,4 @@ def decode_topic(raw: bytes) -> str:
 def check_response_topic(found: Properties) -> None:
     response = found.text(prop.RESPONSE_TOPIC)
     if response is not None and (not response or "+" in response or "#" in response):
-        raise Violation(PROTOCOL_ERROR, "MQTT-3.3.2-14", "a Response Topic that is no Topic Name")
+        raise Violation(PROTOCOL_ERROR, "MQTT-3.3.2-14", "Response Topic with wildcards")

@@ -1,8 +1,9 @@
 """The broker: everything its connections share, and the turns in which it runs.
 
     accept   a new link                     -> a Connection, to be fed by `dispatch.receive`
+    work     what was too much for one turn: a slice of it
     flush    the end of a turn: write what the turn produced, once a peer
-    tick     timers that are due; returns the next deadline
+    tick     timers that are due, a share of them; returns the next deadline
     resume   the late verdict on a CONNECT
     stop     tell every client, and close
 
@@ -27,9 +28,11 @@ from mqtt_broker.core.interfaces.message_log import MessageLog
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.limits.settings import DEFAULTS, Settings
 from mqtt_broker.core.routing import dead_letters
+from mqtt_broker.core.runtime.backpressure import STOPPING
 from mqtt_broker.core.runtime.runtime import FailedClient, OnBug, Runtime
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.journal.journal import Journal
+from sessions.messages.work import Work
 
 HEAD_MESSAGES_MIN: Final = 50  # of a connected client in memory, however little there is
 
@@ -47,6 +50,7 @@ class Broker:
         *,
         now: float,
         rng: random.Random,
+        id_rng: random.Random | None = None,
         access: Access | None = None,
         log: Callable[[str], None] = lambda line: None,
         on_bug: OnBug = _raise,
@@ -55,16 +59,21 @@ class Broker:
         journal: Journal | None = None,
         durabilities: Sequence[tuple[str, int]] = (),
         checks: PayloadChecks | None = None,
+        work: Work | None = None,
     ) -> None:
         self.settings = settings
         self.journal = journal
         self.runtime = Runtime(
             now=now,
             rng=rng,
+            id_rng=rng if id_rng is None else id_rng,
             log=log,
             on_bug=on_bug,
             heap_bytes=heap_bytes,
             dead_letters=dead_letters.buffer_for(settings.dead_letters),
+            outbox_bytes_max=settings.outbox_bytes_max,
+            outbox_total_bytes_max=settings.outbox_total_bytes_max,
+            work=Work() if work is None else work,
         )
         self.state = BrokerState(
             settings,
@@ -122,27 +131,63 @@ class Broker:
         """Act on what the peer sent; see `dispatch.receive`."""
         return dispatch.receive(connection, data, now)
 
+    @property
+    def has_work(self) -> bool:
+        """Tell whether `work` has anything to do."""
+        return len(self.runtime.agenda.items) > 0
+
+    @property
+    def has_more(self) -> bool:
+        """Tell whether a turn has to come at once: for `work`, or to write what was not written."""
+        return len(self.runtime.agenda.items) > 0 or self.outboxes.has_left
+
+    def work(self, now: float) -> None:
+        """Go on with what was too much for one turn, a share each."""
+        self.runtime.agenda.run(now)
+        if self.clients.ready:
+            dispatch.admit_finished(self.state, now)
+
     def flush(self, now: float) -> None:
-        """Write everything the turn produced: one write a peer."""
+        """Write what the turn produced: one write a peer. What is too much for one turn waits."""
         buffer = self.runtime.dead_letters
         if buffer is not None:
             try:
                 dead_letters.publish_all(buffer, self.state.router, self.backlog, now)
             except Exception as error:  # of that message; those behind it are for the next turn
                 self.runtime.on_bug(None, b"", error)
-        self.outboxes.flush(now)
+        outboxes = self.outboxes
+        outboxes.flush(now)
+        if outboxes.share_bytes < outboxes.share_bytes_max:
+            self.state.slow_readers.balance(now)
+        if self.backpressure.paused:
+            self.backpressure.resume()
+        if self.backpressure.unsent and not outboxes.has_left:
+            self.backpressure.on_written()
+        backlog = self.backlog
+        if backlog.inflight_bytes * 2 > backlog.inflight_total_bytes_max:
+            self.state.unacknowledged.watch(now)
+        if backlog.starved:
+            backlog.feed_starved(now)
 
     @property
     def has_output(self) -> bool:
         """Tell whether `flush` has anything to do."""
         buffer = self.runtime.dead_letters
-        return len(self.outboxes.dirty) > 0 or (buffer is not None and len(buffer) > 0)
+        return (
+            len(self.outboxes.dirty) > 0
+            or (buffer is not None and len(buffer) > 0)
+            or len(self.backpressure.paused) > 0
+            or (len(self.backlog.starved) > 0 and self.backlog.may_feed)
+        )
 
     def tick(self, now: float) -> float:
+        """Fire timers that are due, a turn's share of them; the next deadline may be over, too."""
         timers = self.timers
-        while timers.next() <= now:
+        work = self.runtime.work
+        work.begin()
+        while timers.next() <= now and not work.is_over:
             try:
-                timers.run(now)
+                timers.run(now, work)
             except Exception as error:  # ours; the other deadlines stand all the same
                 self.runtime.on_bug(None, b"", error)
         return timers.next()
@@ -150,6 +195,11 @@ class Broker:
     def resume(self, connection: Connection, verdict: Verdict, now: float) -> None:
         """Carry on with a late verdict. Too late, or a second one: ignored."""
         dispatch.resume(connection, verdict, now)
+
+    def stop_reading(self) -> None:
+        """Read nothing from anybody from now on: what was read is finished before `stop`."""
+        for client in list(self.links):
+            client.pause(STOPPING)
 
     def stop(self, now: float) -> None:
         """Tell every client that the server goes, and close. [MQTT-4.13.1-1]"""

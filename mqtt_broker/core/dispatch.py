@@ -1,8 +1,10 @@
 """Turn bytes into packets and act on them; the only catch of `Violation`.
 
     receive       every byte that the kernel had for a connection
+    hold          bytes of no whole packet that a layer below keeps for it
     resume        a verdict that came later
     admit_ready   clients whose CONNACK waited for the store
+    HeldClient    the packets of a client that had more than its share of a turn
 
 PUBLISH is asked for first, the rest goes through a small table. A Violation is answered with its
 reason code, in CONNACK before the session and in DISCONNECT after, and costs this connection
@@ -30,10 +32,11 @@ from mqtt_broker.codec.packets import (
     Subscribe,
     Unsubscribe,
 )
-from mqtt_broker.core.clients.connection import ACTIVE, CLOSED, NEW, WAITING, Connection
+from mqtt_broker.core.clients.connection import ACTIVE, CLOSED, WAITING, Connection
 from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.inbound import (
     acknowledge,
+    admission,
     auth,
     connect,
     disconnect,
@@ -41,7 +44,12 @@ from mqtt_broker.core.inbound import (
     subscribe,
 )
 from mqtt_broker.core.interfaces.access import Verdict
+from mqtt_broker.core.limits.incomplete_packets import SMALL_BYTES
 from mqtt_broker.core.runtime.backpressure import UNDECIDED
+from sessions.messages.work import BYTES_A_UNIT, DONE, MORE, PACKET, WAITS
+
+_LONG_S: Final = 1.0  # that a client is held, until it is said
+_LOOK_AGAIN_S: Final = 0.05  # whether an operation has to wait
 
 
 def receive(connection: Connection, data: bytes, now: float, ack_runs: int = 0) -> int:
@@ -52,21 +60,55 @@ def receive(connection: Connection, data: bytes, now: float, ack_runs: int = 0) 
     """
     if connection.state == CLOSED:
         return ack_runs
-    connection.broker.counters.bytes_received += len(data)
+    broker = connection.broker
+    broker.counters.bytes_received += len(data)
     bucket = connection.bucket
+    outboxes = broker.outboxes
+    before = outboxes.turn_bytes
     try:
+        unfinished = connection.unfinished
+        if unfinished is not None and unfinished.is_held:  # it came all the same: behind the rest
+            connection.decoder.keep(data)
+            hold(connection, 0, now)
+            return 0
+        work = broker.work
+        work.spent += len(data) // BYTES_A_UNIT
+        work.limit = work.spent + work.share  # as `begin` does: a call less a read
         packets = connection.decoder.feed(data)
         if packets:
             connection.last_heard_at = now
             ack_runs = _take(connection, packets, now, ack_runs)
-        elif connection.state == NEW and connection.handshake is not None:
-            if not connection.handshake.count(len(data)):
-                _end_for_memory(connection, now)
+            if connection.decoder.has_more:
+                _take_more(connection, now)
+                ack_runs = 0
+        kept = connection.decoder.buffered_bytes
+        if kept > SMALL_BYTES or connection.state < ACTIVE or connection.is_incomplete:
+            hold(connection, 0, now, is_new=len(packets) > 0)
         if bucket is not None:
-            connection.pay(bucket, packets, len(data), now)
+            connection.pay(bucket, _messages(packets), len(data), now)
+        if outboxes.has_left or len(outboxes.dirty) > outboxes.writes_max:
+            outboxes.write(connection.outbox, now)  # its answers do not wait for all the others
+            if outboxes.is_full and outboxes.turn_bytes > before and connection.state == ACTIVE:
+                broker.backpressure.wait_for_output(connection, now)
     except Exception as error:
         connection.on_error(error, data, now)
     return ack_runs
+
+
+def hold(connection: Connection, below: int, now: float, *, is_new: bool = False) -> None:
+    """Count what is kept of incomplete packets of a client: by its decoder, and by the layers
+    below it. `is_new`: it has completed one.
+    """
+    size = connection.decoder.buffered_bytes + below
+    if connection.state == ACTIVE:
+        if connection.unfinished is not None:
+            size += connection.unfinished.bytes
+        connection.count_incomplete(size, now, is_new=is_new)
+        return
+    handshake = connection.handshake
+    if connection.state < ACTIVE and handshake is not None:
+        if not handshake.hold(size):
+            connection.end_for_memory(now)
 
 
 def resume(connection: Connection, verdict: Verdict, now: float) -> None:
@@ -76,27 +118,43 @@ def resume(connection: Connection, verdict: Verdict, now: float) -> None:
         return
     handshake.decide()
     connection.resume(UNDECIDED)
+    connection.broker.work.begin()
     try:
         _act_on_verdict(connection, verdict, now)
+        _take_deferred(connection, now)
     except Exception as error:
         connection.on_error(error, b"", now)
 
 
 def admit_ready(broker: BrokerState, now: float) -> None:
     """Go on with clients that waited for the store: it has more on disk."""
-    for client_id, client in list(broker.clients.arriving.items()):
-        if not broker.sessions.is_on_disk(client_id):
-            continue
-        assert isinstance(client, Connection)
-        handshake = client.handshake
-        verdict = None if handshake is None else handshake.stop_waiting()
-        if verdict is None:
-            continue
-        try:
-            connect.go_on(client, verdict, now)
-            _take_deferred(client, now)
-        except Exception as error:  # ours: it costs this client, and not those behind it
-            client.on_error(error, b"", now)
+    for client_id in list(broker.clients.arriving):
+        _admit_if_ready(broker, client_id, now)
+
+
+def admit_finished(broker: BrokerState, now: float) -> None:
+    """Go on with clients that waited for what their earlier connections left to do."""
+    for client_id in broker.clients.take_ready():
+        _admit_if_ready(broker, client_id, now)
+
+
+def _admit_if_ready(broker: BrokerState, client_id: str, now: float) -> None:
+    """Go on with the client of this id that waits, if what it waited for has come."""
+    client = broker.clients.arriving.get(client_id)
+    if client is None or not admission.is_ready(broker, client_id):
+        return
+    assert isinstance(client, Connection)
+    handshake = client.handshake
+    verdict = None if handshake is None else handshake.stop_waiting()
+    if verdict is None:
+        return
+    broker.work.begin()
+    try:
+        connect.go_on(client, verdict, now)
+        _end_handshake(client)
+        _take_deferred(client, now)
+    except Exception as error:  # ours: it costs this client, and not those behind it
+        client.on_error(error, b"", now)
 
 
 class Reply:
@@ -118,8 +176,108 @@ class Reply:
             resume(self._connection, verdict, now)
 
 
+class HeldClient:
+    """A client that asked for more than its share of a turn: it goes on in the next ones."""
+
+    __slots__ = ("_connection", "_since")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._since = 0.0  # when it first went on
+
+    def go_on(self, now: float) -> int:
+        """Go on with the operation under way, then with the packets behind it."""
+        connection = self._connection
+        unfinished = connection.unfinished
+        assert unfinished is not None
+        self._note(now)
+        if connection.broker.outboxes.is_full:  # it may be what fills them
+            return MORE
+        try:
+            if unfinished.operation is not None:
+                outcome = unfinished.operation.go_on(now)
+                if outcome == WAITS:  # for the disk
+                    connection.broker.timers.at(now + _LOOK_AGAIN_S, self._look_again)
+                if outcome != DONE:
+                    return outcome
+                unfinished.end_operation()
+            if not connection.broker.work.is_over:
+                _take_more(connection, now)
+        except Exception as error:
+            unfinished.end_operation()
+            connection.on_error(error, b"", now)
+        if unfinished.operation is not None or _has_more(connection):
+            return MORE
+        connection.release(now)
+        if connection.is_incomplete:
+            hold(connection, 0, now, is_new=True)
+        if connection.has_session:
+            connection.broker.clients.finish(connection.session.client_id)
+        return DONE
+
+    def _look_again(self, now: float) -> None:
+        """Go on in the next turn with what had to wait."""
+        self._connection.broker.runtime.agenda.add(self)
+
+    def _note(self, now: float) -> None:
+        """Have it said, if it takes long."""
+        if not self._since:
+            self._since = now
+        elif now - self._since >= _LONG_S:
+            self._connection.broker.backpressure.note_work(
+                self._connection, int(now - self._since), now
+            )
+
+
+def _has_more(connection: Connection) -> bool:
+    """Tell whether packets of it wait, decoded or not."""
+    if connection.state == CLOSED:
+        return False
+    unfinished = connection.unfinished
+    return connection.decoder.has_more or (unfinished is not None and len(unfinished.packets) > 0)
+
+
+def _take_more(connection: Connection, now: float) -> None:
+    """Act on packets that wait, as far as the share goes; what is left is held."""
+    while connection.operation is None and _has_more(connection):
+        if connection.state == WAITING and not _exchanges(connection):
+            return
+        unfinished = connection.unfinished
+        packets = [] if unfinished is None else unfinished.take()
+        if not packets:
+            packets = connection.decoder.feed(b"")
+            if connection.bucket is not None:
+                connection.pay(connection.bucket, _messages(packets), 0, now)
+        _take(connection, packets, now, 0)
+        if connection.broker.work.is_over and _has_more(connection):
+            _put_on_agenda(connection, now)
+            return
+
+
+def _put_on_agenda(connection: Connection, now: float) -> None:
+    """Let what is left of a client's packets wait for the next turns."""
+    if not connection.is_held:
+        connection.hold()
+        connection.broker.agenda.add(HeldClient(connection))
+    hold(connection, 0, now)
+
+
+def _messages(packets: list[Packet | Violation]) -> int:
+    """Count the messages that a client publishes."""
+    count = 0
+    for packet in packets:
+        if type(packet) is Publish:
+            count += packet.count
+    return count
+
+
 def _take(connection: Connection, packets: list[Packet | Violation], now: float, runs: int) -> int:
-    """Act on packets in their order, while the connection stands; returns the runs of Acks."""
+    """Act on packets in their order, while the connection stands; returns the runs of Acks.
+
+    When the share of the client is used up, the rest is held.
+    """
+    work = connection.broker.work
+    work.spent += PACKET * len(packets)
     for index, packet in enumerate(packets):
         state = connection.state
         if state == ACTIVE:
@@ -137,14 +295,28 @@ def _take(connection: Connection, packets: list[Packet | Violation], now: float,
         elif state == CLOSED:  # what follows a refused CONNECT too. [MQTT-3.1.4-6]
             return runs
         elif state == WAITING and not _exchanges(connection):
-            handshake = connection.handshake
-            assert handshake is not None
-            if not handshake.defer(packets[index:]):
-                _end_for_memory(connection, now)
+            _defer_to_connack(connection, packets[index:], now)
             return runs
         else:
             _dispatch(connection, packet, now)
+        if work.spent >= work.limit and connection.state == ACTIVE:
+            if index + 1 < len(packets):
+                connection.open_unfinished().defer(packets[index + 1 :])
+            if connection.operation is not None or _has_more(connection):
+                _put_on_agenda(connection, now)
+                return 0
     return runs
+
+
+def _defer_to_connack(
+    connection: Connection, packets: list[Packet | Violation], now: float
+) -> None:
+    """Keep what came behind a CONNECT that is being decided."""
+    connection.open_unfinished().defer(packets)
+    handshake = connection.handshake
+    assert handshake is not None
+    if not handshake.count_packets(packets):
+        connection.end_for_memory(now)
 
 
 def _exchanges(connection: Connection) -> bool:
@@ -153,19 +325,19 @@ def _exchanges(connection: Connection) -> bool:
     return handshake is not None and handshake.proceed is not None
 
 
+def _end_handshake(connection: Connection) -> None:
+    """Drop the handshake of a client that is connected."""
+    if connection.handshake is not None and connection.state == ACTIVE:
+        connection.close_handshake()
+
+
 def _take_deferred(connection: Connection, now: float) -> None:
-    """Act on what a client sent behind its CONNECT, once it is connected."""
-    handshake = connection.handshake
-    if handshake is None or connection.state != ACTIVE:
-        return
-    packets = handshake.take_deferred()
-    connection.close_handshake()
-    _take(connection, packets, now, 0)
-
-
-def _end_for_memory(connection: Connection, now: float) -> None:
-    connection.broker.counters.refuse("connect", "connecting_bytes")
-    connection.end(now, say=False, why="too much memory for CONNECTs")
+    """Act on what a client sent behind its CONNECT, once that is decided."""
+    if connection.state == ACTIVE:
+        _take_more(connection, now)
+        if not connection.is_held:
+            connection.release(now)
+        hold(connection, 0, now)
 
 
 def _dispatch(connection: Connection, packet: Packet | Violation, now: float) -> None:
@@ -173,7 +345,7 @@ def _dispatch(connection: Connection, packet: Packet | Violation, now: float) ->
         raise packet
     if connection.state == WAITING and type(packet) not in (Auth, Disconnect):
         raise Violation(
-            reasons.PROTOCOL_ERROR, "MQTT-3.1.2-30", "only AUTH may follow until CONNACK"
+            reasons.PROTOCOL_ERROR, "MQTT-3.1.2-30", "packet other than AUTH before CONNACK"
         )
     act = _ACTS.get(type(packet))
     assert act is not None, "the decoder lets only a client's packets through"
@@ -182,7 +354,7 @@ def _dispatch(connection: Connection, packet: Packet | Violation, now: float) ->
 
 def _on_connect(connection: Connection, packet: Connect, now: float) -> None:
     connect.on_connect(connection, packet, Reply(connection), now)
-    _take_deferred(connection, now)
+    _end_handshake(connection)
 
 
 def _on_auth(connection: Connection, packet: Auth, now: float) -> None:
@@ -194,7 +366,7 @@ def _act_on_verdict(connection: Connection, verdict: Verdict, now: float) -> Non
         auth.act_on_verdict(connection, verdict, now)
     else:
         connect.act_on_verdict(connection, verdict, now)
-        _take_deferred(connection, now)
+        _end_handshake(connection)
 
 
 def _on_pingreq(connection: Connection, packet: Pingreq, now: float) -> None:

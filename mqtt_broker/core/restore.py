@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
+from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBLISH, WILL
 from mqtt_broker.codec.errors import Violation
-from mqtt_broker.codec.packets import Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients import wills
@@ -31,7 +31,7 @@ from qos import PACKET_ID_MAX
 from sessions.journal.rows import DeliveryRow, MessageRow, SessionRow, SubscriptionRow, WillRow
 from sessions.journal.snapshot import Snapshot
 from sessions.journal.transaction import Delivery
-from sessions.journal.value_ranges import count, sound
+from sessions.journal.value_ranges import count, listed, valid_rows
 from sessions.messages.message import DeliveryOptions, Envelope, Message
 from sessions.session import Session, Subscription
 
@@ -48,8 +48,10 @@ def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
     sessions: dict[int, Session] = {}
     online: dict[int, Session] = {}
     repaired = broker.runtime.repaired
+    altered = snapshot.altered
     gone: set[int] = set()  # numbers in the store that belong to nothing any more
-    for row in sound(snapshot.sessions, repaired):
+    broker.work.lift()  # what came due is done before anybody comes
+    for row in valid_rows(snapshot.sessions, repaired, altered):
         older = broker.sessions.get(row.client_id)
         if older is not None:
             count(repaired, "session of a client that has a newer one")
@@ -59,7 +61,7 @@ def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
         session = sessions[row.sid] = _session(broker, row)
         if row.is_online:
             online[row.sid] = session
-    for found in sound(snapshot.subscriptions, repaired):
+    for found in valid_rows(snapshot.subscriptions, repaired):
         if found.sid in sessions:
             _subscribe(broker, sessions[found.sid], found, now)
         else:
@@ -67,15 +69,16 @@ def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
             gone.add(found.sid)
     _restore_messages(broker, snapshot, sessions, gone, now)
     waiting = _waiting_shared(broker, snapshot, sessions, gone)
-    for message_row in sound(snapshot.retained, repaired):
+    for message_row in valid_rows(snapshot.retained, repaired, altered):
         _restore_retained(broker, message_row)
-    _forget(broker, gone - sessions.keys(), now)
+    _forget(broker, gone - sessions.keys())
     left_at = min(snapshot.alive_at + SIGN_OF_LIFE_S, now) if snapshot.alive_at else now
     if not left_at > 0:  # or no number at all
         left_at = now
     for session in online.values():
         _lost(session, left_at)
-        broker.subscriptions.on_offline(session, now)  # as if it had lost its connection here
+        left = broker.subscriptions.on_offline(session, now)  # as if it lost its connection here
+        assert left is None, "there is time for all of it"
     for session, item in waiting:
         _hand_back(broker, session, item, now)
     for session in sessions.values():
@@ -86,14 +89,16 @@ def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
         count(repaired, what, number)
     if repaired:
         said = "; ".join(f"{number} {what}" for what, number in sorted(repaired.items()))
-        broker.log(f"store: put right what could not be: {said}")
+        if altered:
+            said += f" ({listed(altered)})"
+        broker.log(f"store: repaired contradictions: {said}")
 
 
-def _forget(broker: BrokerState, sids: set[int], now: float) -> None:
+def _forget(broker: BrokerState, sids: set[int]) -> None:
     journal = broker.journal
     if journal is not None:
         for sid in sorted(sids):
-            journal.on_end(sid, [], now)
+            journal.on_end(sid)
 
 
 def _subscribe(broker: BrokerState, session: Session, row: SubscriptionRow, now: float) -> None:
@@ -109,10 +114,10 @@ def _subscribe(broker: BrokerState, session: Session, row: SubscriptionRow, now:
     )
     try:
         if not _is_filter(row.filter):
-            raise ValueError("no Topic Filter")
+            raise ValueError("not a Topic Filter")
         broker.subscriptions.put_in_force(subscription, now)
     except Exception as error:  # whatever it is, the broker starts without it
-        count(broker.runtime.repaired, "subscription to what is no Topic Filter")
+        count(broker.runtime.repaired, "subscription with an invalid Topic Filter")
         broker.log(f"{session.client_id}: subscription {row.filter[:80]!r} is dropped: {error}")
         session.subscriptions.pop(row.filter, None)
         if broker.journal is not None:
@@ -143,15 +148,13 @@ def _restore_retained(broker: BrokerState, row: MessageRow) -> None:
 
 def _session(broker: BrokerState, row: SessionRow) -> Session:
     session = broker.sessions.create(row.client_id, row.created_at)
-    session.restore(row, None if row.will is None else _will(broker, row.will))
+    delay = 0
+    if row.will is not None:
+        delay = _properties(broker, row.will).number(prop.WILL_DELAY_INTERVAL)
+    session.restore(row, delay)
     if broker.journal is not None:
         broker.journal.skip_numbers(session=row.sid)
     return session
-
-
-def _will(broker: BrokerState, row: WillRow) -> Will:
-    properties = _properties(broker, row)
-    return Will(row.topic, row.payload, row.qos, row.retain, properties, row.section)
 
 
 def _properties(broker: BrokerState, row: MessageRow | WillRow) -> Properties:
@@ -167,7 +170,7 @@ def _properties(broker: BrokerState, row: MessageRow | WillRow) -> Properties:
             properties, end = decode_properties(section, 0, len(section), packet)
             if end == len(section):
                 return properties
-    count(broker.runtime.repaired, "message or will with properties that say nothing")
+    count(broker.runtime.repaired, "message or will with invalid properties")
     row.section = b""
     return NO_PROPERTIES
 
@@ -184,6 +187,7 @@ def _message(broker: BrokerState, row: MessageRow) -> Message:
         row.publisher,
         row.received_at,
     )
+    envelope.forget_properties()
     message = Message(envelope, row.payload)
     message.message_number = row.mid
     return message
@@ -198,10 +202,10 @@ def _restore_messages(
 ) -> None:
     repaired = broker.runtime.repaired
     again: list[tuple[Session, Delivery, int]] = []  # whose packet id cannot be
-    for delivery, message_row in _pairs(broker, snapshot.windows):
+    for delivery, message_row in _pairs(broker, snapshot.windows, snapshot.altered):
         owner = sessions.get(delivery.sid)
         if owner is None:
-            count(repaired, "message under way to no session")
+            count(repaired, "message in flight without a session")
             gone.add(delivery.sid)
             continue
         item = _item(broker, delivery, message_row)
@@ -213,10 +217,10 @@ def _restore_messages(
         owner.outbound.restore_place(delivery.n)
     _restore_ids(broker, snapshot, sessions, gone)
     for owner, item, qos in again:
-        count(repaired, "message under way with an impossible packet id")
+        count(repaired, "message in flight with an invalid packet id")
         owner.outbound.renumber(item, qos)
     shares, abandoned = _shares(broker, snapshot, sessions, gone)
-    for backlog in sound(snapshot.backlogs, repaired):
+    for backlog in valid_rows(snapshot.backlogs, repaired):
         name = shares.pop(backlog.sid, None)
         owner = sessions.get(backlog.sid)
         if name is not None and backlog.sid not in gone:
@@ -229,7 +233,7 @@ def _restore_messages(
             if backlog.sid in abandoned:
                 broker.backlog.drop("no_member", backlog.messages)
             elif backlog.sid not in gone:
-                count(repaired, "queue of no session")
+                count(repaired, "queue without a session")
             gone.add(backlog.sid)
     for sid, name in shares.items():
         if sid not in gone:
@@ -244,19 +248,21 @@ def _restore_ids(
         for sid, packet_ids in rows:
             owner = sessions.get(sid)
             if owner is None:
-                count(broker.runtime.repaired, f"{what} packet ids of no session")
+                count(broker.runtime.repaired, f"{what} packet ids without a session")
                 gone.add(sid)
                 continue
             for packet_id in packet_ids:
                 if type(packet_id) is not int or not 0 < packet_id <= PACKET_ID_MAX:
-                    count(broker.runtime.repaired, f"{what} packet id that cannot be")
+                    count(broker.runtime.repaired, f"{what} packet id that is invalid")
                 elif what == "received":
-                    owner.receiver.ids.add(packet_id)
+                    owner.inbound.ids.add(packet_id)
+                    if owner.inbound.over_quota():
+                        owner.fit_ids()
                 elif packet_id in owner.outbound.window.unacked:
                     # Either the message or the end of it: a message twice is less than none.
                     count(
                         broker.runtime.repaired,
-                        "released packet id that a message is under way with",
+                        "released packet id of a message in flight",
                     )
                     if broker.journal is not None:
                         broker.journal.on_completed(sid, [packet_id])
@@ -275,7 +281,7 @@ def _shares(
     abandoned: set[int] = set()
     shares: dict[int, str] = {}
     newest: dict[str, int] = {}
-    for row in sound(snapshot.shares, broker.runtime.repaired):
+    for row in valid_rows(snapshot.shares, broker.runtime.repaired):
         if row.sid in sessions:
             count(broker.runtime.repaired, "shared subscription with the number of a session")
         elif row.filter not in broker.subscriptions.groups:
@@ -295,10 +301,10 @@ def _shares(
 
 
 def _pairs(
-    broker: BrokerState, rows: Iterable[tuple[DeliveryRow, MessageRow]]
+    broker: BrokerState, rows: Iterable[tuple[DeliveryRow, MessageRow]], altered: list[str]
 ) -> Iterator[tuple[DeliveryRow, MessageRow]]:
     for delivery, message in rows:
-        if len(list(sound((delivery, message), broker.runtime.repaired))) == 2:
+        if len(list(valid_rows((delivery, message), broker.runtime.repaired, altered))) == 2:
             yield delivery, message
             if broker.journal is not None:
                 broker.journal.skip_numbers(message=message.mid)
@@ -309,10 +315,10 @@ def _waiting_shared(
 ) -> list[tuple[Session, Delivery]]:
     """Collect messages of shared subscriptions that waited for one member."""
     waiting: list[tuple[Session, Delivery]] = []
-    for delivery, message_row in _pairs(broker, snapshot.shared):
+    for delivery, message_row in _pairs(broker, snapshot.shared, snapshot.altered):
         owner = sessions.get(delivery.sid)
         if owner is None:
-            count(broker.runtime.repaired, "shared message that waits for no session")
+            count(broker.runtime.repaired, "shared message without a session")
             gone.add(delivery.sid)
             continue
         owner.outbound.restore_place(delivery.n)
@@ -351,10 +357,14 @@ def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> 
     state = broker.state
     repaired = state.runtime.repaired
     before = sum(repaired.values())
-    items = [_item(state, delivery, row) for delivery, row in _pairs(state, page)]
+    altered: list[str] = []
+    items = [_item(state, delivery, row) for delivery, row in _pairs(state, page, altered)]
     more = sum(repaired.values()) - before
     if more:
-        state.log(f"store: put right {more} values of messages that waited, or left them out")
+        which = f" ({listed(altered)})" if altered else ""
+        state.log(
+            f"store: repaired or left out {more} queued messages with impossible values{which}"
+        )
     return items
 
 
@@ -371,8 +381,8 @@ def _catch_up(broker: BrokerState, session: Session, now: float) -> None:
         broker.lifecycle.expire(session, now)  # which sends its will
         return
     if session.will is not None and session.will_at <= now:
-        broker.wills.send(session, now)
+        broker.lifecycle.send_will(session, now)
     elif session.will is not None:
-        broker.wills.watch(session)
+        broker.lifecycle.watch_will(session)
     if session.expires_at != float("inf"):
         broker.lifecycle.watch_expiry(session)

@@ -32,7 +32,7 @@ class _Report:
         self._loads: dict[tuple[str, str], float] = {}
 
     def values(self, now: float) -> dict[str, str]:
-        values = _gauges(self.broker, now)
+        values = gauges(self.broker, now)
         heap = self.broker.runtime.heap_bytes()
         self.heap_bytes_max = max(self.heap_bytes_max, heap)
         values["heap/current"] = str(heap)
@@ -55,7 +55,7 @@ class _Report:
         return values
 
 
-def _gauges(broker: BrokerState, now: float) -> dict[str, str]:
+def gauges(broker: BrokerState, now: float) -> dict[str, str]:
     counters = broker.counters
     backlog = broker.backlog
     online = len(broker.clients.connections)
@@ -81,10 +81,19 @@ def _gauges(broker: BrokerState, now: float) -> dict[str, str]:
         "publish/bytes/received": counters.publish_bytes_received,
         "publish/bytes/sent": counters.publish_bytes_sent,
         "subscriptions/count": broker.routes.count,
+        "subscriptions/bytes": broker.subscriptions.limits.bytes,
         "shared_subscriptions/count": broker.routes.shared_count,
         "retained messages/count": len(broker.retained),
+        "retained messages/bytes": broker.retained.bytes,
         "connections/socket/count": len(broker.clients.links),
+        "bytes/unread": broker.outboxes.waiting_bytes,
+        "bytes/aliases": broker.aliases.bytes,
+        "bytes/incomplete": broker.incomplete.bytes,
+        "bytes/inflight": backlog.inflight_bytes,
+        "sessions/bytes": broker.sessions.state.bytes,
     }
+    for reason, count in broker.backpressure.held().items():
+        numbers[f"clients/held/{reason}"] = count
     for packet_type, name in PACKET_NAMES.items():
         numbers[f"mqtt/{name}/received"] = counters.packets_received[packet_type]
         numbers[f"mqtt/{name}/sent"] = counters.packets_sent[packet_type]

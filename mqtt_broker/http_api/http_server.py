@@ -18,7 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mqtt_broker.http_api.acceptor import Acceptor
 from mqtt_broker.http_api.request.broker_interface import BrokerInterface
+from mqtt_broker.server.process.descriptors import Descriptors
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 
 _BACKLOG: Final = 512
+_RETRY_S: Final = 0.5  # until a server that ended is started again
 _TOO_MANY: Final = b'{"error": "Unavailable", "text": "too many connections at once"}\n'
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
@@ -49,6 +52,7 @@ class HttpServer:
         streams_root: Path | None,
         log: Callable[[str], None],
         limits: HttpLimits | None = None,
+        descriptors: Descriptors | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -57,16 +61,19 @@ class HttpServer:
         self._root = streams_root
         self._log = log
         self._limits = limits
+        self._descriptors = descriptors or Descriptors(log)
         self._socket: socket.socket | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # while it serves
         self._stopping: asyncio.Event | None = None
-        self._is_over = False
+        self._over = threading.Event()
         self._lock = threading.Lock()  # of the three above
         self._thread = threading.Thread(target=self._run, name="fleetmq-http", daemon=True)
 
     def start(self) -> tuple[str, int]:
         """Serve from now on; return the address that was bound. Raises HttpServerError."""
         self._socket = _bound(self._host, self._port)
+        self._own_loop = asyncio.SelectorEventLoop()  # here: it may not lack descriptors later
         host, port = self._socket.getsockname()[:2]
         self._thread.start()
         return host, port
@@ -74,7 +81,7 @@ class HttpServer:
     def stop(self, timeout_s: float) -> bool:
         """Finish the answers that are being sent, and end; False when that took too long."""
         with self._lock:
-            self._is_over = True
+            self._over.set()
             if self._loop is not None and self._stopping is not None:
                 self._loop.call_soon_threadsafe(self._stopping.set)
         if self._thread.ident is not None:
@@ -84,16 +91,22 @@ class HttpServer:
     # The thread.
 
     def _run(self) -> None:
+        said = ""
+        own_loop = self._own_loop
+        assert self._socket is not None and own_loop is not None
         try:
-            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-                runner.run(self._serve())
-        except BaseException as error:
-            trace = "".join(traceback.format_exception(error)).rstrip()
-            self._log(f"http: the server has ended\n{trace}")
+            with asyncio.Runner(loop_factory=lambda: own_loop) as runner:
+                while not self._over.is_set():
+                    try:
+                        runner.run(self._serve())
+                    except Exception as error:  # ours, or no descriptors for its imports
+                        if said != (said := repr(error)):
+                            self._log(_failure(error))
+                        self._over.wait(_RETRY_S)
+                    finally:
+                        with self._lock:
+                            self._loop = self._stopping = None
         finally:
-            with self._lock:
-                self._loop = self._stopping = None
-            assert self._socket is not None
             self._socket.close()
 
     async def _serve(self) -> None:
@@ -131,18 +144,23 @@ class HttpServer:
                 handler_cancellation=True,
             )
             await runner.setup()
-            server = await loop.create_server(
-                lambda: _accept(runner, limits.connections_max), sock=self._socket, backlog=_BACKLOG
+            acceptor = Acceptor(
+                loop,
+                self._socket,
+                lambda: _accept(runner, limits.connections_max),
+                _Refusal,
+                self._descriptors,
             )
+            acceptor.start()
             stopping = asyncio.Event()
             with self._lock:
                 self._loop, self._stopping = loop, stopping
-                if self._is_over:
+                if self._over.is_set():
                     stopping.set()
             try:
                 await stopping.wait()
             finally:
-                server.close()
+                acceptor.close()
                 await runner.cleanup()
         if open_streams is not None:
             open_streams.close()
@@ -216,6 +234,13 @@ def _bound(host: str, port: int) -> socket.socket:
 
 def _is_local(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def _failure(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"http: not served: {error}; trying again"
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return f"http: the server has ended, and is started again\n{trace}"
 
 
 class _OursOnly(logging.Filter):

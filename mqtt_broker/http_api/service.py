@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +12,12 @@ from mqtt_broker.http_api import address_file
 from mqtt_broker.http_api.http_server import HttpServer, HttpServerError
 from mqtt_broker.http_api.server_interface import ServerInterface
 from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.process.log_limiter import LogLimiter
 from mqtt_broker.server.server import Server
 from mqtt_broker.server.services.streams import DIRECTORY
 
 _STOP_S: Final = 2.0
+_LINES_PER_S: Final = 10  # some with a traceback
 _log = logging.getLogger("fleetmq")
 
 
@@ -25,6 +28,9 @@ class HttpService:
         self._server = server
         self._config = config
         self._http: HttpServer | None = None
+        self._lines = LogLimiter(
+            lambda line: _log.warning("%s", line), time.monotonic, _LINES_PER_S, lambda line: line
+        )
         # Without a store there is no data directory.
         self._data_dir = Path(config.data_dir) if config.needs_store else None
 
@@ -58,7 +64,8 @@ class HttpService:
             ServerInterface(self._server),
             self._config.http_token,
             data_dir / DIRECTORY if data_dir is not None else None,
-            lambda line: _log.warning("%s", line),
+            self._lines.write,
+            descriptors=self._server.descriptors,
         )
         bound = http.start()
         self._http = http

@@ -7,6 +7,7 @@ partitions that takes about a millisecond.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
 from mqtt_broker.core.broker import Broker
@@ -20,7 +21,9 @@ from mqtt_broker.http_api.request.broker_interface import (
 from mqtt_broker.security.protection.bans import FLAPPING, Bans
 from mqtt_broker.streams.format.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.write.stream import Stream
-from mqtt_broker.version import __version__
+from mqtt_broker.version import __version__, build_kind
+
+_BUILD: Final = build_kind()
 
 
 def snapshot_of(
@@ -36,6 +39,7 @@ def snapshot_of(
     sent[PACKET_NAMES[PUBLISH]] = publishes_sent(broker.state)
     return Snapshot(
         version=__version__,
+        build=_BUILD,
         started_at=counters.started_at,
         is_stopping=is_stopping or broker.clients.is_shutting_down,
         clients=len(broker.connections),
@@ -55,9 +59,17 @@ def snapshot_of(
         publish_bytes_sent=counters.publish_bytes_sent,
         dropped=dict(backlog.dropped),
         refused=counters.refusals(),
+        accept_pauses=broker.runtime.metrics.read("accept").get("pauses", 0),
         throttled=counters.throttled,
+        unread_bytes=broker.outboxes.waiting_bytes,
+        aliases_bytes=broker.state.aliases.bytes,
+        incomplete_bytes=broker.state.incomplete.bytes,
+        inflight_bytes=backlog.inflight_bytes,
+        sessions_bytes=broker.sessions.state.bytes,
+        held=broker.backpressure.held(),
         access=broker.runtime.metrics.read("access"),
         subscriptions=broker.routes.count,
+        subscriptions_bytes=broker.subscriptions.limits.bytes,
         shared_subscriptions=broker.routes.shared_count,
         retained_messages=len(broker.retained),
         retained_bytes=broker.retained.bytes,
@@ -116,5 +128,6 @@ def stream_figures(
         ),
         appended=appended,
         refused=refused,
+        partition_failures=stream.partitioner.failures,
         groups=tuple(groups),
     )

@@ -105,7 +105,7 @@ class SqlAccounts:
         self._engine = engine
         self._clock = clock
         self._cache_s = cache_s
-        self._found: dict[str, tuple[float, Account | None]] = {}
+        self.found: dict[str, tuple[float, Account | None]] = {}
         self._gone: frozenset[str] = frozenset()
         self._roles: dict[
             str, frozenset[str]
@@ -120,7 +120,7 @@ class SqlAccounts:
             return None  # not cached either: any client may send it
         now = self._clock()
         with self._lock:
-            known = self._found.get(username)
+            known = self.found.get(username)
         if known is not None and known[0] > now:
             return known[1]
         account = self._look_up(username)
@@ -130,9 +130,9 @@ class SqlAccounts:
                 self._is_changed |= before != account.roles
                 self._roles[username] = account.roles
             if self._cache_s:
-                if len(self._found) >= _REMEMBERED_MAX:
-                    self._found.clear()
-                self._found[username] = (now + self._cache_s, account)
+                if len(self.found) >= _REMEMBERED_MAX:
+                    self.found.clear()
+                self.found[username] = (now + self._cache_s, account)
         return account
 
     def _look_up(self, username: str) -> Account | None:

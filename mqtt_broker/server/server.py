@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.runtime.runtime import FailedClient
-from mqtt_broker.server.config.config import Config, is_local
+from mqtt_broker.server.config.config import Config, StartError, is_local
 from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net.context import NetContext
 from mqtt_broker.server.net.event_loop import attach
 from mqtt_broker.server.net.listener import Listener
+from mqtt_broker.server.process.descriptors import Descriptors
 from mqtt_broker.server.process.log_limiter import ErrorLog, LogLimiter, shown
 from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.server.process.turn import Turn
+from mqtt_broker.server.services.extensions import load_strategy
 from mqtt_broker.server.services.payload_schemas import SchemaChecks
-from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
+from mqtt_broker.server.services.secret_files import warn_of_open_secrets
 from sessions.journal.journal import MODES
 
 if TYPE_CHECKING:
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     from mqtt_broker.server.services.storage import StorageService
     from mqtt_broker.server.services.streams import StreamService
 
-_STOP_S: Final = 1.0  # how long clients have to read their last packet
+STOP_S: Final = 1.0  # how long clients have to read their last packet
+_WORK_S: Final = 5.0  # how long what clients sent before may take
 _SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
 _STORE_STOP_S: Final = 5.0  # and then to close
+FILES_OF_PARTITION: Final = 2  # a segment and its index
 _log = logging.getLogger("fleetmq")
 
 
@@ -46,23 +50,28 @@ class Server:
         config: Config,
         access: Access | None = None,
         payload_checks: PayloadChecks | None = None,
+        *,
+        ahead_s: float = 0.0,
     ) -> None:
+        """`ahead_s`: how far the broker's clock is ahead of the time of day, in a test."""
         self.config = config
+        self._has_access = access is not None or config.security.has_auth  # clients log in
         self.loop = asyncio.get_running_loop()
         errors = ErrorLog(_log)
-        self.turn = Turn(self.loop, errors.write)
+        self.turn = Turn(self.loop, errors.write, ahead_s)
         poller, self._detach = attach(self.loop, self.turn.end)
         poller.on_error = errors.write
-        self._report = errors.write
+        self._errors = errors
         self._lines = LogLimiter(lambda line: _log.info("%s", line), self.turn.now)
         self.reload = Reload(self.loop)
         self.storage: StorageService | None = None  # None: everything is kept in memory
         self.streams: StreamService | None = None
         self.security: SecurityService | None = None  # None: `access` is the embedder's, or open
         self.watchdog: Watchdog | None = None  # of the command; embedders need have none
-        self._listeners: list[Listener] = []
+        self.listeners: list[Listener] = []
         try:
             if config.needs_store:
+                _check_locks()
                 # Not above: a broker in memory starts without SQL, in a third of the time.
                 from mqtt_broker.server.services.storage import StorageService
 
@@ -85,6 +94,8 @@ class Server:
             config.settings,
             now=self.now(),
             rng=random.Random(),
+            # The output of the other one tells its state, and with it every name to come.
+            id_rng=random.SystemRandom(),
             access=access,
             log=self.log,
             on_bug=self._on_bug,
@@ -95,6 +106,8 @@ class Server:
             checks=checks,
         )
         self.turn.serve(self.broker, self.storage.after_turn if self.storage is not None else None)
+        self.descriptors = Descriptors(lambda line: _log.warning("%s", line), self._open_files)
+        self.broker.runtime.metrics.add("accept", self._accept_figures, "accept/")
         self.net = NetContext(
             self.loop,
             poller,
@@ -103,6 +116,7 @@ class Server:
             connection_filter=self.security.authenticator if self.security is not None else None,
             reload=self.reload,
             log=self.log,
+            descriptors=self.descriptors,
         )
 
     def now(self) -> float:
@@ -119,23 +133,51 @@ class Server:
         """
         try:
             for endpoint in self.config.endpoints:
-                self._listeners.append(Listener(self.net, endpoint))
+                self.listeners.append(Listener(self.net, self._against_foreign_pages(endpoint)))
         except ConfigError:
             self._abandon()
             raise
         except (OSError, ValueError) as error:  # ValueError: not a valid host name
             self._abandon()
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot listen on {endpoint}: {reason}") from None
+            where = f"{endpoint.place}: " if endpoint.place else ""
+            raise ConfigError(f"{where}cannot listen on {endpoint}: {reason}") from None
         if self.storage is not None:
             self.storage.start(self.broker)
         if self.security is not None:
             self.security.start(self.broker)
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.start()
             _warn_of_open_proxy(listener.endpoint)
+        warn_of_open_secrets(self.config)
+        self._warn_of_slow_frames()
         self.turn.start()
-        return [listener.endpoint for listener in self._listeners]
+        return [listener.endpoint for listener in self.listeners]
+
+    def _warn_of_slow_frames(self) -> None:
+        """Say that WebSocket frames are parsed slowly, if that is so and there are any."""
+        if not any(one.endpoint.rules.websocket for one in self.listeners):
+            return
+        from mqtt_broker.server.net.websocket_library import slow_because  # two libraries
+
+        if slow_because:
+            _log.warning(
+                "WebSocket frames are parsed by the package websockets, twenty times slower: %s; "
+                "aiohttp 3.11 and later have what is missing",
+                slow_because,
+            )
+
+    def _against_foreign_pages(self, endpoint: Endpoint) -> Endpoint:
+        """Let only pages of this machine use a WebSocket listener that loopback alone protects.
+
+        A browser on this machine connects wherever a page asks it to, whose page that may be.
+        """
+        rules, config = endpoint.rules, self.config
+        is_meant = config.allow_anonymous or rules.allow_anonymous or self._has_access
+        if rules.websocket is None or is_meant or endpoint.path or not is_local(endpoint):
+            return endpoint
+        websocket = replace(rules.websocket, own_pages_only=True)
+        return replace(endpoint, rules=replace(rules, websocket=websocket))
 
     def _abandon(self) -> None:
         """Release everything: the server does not start."""
@@ -158,14 +200,14 @@ class Server:
         for link in list(links):
             if link.connection is None:  # its layers are still opening
                 link.abort()
+        self.broker.stop_reading()
+        await self._finish_work()
         if self.storage is not None:  # acknowledgements that wait for it still leave
-            for link in links:
-                link.pause_reading()
             await self.storage.settle(_SETTLE_S)
         self.broker.stop(self.now())
         self.broker.flush(self.now())
         try:
-            await asyncio.wait_for(self.net.idle.wait(), _STOP_S)
+            await asyncio.wait_for(self.net.idle.wait(), STOP_S)
         except TimeoutError:
             for link in list(links):
                 link.abort()
@@ -176,10 +218,35 @@ class Server:
         self._detach()
         return is_stored
 
+    def kill(self) -> None:
+        """Stop as `kill -9` would, for a test: clients are told nothing, connections break, and
+        what was not handed to the store yet is lost.
+        """
+        for link in list(self.net.links):
+            link.abort()
+        for connection in list(self.broker.links):  # those without a socket as well
+            connection.link.abort()
+        self.turn.stop()
+        self._abandon()
+
+    async def _finish_work(self) -> None:
+        """Finish what clients sent before the stop, for `_WORK_S` at most."""
+        until = self.loop.time() + _WORK_S
+        while self.broker.has_more and self.loop.time() < until:
+            await asyncio.sleep(0)  # each time round the loop is a turn
+
     def _close_listeners(self) -> None:
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.close()
-        self._listeners.clear()
+        self.listeners.clear()
+
+    def _open_files(self) -> int:
+        """Return how many files the streams may have open."""
+        streams = self.streams.log.streams.values() if self.streams is not None else ()
+        return FILES_OF_PARTITION * sum(stream.settings.partitions for stream in list(streams))
+
+    def _accept_figures(self) -> dict[str, int]:
+        return {"pauses": self.descriptors.pauses}
 
     def _on_bug(self, connection: FailedClient | None, data: bytes, error: Exception) -> None:
         """Log an internal error with the bytes that caused it, so that it can be reproduced.
@@ -187,15 +254,25 @@ class Server:
         The bytes of the read that held a CONNECT are left out: a password may be among them.
         """
         if connection is None:
-            self._report(error)
+            self._errors.write(error)
             return
         is_in = connection.has_session and connection.connected_at < self.turn.at
-        _log.error(
-            "%s: internal error, connection closed; its last bytes: %s",
-            shown(connection.name),
-            data[:4096].hex() if is_in else "of its CONNECT, which may hold a password",
-            exc_info=error,
+        last = data[:4096].hex() if is_in else "of its CONNECT, which may hold a password"
+        self._errors.write(
+            error,
+            f"{shown(connection.name)}: internal error, connection closed; its last bytes: {last}",
         )
+
+
+def _check_locks() -> None:
+    """Raise StartError where files cannot be locked, before any is made."""
+    try:
+        import fcntl  # noqa: F401  (Windows has none)
+    except ImportError:
+        raise StartError(
+            "data_dir cannot be used here: this system has no fcntl, which locks its files; keep "
+            "the state in memory (durability memory, and no streams)"
+        ) from None
 
 
 def _warn_of_open_proxy(endpoint: Endpoint) -> None:
@@ -214,17 +291,3 @@ def _resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
-
-
-def load_strategy(name: str) -> StrategyFactory:
-    """Return the strategy of this name, or the user's own class by `package.module:Class`."""
-    if name in STRATEGIES:
-        return STRATEGIES[name]
-    module_name, _, class_name = name.partition(":")
-    try:
-        found: StrategyFactory = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # a user's module may fail in any way when it is imported
-        raise ConfigError(f"shared_strategy {name}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"shared_strategy {name}: not a class")
-    return found

@@ -1,4 +1,4 @@
-"""Topic Filters as sets of Topic Names: what one covers, what two have in common.
+"""Topic Filters as sets of Topic Names: whether one covers another, and what two have in common.
 
 A filter is a tuple of levels here. Filters that begin with a wildcard match no name that
 begins with `$` [MQTT-4.7.2-1], so `#` does not cover `$SYS/#`, and the two have nothing in
@@ -23,11 +23,11 @@ def covers(outer: Levels, inner: Levels) -> bool:
     """Tell whether `outer` matches every Topic Name that `inner` matches."""
     if _is_hidden(outer, inner):
         return False
-    if inner in (("#",), ("", "#")):  # no name is empty, so there is a level more
+    if inner in (("#",), ("", "#")):  # a Topic Name is not empty, so it has a level more
         inner = (*inner[:-1], "+", "#")
     for place, level in enumerate(outer):
         if level == "#":
-            return True  # also of what ends above it: `a/#` matches `a`. [MQTT-4.7.1.2]
+            return True  # `a/#` matches `a`, too. [MQTT-4.7.1.2]
         if place == len(inner) or inner[place] == "#":
             return False
         if level != "+" and level != inner[place]:
@@ -38,7 +38,7 @@ def covers(outer: Levels, inner: Levels) -> bool:
 def common(one: Levels, two: Levels) -> Levels | None:
     """Return the one filter of the names that both match; None if there are none."""
     found = _common(one, two)
-    return None if found == ("",) else found  # no name is empty
+    return None if found == ("",) else found  # a Topic Name is not empty
 
 
 def _common(one: Levels, two: Levels) -> Levels | None:

@@ -1,7 +1,8 @@
-"""Topic Names and Topic Filters as text: their grammar, their parts, and when they match."""
+"""Topic Names and Topic Filters as text: their grammar, their parts, and matching."""
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final
 
 SHARE: Final = "$share"
@@ -10,20 +11,20 @@ TEXT_BYTES_MAX: Final = 65_535
 
 
 def filter_problem(text: str) -> str | None:
-    """Say what is wrong with the levels of a Topic Filter, or return None."""
+    """Return what is wrong with the levels of a Topic Filter, or None."""
     if not text:
         return "a Topic Filter cannot be empty"  # [MQTT-4.7.3-1]
     if "#" in text and (text.index("#") != len(text) - 1 or not (text == "#" or text[-2] == "/")):
-        return "# has to be the last level, alone"  # [MQTT-4.7.1-1]
+        return "# must be the last level, alone"  # [MQTT-4.7.1-1]
     if "+" in text:
         for level in text.split("/"):
             if "+" in level and level != "+":
-                return "+ has to be alone in its level"  # [MQTT-4.7.1-2]
+                return "+ must be alone in its level"  # [MQTT-4.7.1-2]
     return None
 
 
 def name_problem(text: str) -> str | None:
-    """Say why a message cannot be published to this Topic Name, or return None."""
+    """Return why a message cannot be published to this Topic Name, or None."""
     if not text:
         return "a Topic Name cannot be empty"  # [MQTT-4.7.3-1]
     if "+" in text or "#" in text:
@@ -32,7 +33,7 @@ def name_problem(text: str) -> str | None:
 
 
 def text_problem(text: str) -> str | None:
-    """Say why a text cannot be sent as an MQTT string, or return None."""
+    """Return why a text cannot be sent as an MQTT string, or None."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -55,7 +56,7 @@ def level_count(text: str) -> int:
 def split_share(text: str) -> tuple[str, str] | None:
     """Split `$share/<name>/<filter>` into (share name, filter); None for any other filter.
 
-    Either part is empty when it is missing: the caller refuses that. [MQTT-4.8.2-1]
+    A missing part is empty; the caller refuses it. [MQTT-4.8.2-1]
     """
     if text != SHARE and not text.startswith("$share/"):
         return None
@@ -64,7 +65,7 @@ def split_share(text: str) -> tuple[str, str] | None:
 
 
 def is_stream_filter(text: str) -> bool:
-    """Tell whether a Topic Filter reads a stream of the message log, whether or not it exists."""
+    """Tell whether a Topic Filter names a stream of the message log; it need not exist."""
     if text.startswith("$share/"):
         shared = split_share(text)
         text = text if shared is None else shared[1]
@@ -82,7 +83,7 @@ def is_reserved(topic: str) -> bool:
 
 
 def literal_prefix(text: str) -> str:
-    """Return the levels of a filter in front of its first wildcard, without the last slash."""
+    """Return the levels of a filter before its first wildcard, without the last slash."""
     levels: list[str] = []
     for level in text.split("/"):
         if level in ("+", "#"):
@@ -102,3 +103,8 @@ def matches(text: str, topic: str) -> bool:
         if place == len(levels) or level not in ("+", levels[place]):
             return False
     return len(wanted) == len(levels)
+
+
+def text_bytes(text: str) -> int:
+    """Return what a text takes; Python keeps those of one character, and counts them itself."""
+    return getsizeof(text) if len(text) > 1 or text > "\xff" else 0

@@ -1,9 +1,9 @@
-"""Shared subscriptions: which member of a group takes the next message.
+"""Shared subscriptions: strategies that choose the member of a group for the next message.
 
-A strategy is a class with one method; a group has an instance of its own, so a strategy
-may remember. `members` are those that may be chosen now (online, when any is), in the order
-they joined, and never empty. Write your own, and name it in the configuration as
-`package.module:Class`.
+A strategy is a class with one method; each group has an instance of its own, so a strategy may
+keep state. `members` are the members that may be chosen (those that are online, if there are
+any), in the order in which they joined, and never empty. A strategy of your own is named in the
+configuration as `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final, Protocol
 
 
 class Member(Protocol):
-    """The view of a group's member that a strategy has."""
+    """A member of a group, as a strategy sees it."""
 
     @property
     def client_id(self) -> str: ...
 
     @property
     def load(self) -> int:
-        """Messages sent to it and not acknowledged, and messages waiting for it."""
+        """The number of messages sent and not acknowledged, and of messages queued."""
 
 
 class Strategy(Protocol):

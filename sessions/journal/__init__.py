@@ -1,1 +1,1 @@
-"""Changes of durable state as records, and what waits for their commit. No SQL."""
+"""Changes of durable state as records, and actions that wait for their commit. No SQL."""

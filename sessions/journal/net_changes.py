@@ -1,14 +1,13 @@
-"""The net change of a batch of journal groups, whatever the tables hold.
+"""The net change of a batch of journal groups, without knowledge of the tables.
 
-A batch is fed record by record (`Changes.apply`) and then applied to the tables by the store. A
-message that came and was finished within the batch leaves nothing behind. There is no SQL here:
-what the batch cannot know about rows from before it (does this delivery exist?) is left for the
-tables to find out, in `finished` and the like.
+`Changes.apply` adds the records of a batch one by one; then the store applies the result to the
+tables. A message that arrived and was finished within the batch leaves no change. Questions about
+older rows, such as whether a delivery exists, are left to the tables, in `finished` and the like.
 
-Runs stay runs: the cost is by record, not by message.
+Runs remain runs: the cost depends on the number of records, not of messages.
 
-A message is deleted when, at the end of a group, no delivery and no retained message refers to
-it. Within a group the order of records does not matter for that.
+A message is deleted when, at the end of a group, no delivery and no retained message refers to it.
+Within a group the order of records does not matter for that.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ PAUSE_EVERY: Final = 64
 
 
 class Run:
-    """The deliveries n, n + 1, ... end - 1 of one record."""
+    """The deliveries n to end - 1 of one record."""
 
     __slots__ = ("end", "form", "n")
 
@@ -51,7 +50,7 @@ class Run:
 
     @property
     def mid(self) -> int:
-        """The number of the message of delivery n; those of the others follow."""
+        """The message number of delivery n; those of the other deliveries follow it."""
         return self.form.mid + self.n - self.form.n
 
     def packet_id(self, n: int) -> int:
@@ -62,9 +61,9 @@ class Run:
 class SessionDeliveries:
     """The changes of a batch to the deliveries of one session.
 
-    runs      new ones, in the order of n
-    sent      packet ids of deliveries that waited, new ones or those of the tables
-    finished  (n, end) of deliveries that are over and not new: the tables may have them
+    runs      new deliveries, in the order of n
+    sent      packet ids of queued deliveries, new ones or those of the tables
+    finished  (n, end) of deliveries that have ended and are not new: the tables may have them
     """
 
     __slots__ = ("_starts", "finished", "runs", "sent")
@@ -135,7 +134,7 @@ class SessionDeliveries:
 class PacketIdChanges:
     """The packet ids of one session that a batch opened and closed.
 
-    An id that is opened again while the tables may still have it is in both: what is closed is
+    An id that is opened again while the tables may still have it is in both: closed ids are
     deleted first.
     """
 
@@ -153,10 +152,10 @@ class PacketIdChanges:
 class CursorChanges:
     """The changes of a batch to the positions of owners in streams.
 
-    moved    stream: owner: partition: (epoch, next offset)
+    moved    stream -> owner -> partition -> (epoch, next offset)
     gone     (owner, stream) to delete before that; an empty stream: all of the owner's
 
-    The cursors of a stream that is gone are in neither: they are deleted with it.
+    The cursors of a deleted stream are in neither: they are deleted with it.
     """
 
     __slots__ = ("gone", "moved")
@@ -194,10 +193,10 @@ class Changes:
         self.retained: set[int] = set()
         self.unretained: set[int] = set()
         self.streams: dict[str, StreamRow] = {}
-        self.streams_gone: set[str] = set()  # deleted before those above: one may be there again
+        self.streams_gone: set[str] = set()  # deleted first: a stream may be created again
         self.cursors = CursorChanges()
         self.records = 0
-        self.messages = 0  # stored in all
+        self.messages = 0  # number of stored messages
         self.last_mid = 0
         self.last_sid = 0
 
@@ -309,8 +308,8 @@ class Changes:
         """Return (first message number, end, added references) where these are not 0.
 
         `dropped` has the same form, with references that the tables have just lost. A message of
-        this batch that is not in the result is not needed. `pause` is called now and then: other
-        threads may be waiting.
+        this batch that is not in the result need not be stored. `pause` is called regularly, for
+        other threads that wait.
         """
         steps: dict[int, int] = {}
         done = 0

@@ -1,8 +1,8 @@
-"""Packing: the records of a group as blobs that each fit into a row of a database.
+"""Pack the records of a group into blobs that each fit into a row of a database.
 
-Packing changes nothing: it may fail anywhere and be done again. A transaction that cannot be
-packed is left out alone. If memory does not suffice for all entries, the first half is packed,
-and so on: the blobs then say that the rest belongs to their group.
+Packing changes nothing, so it may fail anywhere and be repeated. A transaction that cannot be
+packed is left out alone. If memory does not suffice for all entries, the first half is packed, and
+so on; the blobs then say that the rest belongs to the same group.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 from sessions.journal import records
 from sessions.journal.transaction import PendingCommit, PublishTransaction
 
-# SQLite and PostgreSQL hold a thousand million bytes in a row. One entry may still be larger than
-# this limit: a packet has 268 MB at most.
+# SQLite and PostgreSQL allow 1 GB in a row. An entry may be larger than this limit: a packet has
+# up to 268 MB.
 PART_BYTES_MAX: Final = 64 << 20
 
 Entry = bytes | PublishTransaction | PendingCommit
@@ -27,15 +27,15 @@ class Packed:
     def __init__(self, count: int) -> None:
         self.count = count
         self.blobs: list[bytes] = []
-        # The transactions that are in the blobs, and what waits, in order.
+        # The transactions in the blobs, and the pending commits, in order.
         self.waits: list[PublishTransaction | PendingCommit] = []
         self.failed: list[tuple[PublishTransaction, Exception]] = []
         self.records = 0
-        self.cancelled = 0  # messages that were acknowledged before
+        self.cancelled = 0  # messages acknowledged before
 
 
 def pack(entries: list[Entry], part_bytes_max: int) -> Packed:
-    """Pack as many entries, from the first, as memory allows; MemoryError if that is none."""
+    """Pack the first entries, as many as memory allows. Raises MemoryError if that is none."""
     count = len(entries)
     while True:
         try:
@@ -64,7 +64,7 @@ def _pack(entries: list[Entry], count: int, part_bytes_max: int) -> Packed:
                 found = entry.pack()
             except MemoryError:
                 raise
-            except Exception as error:  # the others are packed all the same
+            except Exception as error:  # leave this one out
                 packed.failed.append((entry, error))
                 continue
             packed.waits.append(entry)

@@ -1,27 +1,27 @@
-"""The format of the journal's records: changes in the order in which they happened.
+"""The format of the journal's records: changes, in the order in which they happened.
 
-    encode_*   one change, or a run of like ones -> bytes
+    encode_*   one change, or a run of equal ones -> bytes
     seal       the records of one group -> the blob that the store commits
     unseal     a blob -> its records, or `Corrupt`
 
-A group is on disk whole or not at all, so records of one group may refer to each other. A group
-that is too large for a row is several blobs, all but the last marked as continued
-(`is_continued`); the store commits them at once.
-Runs are the rule: a burst of messages is one record, and so are its acknowledgements.
+A group is on disk completely or not at all, so records of one group may refer to each other. A
+group that is too large for a row is several blobs, all but the last marked as continued
+(`is_continued`); the store commits them together. A burst of messages is one record, and so are
+its acknowledgements.
 
-Format 1 had Message Expiry Intervals as signed numbers, and 65,535 Subscription Identifiers a
-delivery at most; it is still read.
+Format 1 had signed Message Expiry Intervals and at most 65,535 Subscription Identifiers per
+delivery; it can still be read.
 
-    SESSION      a session as it is now                END          it is gone, with all it had
-    SUBSCRIBED   a subscription as it is now           UNSUBSCRIBED
+    SESSION      a new or changed session              END          a session ended
+    SUBSCRIBED   a new or changed subscription         UNSUBSCRIBED
     STORED       messages, without receivers           DELIVERED    stored messages to one session
-    SENT         queued deliveries got packet ids      DONE         deliveries that are over
-    RELEASED     PUBREC came: the id alone is left     COMPLETED    PUBCOMP came: the id is free
-    RECEIVED     inbound QoS 2 ids that are open       FREED        those that are closed
+    SENT         packet ids of queued deliveries       DONE         deliveries ended
+    RELEASED     PUBREC: only the id is left           COMPLETED    PUBCOMP: the id is free
+    RECEIVED     inbound QoS 2 ids opened              FREED        inbound QoS 2 ids closed
     RETAINED     a retained message replaced another (0: none)
-    SHARED       a shared subscription that has messages
-    STREAM       a stream as it is now                 STREAM_GONE  it is gone, and cursors in it
-    CURSOR       positions of an owner in a stream     CURSORS_GONE its positions in one, or in all
+    SHARED       a shared subscription with messages
+    STREAM       a new or changed stream               STREAM_GONE  deleted, with its cursors
+    CURSOR       positions of an owner in a stream     CURSORS_GONE deleted, of one or all streams
 
 A message is kept as long as a delivery or a retained message refers to it.
 """
@@ -37,7 +37,7 @@ from typing import Final
 from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
 
 FORMAT: Final = 2
-CONTINUED: Final = 3  # as 2, and the next blob belongs to the same group
+CONTINUED: Final = 3  # like 2; the next blob belongs to the same group
 FORMAT_SIGNED: Final = 1
 
 SESSION: Final = 1
@@ -59,7 +59,7 @@ STREAM_GONE: Final = 16
 CURSOR: Final = 17
 CURSORS_GONE: Final = 18
 
-_SEAL: Final = struct.Struct("<BI")
+SEAL: Final = struct.Struct("<BI")
 _SESSION: Final = struct.Struct("<BQBdIBddB")
 _SID: Final = struct.Struct("<BQ")
 _SUBSCRIBED: Final = struct.Struct("<BQBI")
@@ -76,11 +76,11 @@ _STREAM: Final = struct.Struct("<Bd")
 _CURSOR: Final = struct.Struct("<BIHHH")
 _OFFSET: Final = struct.Struct("<HQ")
 _LENGTH: Final = struct.Struct("<I")
-_EXPIRES: Final = 8  # a flag of STORED: there is a Message Expiry Interval
+_EXPIRES: Final = 8  # flag of STORED: with a Message Expiry Interval
 
 
 class Corrupt(Exception):
-    """The bytes are not a blob that was sealed."""
+    """Bytes that are not a blob written by `seal`."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Unsubscribed:
 
 @dataclass(slots=True)
 class Stored:
-    """Messages that differ only in payload, numbered from `mid` on."""
+    """Messages that differ only in payload; their numbers begin with `mid`."""
 
     mid: int
     topic: str
@@ -111,9 +111,9 @@ class Stored:
 
 @dataclass(slots=True)
 class Delivered:
-    """Deliveries of `count` messages from `mid` on to one session, at the places from `n` on.
+    """Deliveries of `count` messages, from `mid` on, to one session, at the places from `n` on.
 
-    Without packet ids they wait; with them, one each, they are in flight.
+    Deliveries without packet ids are queued; with packet ids, one each, they are in flight.
     """
 
     sid: int
@@ -137,7 +137,7 @@ class Sent:
 @dataclass(slots=True)
 class Done:
     sid: int
-    runs: list[tuple[int, int, int]]  # first n, its mid, how many (both count up)
+    runs: list[tuple[int, int, int]]  # first n, its mid, count; both count up
 
 
 @dataclass(slots=True)
@@ -268,10 +268,10 @@ def encode_stored(
     expiry_interval: int,
     payloads: list[bytes],
 ) -> bytes:
-    """`topic` and `publisher` in UTF-8; all payloads have the same length."""
+    """Encode STORED; `topic` and `publisher` are UTF-8, all payloads have the same length."""
     flags = qos << 1 | retain
     expires = 0
-    if expiry_interval >= 0:  # four bytes without a sign, all of which have a meaning
+    if expiry_interval >= 0:  # an unsigned number of four bytes; each value is valid
         flags |= _EXPIRES
         expires = expiry_interval
     size = len(payloads[0])
@@ -331,7 +331,7 @@ def encode_released(sid: int, released: list[tuple[int, int, int]]) -> bytes:
 
 
 def encode_ids(kind: int, sid: int, packet_ids: list[int]) -> bytes:
-    """Encode packet ids that are COMPLETED, RECEIVED or FREED."""
+    """Encode COMPLETED, RECEIVED or FREED."""
     return _LIST.pack(kind, sid, len(packet_ids)) + struct.pack(f"<{len(packet_ids)}H", *packet_ids)
 
 
@@ -353,7 +353,7 @@ def encode_stream_gone(name: str) -> bytes:
 
 
 def encode_cursor(owner: str, stream: str, epoch: str, offsets: list[tuple[int, int]]) -> bytes:
-    """Encode positions compactly, since there is a record for each acknowledgement of a reader."""
+    """Encode positions compactly: each acknowledgement of a reader is a record."""
     whose, where, life = owner.encode(), stream.encode(), epoch.encode()
     head = _CURSOR.pack(CURSOR, len(whose), len(where), len(life), len(offsets))
     found = [_OFFSET.pack(partition, offset) for partition, offset in offsets]
@@ -383,7 +383,7 @@ def runs_of(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
 def seal(records: list[bytes], *, is_continued: bool = False) -> bytes:
     body = b"".join(records)
     form = CONTINUED if is_continued else FORMAT
-    return _SEAL.pack(form, zlib.crc32(body, form)) + body
+    return SEAL.pack(form, zlib.crc32(body, form)) + body
 
 
 # Reading.
@@ -395,19 +395,19 @@ def is_continued(blob: bytes) -> bool:
 
 
 def unseal(blob: bytes) -> Iterator[Record]:
-    """Decode the records of a group, all or none."""
-    if len(blob) < _SEAL.size:
-        raise Corrupt("a group is cut short")
-    form, crc = _SEAL.unpack_from(blob)
+    """Decode the records of a blob, all or none. Raises Corrupt."""
+    if len(blob) < SEAL.size:
+        raise Corrupt("a group is truncated")
+    form, crc = SEAL.unpack_from(blob)
     if form not in (FORMAT_SIGNED, FORMAT, CONTINUED):
-        raise Corrupt(f"a group is in format {form}, this program reads up to {CONTINUED}")
-    seed = 0 if form == FORMAT_SIGNED else form  # so that no form is taken for another
-    if zlib.crc32(blob[_SEAL.size :], seed) != crc:
+        raise Corrupt(f"a group has format {form}; this version reads up to {CONTINUED}")
+    seed = 0 if form == FORMAT_SIGNED else form  # else one format could be taken for another
+    if zlib.crc32(blob[SEAL.size :], seed) != crc:
         raise Corrupt("a group does not match its checksum")
-    return _Reader(blob, _SEAL.size, is_signed=form == FORMAT_SIGNED).records()
+    return RecordReader(blob, SEAL.size, is_signed=form == FORMAT_SIGNED).records()
 
 
-class _Reader:
+class RecordReader:
     __slots__ = ("at", "data", "is_signed")
 
     def __init__(self, data: bytes, at: int, *, is_signed: bool) -> None:
@@ -418,12 +418,12 @@ class _Reader:
     def records(self) -> Iterator[Record]:
         while self.at < len(self.data):
             try:
-                record = self._record()
+                record = self.read()
             except (struct.error, UnicodeDecodeError, IndexError) as error:
-                raise Corrupt(f"a record cannot be read: {error}") from None
+                raise Corrupt(f"a record is invalid: {error}") from None
             yield record
 
-    def _record(self) -> Record:
+    def read(self) -> Record:
         kind = self.data[self.at]
         if kind == STORED:
             return self._stored()
@@ -460,7 +460,7 @@ class _Reader:
             self.at += 1
             name = self._text()
             return StreamGone(name) if kind == STREAM_GONE else CursorsGone(name, self._text())
-        raise Corrupt(f"an unknown record {kind}")
+        raise Corrupt(f"unknown type {kind} of a record")
 
     def _take(self, form: struct.Struct) -> tuple[int, ...]:
         found = form.unpack_from(self.data, self.at)
@@ -471,7 +471,7 @@ class _Reader:
         start = self.at
         self.at = start + length
         if self.at > len(self.data):
-            raise Corrupt("a record is cut short")
+            raise Corrupt("a record is truncated")
         return self.data[start : self.at]
 
     def _blob(self) -> bytes:
@@ -524,7 +524,7 @@ class _Reader:
         self.at = end = start + count * size
         data = self.data
         if end > len(data):
-            raise Corrupt("a record is cut short")
+            raise Corrupt("a record is truncated")
         if size:
             payloads = [data[at : at + size] for at in range(start, end, size)]
         else:

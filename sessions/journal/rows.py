@@ -1,10 +1,10 @@
-"""Rows of the store as plain values: the same in the journal, in the tables and at a start.
+"""Rows of the store as plain values: the same in the journal, in the tables and at the start.
 
-The fields have the names of the columns. Numbers that others refer to:
+The fields have the names of the columns. Numbers that refer to other rows:
 
-    sid     session number: a session, or a shared subscription with messages; never used twice
-    mid     message number: a stored message, whoever it is for
-    n       a delivery's place in its session: later ones have a greater place
+    sid     session number, of a session or of a shared subscription with messages; never reused
+    mid     message number, of a stored message
+    n       place of a delivery in its session: a later delivery has a greater place
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class WillRow:
     payload: bytes
     qos: int
     retain: bool
-    section: bytes  # the properties as they came, with their length; empty: none
+    section: bytes  # the properties as received, with their length; empty: none
 
 
 @dataclass(slots=True)
@@ -29,18 +29,18 @@ class SessionRow:
     version: int
     created_at: float
     expiry_interval: int
-    is_online: bool  # when this was written; then the two times below are 0
-    expires_at: float  # away: when the session ends; inf: never
-    will_at: float  # away: when the will is due; 0: it is not
+    is_online: bool  # when this was written; if so, the two times below are 0
+    expires_at: float  # if offline: when the session ends; inf: never
+    will_at: float  # if offline: when the will is due; 0: it is not
     will: WillRow | None
 
 
 @dataclass(slots=True)
 class ShareRow:
-    """A shared subscription with messages that wait for any of its members."""
+    """A shared subscription with messages that wait for a member."""
 
     sid: int
-    filter: str  # whole: $share/<group>/<filter>
+    filter: str  # the full filter: $share/<group>/<filter>
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class MessageRow:
     topic: str
     qos: int
     retain: bool
-    section: bytes  # MQTT 5 properties as they came, with their length; empty: none
+    section: bytes  # MQTT 5 properties as received, with their length; empty: none
     payload: bytes
     publisher: str
     received_at: float
@@ -69,7 +69,7 @@ class MessageRow:
 
 @dataclass(slots=True)
 class DeliveryRow:
-    """A message for a session: waiting (packet_id 0) or in flight."""
+    """A message for a session, queued (packet_id 0) or in flight."""
 
     sid: int
     n: int
@@ -77,14 +77,14 @@ class DeliveryRow:
     qos: int
     retain: bool
     subscription_ids: tuple[int, ...]
-    share: str  # the whole filter of the shared subscription it was taken from, or empty
+    share: str  # the full filter of the shared subscription that it comes from, or empty
     packet_id: int
     size: int  # the bytes that it counts against the limits of queues
 
 
 @dataclass(slots=True)
 class BacklogRow:
-    """The sums and the bounds of what waits for one session."""
+    """The sums and the first and last place of the deliveries queued for one session."""
 
     sid: int
     messages: int
@@ -98,9 +98,9 @@ class StreamRow:
     """A stream of the telemetry log."""
 
     name: str
-    epoch: str  # a stream that is made anew under the same name has another
-    filter: str  # the topics whose messages it gets
-    settings: str  # JSON, all of them
+    epoch: str  # a new one for each stream that is created, also with the same name
+    filter: str  # Topic Filter of the messages that it gets
+    settings: str  # all settings, as JSON
     created_at: float
 
 
@@ -108,7 +108,7 @@ class StreamRow:
 class CursorRow:
     """The position of a reader in one partition of a stream."""
 
-    owner: str  # a consumer group, or a session with its subscription
+    owner: str  # a consumer group, or a subscription of a session
     stream: str
     epoch: str
     partition: int

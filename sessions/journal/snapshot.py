@@ -1,6 +1,6 @@
-"""The state that a store gives to a broker that starts, without the messages that wait.
+"""The state that a store gives to a broker at its start, without queued messages.
 
-Large parts are iterables that read as they go: take each once, in any order, before the store is
+Large parts are iterators over the database: take each once, in any order, before the store is
 started.
 """
 
@@ -28,20 +28,21 @@ class Snapshot:
     subscriptions: Iterable[SubscriptionRow]
     shares: Iterable[ShareRow]
     windows: Iterable[tuple[DeliveryRow, MessageRow]]  # in flight, by sid and n
-    # Packet ids as the tables have them, by sid: those released, in the order of their PUBREC, and
-    # those that came in. A damaged table may hold anything, so compiled code may not expect ints.
+    # Packet ids by sid: released ones, in the order of their PUBREC, and received ones. A damaged
+    # table may have other types, so compiled code must not expect ints.
     releases: Iterable[tuple[int, list[Any]]]
     received: Iterable[tuple[int, list[Any]]]
-    backlogs: Iterable[BacklogRow]  # what waits, by sid
+    backlogs: Iterable[BacklogRow]  # queued messages, by sid
     retained: Iterable[MessageRow]
     streams: list[StreamRow]  # by name
     cursors: list[CursorRow]  # by stream, owner and partition
-    stream_ends: dict[str, str]  # of the telemetry log, by name, as the participant gave them
-    last_number: int  # of the groups
+    stream_ends: dict[str, str]  # of the telemetry log, by name, as the participant wrote them
+    last_number: int  # the number of the last group
     last_mid: int
     last_sid: int
-    alive_at: float  # the broker's last sign of life, here or elsewhere; 0: none
-    healed: dict[str, int] = field(default_factory=dict)  # repairs, complete once all is read
-    # Messages that wait in sessions and came from shared subscriptions: in no backlog, on no page.
+    alive_at: float  # the broker's last heartbeat; 0: none
+    healed: dict[str, int] = field(default_factory=dict)  # repairs; complete once all is read
+    altered: list[str] = field(default_factory=list)  # names of messages and wills left out
+    # Messages of shared subscriptions that are queued in sessions: in no backlog, on no page.
     shared: Iterable[tuple[DeliveryRow, MessageRow]] = ()
-    has_lost_ends: bool = False  # of the telemetry log: only its own files tell how far it goes
+    has_lost_ends: bool = False  # the ends of the telemetry log are only in its own files

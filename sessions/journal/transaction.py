@@ -1,8 +1,8 @@
-"""Published messages on their way into the journal, and what waits for their commit.
+"""Published messages on their way into the journal, and actions that wait for their commit.
 
-PublishTransaction  the messages of one PUBLISH burst: written, unless every stored session
-                    has acknowledged them before
-PendingCommit       something that happens once the records before it are on disk
+PublishTransaction  the messages of one PUBLISH burst: written, unless every stored session has
+                    acknowledged them before
+PendingCommit       an action for the time when the records before it are on disk
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ NEVER: Final = 1 << 62  # the number of a group that is never packed
 
 
 class JournalNumbers:
-    """The numbers given out last. Each counts up and is never used twice."""
+    """The numbers assigned last. Each counts up and is never reused."""
 
     __slots__ = ("group", "message", "session")
 
     def __init__(self, group: int, message: int, session: int) -> None:
-        self.group = group  # packed last
+        self.group = group  # the last packed group
         self.message = message
         self.session = session
 
 
 class PendingCommit:
-    """Something that waits until the records before it are on disk."""
+    """An action that waits until the records before it are on disk."""
 
     __slots__ = ("is_safe",)
 
@@ -36,16 +36,16 @@ class PendingCommit:
         self.is_safe = False
 
     def release(self, now: float) -> None:
-        """Act: everything recorded before is on disk, or need not be."""
+        """Act: all records before it are on disk, or need not be."""
         raise AssertionError
 
     def refuse(self, now: float) -> None:
-        """Give up: what it waits for cannot be stored, so nobody may be told that it is safe."""
+        """Act on a failure: the records it waits for cannot be stored."""
         raise AssertionError
 
 
 class PendingCall(PendingCommit):
-    """A function to call once what was recorded is on disk."""
+    """A function to call once the records before it are on disk."""
 
     __slots__ = ("then",)
 
@@ -57,31 +57,38 @@ class PendingCall(PendingCommit):
         self.then(now)
 
 
+PART_BYTES: Final = 250  # in memory, of deliveries to one session
 _Part = tuple[int, int, int, int, int, int, bool, tuple[int, ...], str, list[int]]
 
 
 class PublishTransaction:
     """The messages of one PUBLISH burst for stored sessions, from arrival to commit.
 
-    `Journal.begin` gives it its place among the records, whoever delivers the messages notes
-    in it what goes where, and `Journal.add` completes it.
+    `Journal.begin` gives it its place among the records, the delivering code adds each delivery,
+    and `Journal.add` completes it.
+
+    One whose messages are delivered in many turns is *open* meanwhile (`Journal.open`). It gets its
+    place when it is complete, so that no other record waits for it. What happens to its deliveries
+    before is noted in it, as in any transaction that is not written yet.
     """
 
     __slots__ = (
+        "_ended",
         "_gone",
         "_held",
         "_is_numbered",
         "_numbers",
-        "_parts",
         "_refusable",
         "_sent",
         "acknowledgement",
         "awaits_commit",
         "inbound_ids",
         "inbound_session",
+        "is_open",
         "is_pinned",
         "messages",
         "number",
+        "parts",
         "remaining",
         "retained",
         "size",
@@ -90,26 +97,50 @@ class PublishTransaction:
     def __init__(
         self, numbers: JournalNumbers, messages: list[Message], *, awaits_commit: bool
     ) -> None:
-        self.number = numbers.group + 1  # of the group that it will be in
+        self.number = numbers.group + 1  # of its group
         self.messages = messages
-        self.awaits_commit = awaits_commit  # PUBACK and PUBREC do, and outbound QoS 2
-        self.remaining = 0  # deliveries that are not over
+        self.awaits_commit = awaits_commit  # PUBACK, PUBREC and outbound QoS 2 wait for the commit
+        self.remaining = 0  # deliveries that have not ended
         self.is_pinned = False  # written even if no delivery remains
         self.acknowledgement: PendingCommit | None = None
         self.inbound_session = 0
         self.inbound_ids: list[int] = []
         self.retained: tuple[int, int] | None = None
-        self.size = 0  # about what it takes in memory, and then in the journal
+        self.size = 0  # approximate bytes in memory, and later in the journal
         self._numbers = numbers
         self._is_numbered = not messages
         self._held: list[PendingCommit] | None = None
         self._refusable: PendingCommit | None = None
-        self._parts: list[_Part] = []
+        self.parts: list[_Part] = []  # deliveries, to one session each
         self._sent: list[tuple[int, int, int]] | None = None
         self._gone: list[tuple[int, int, int]] | None = None
+        self.is_open = False
+        self._ended: set[int] | None = None  # sessions that are over, whose end is recorded before
+
+    def open(self) -> None:
+        """Be in no group until `close`."""
+        self.is_open = True
+        self.number = NEVER
+
+    def close(self) -> None:
+        """Be in the next group, without what was noted for sessions that have ended."""
+        self.is_open = False
+        self.number = self._numbers.group + 1
+        ended = self._ended
+        if ended is not None:
+            self.parts = [part for part in self.parts if part[0] not in ended]
+            self._sent = [noted for noted in self._sent or () if noted[0] not in ended]
+            self._gone = [noted for noted in self._gone or () if noted[0] not in ended]
+            self._ended = None
+
+    def on_session_end(self, session_number: int) -> None:
+        """Forget what was noted for a session, whose end stands before it."""
+        if self._ended is None:
+            self._ended = set()
+        self._ended.add(session_number)
 
     def number_messages(self) -> None:
-        """Give the messages the numbers they have in the store."""
+        """Assign the messages their numbers in the store."""
         if not self._is_numbered:
             self._is_numbered = True
             number = self._numbers.message
@@ -119,7 +150,7 @@ class PublishTransaction:
             self._numbers.message = number
 
     def is_recorded(self, message: Message) -> bool:
-        """Tell whether deliveries of this message can be recorded: it is stored, or will be now."""
+        """Tell whether deliveries of this message can be recorded: it is or will be stored."""
         self.number_messages()
         return message.message_number > 0
 
@@ -131,10 +162,10 @@ class PublishTransaction:
         options: DeliveryOptions,
         packet_ids: list[int],
     ) -> None:
-        """Note deliveries to a session, from this place on; without packet ids they wait."""
+        """Add deliveries to a session, from this place on; without packet ids they are queued."""
         group = options.group
         self.remaining += len(messages)
-        self._parts.append(
+        self.parts.append(
             (
                 session_number,
                 place,
@@ -150,65 +181,65 @@ class PublishTransaction:
         )
 
     def retain(self, message: Message | None, before: int) -> None:
-        """Note that `message` is retained (None: no message is) instead of number `before`."""
+        """Note that `message` (None: no message) replaces the retained message `before`."""
         if message is not None:
             self.number_messages()
         self.retained = (0 if message is None else message.message_number, before)
         self.is_pinned = True
 
     def receive(self, session_number: int, packet_ids: list[int]) -> None:
-        """Note the inbound QoS 2 packet ids, which are recorded with the messages."""
+        """Add the inbound QoS 2 packet ids, which are recorded with the messages."""
         self.inbound_session = session_number
         self.inbound_ids = packet_ids
         self.is_pinned = True
 
     def pin(self) -> None:
-        """Write the transaction even if every delivery is over before."""
+        """Write the transaction even if all deliveries end before."""
         self.is_pinned = True
 
     def acknowledge_with(self, acknowledgement: PendingCommit) -> None:
-        """Release it when the transaction is on disk, or when nothing of it has to be."""
+        """Release `acknowledgement` when the transaction is on disk, or need not be."""
         self.acknowledgement = acknowledgement
 
     def hold(self, pending: PendingCommit) -> None:
-        """Release it when the transaction is on disk."""
+        """Release `pending` when the transaction is on disk."""
         if self._held is None:
             self._held = []
         self._held.append(pending)
 
     def refuse_with(self, acknowledgement: PendingCommit) -> None:
-        """Refuse it if the transaction cannot be stored; somebody else releases it."""
+        """Refuse `acknowledgement` if the transaction cannot be stored; do not release it."""
         self._refusable = acknowledgement
 
     @property
     def born_at(self) -> float:
-        """The time its messages came at; 0 if it only refers to stored messages."""
+        """The time at which its messages arrived; 0 if it only refers to stored messages."""
         return self.messages[0].envelope.received_at if self.messages else 0.0
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether it must be written: it is pinned, or has deliveries that are not over."""
+        """Tell whether it must be written: it is pinned, or has deliveries that have not ended."""
         return self.is_pinned or self.remaining > 0
 
     @property
     def is_gathered(self) -> bool:
-        """Tell whether it is not packed yet."""
+        """Tell whether it is not yet packed."""
         return self.number > self._numbers.group
 
     def note_sent(self, session_number: int, place: int, packet_id: int) -> None:
-        """Note the packet id that a queued delivery is sent under."""
+        """Add the packet id with which a queued delivery is sent."""
         if self._sent is None:
             self._sent = []
         self._sent.append((session_number, place, packet_id))
 
     def note_done(self, session_number: int, place: int, message_number: int) -> None:
-        """Note a delivery that is over before the transaction is written."""
+        """Note the end of a delivery before the transaction is written."""
         if self._gone is None:
             self._gone = []
         self._gone.append((session_number, place, message_number))
 
     def on_delivered(self, now: float) -> None:
-        """Count a delivery that is over; after the last one nothing waits for the disk."""
+        """Count an ended delivery; after the last one nothing waits for the commit."""
         self.remaining -= 1
         acknowledgement = self.acknowledgement
         if not self.remaining and not self.is_pinned and acknowledgement is not None:
@@ -216,7 +247,7 @@ class PublishTransaction:
             acknowledgement.release(now)
 
     def pack(self) -> list[bytes]:
-        """Encode its records and what became of its deliveries until now. Changes nothing."""
+        """Encode its records, with the progress of its deliveries. Changes nothing."""
         out: list[bytes] = []
         if self.messages and self._is_numbered:
             envelope = self.messages[0].envelope
@@ -233,7 +264,7 @@ class PublishTransaction:
                     [message.payload for message in self.messages],
                 )
             )
-        out += [records.encode_delivered(*part) for part in self._parts]
+        out += [records.encode_delivered(*part) for part in self.parts]
         if self.retained is not None:
             out.append(records.encode_retained(*self.retained))
         if self.inbound_ids:
@@ -245,23 +276,23 @@ class PublishTransaction:
         return out
 
     def pending(self) -> list[PendingCommit]:
-        """List what waits for it and has not been released."""
+        """List the pending commits that wait for it and have not been released."""
         acknowledgement = self.acknowledgement
         found = [] if acknowledgement is None or acknowledgement.is_safe else [acknowledgement]
         return found if self._held is None else [*found, *self._held]
 
     def on_packed(self, number: int) -> None:
-        """Free what was packed into group `number`."""
+        """Free its contents, which are packed in group `number`."""
         self.number = number
         self._held = None
         self.messages = []
-        self._parts = []
+        self.parts = []
         self._sent = self._gone = None
 
     def discard(self) -> list[PendingCommit]:
-        """Give up a transaction that cannot be stored: its messages stay in memory, if anywhere.
+        """Discard a transaction that cannot be stored; return the pending commits to refuse.
 
-        Returns what has to be refused.
+        Its messages may stay in memory.
         """
         self.number = NEVER
         for message in self.messages:
@@ -285,5 +316,5 @@ def _by_session(
     return found
 
 
-# Its message and options, its place in the session (0: not stored), and its transaction.
+# Message and options, place in the session (0: not stored), and transaction.
 Delivery = tuple[Message, DeliveryOptions, int, PublishTransaction | None]

@@ -1,10 +1,10 @@
-"""Ranges of the values that a store may hold, and substitutes for values outside of them.
+"""The valid ranges of values in a store, and substitutes for values outside of them.
 
-    FIELDS   the fields of every kind of row: type, range and substitute
-    mend     repairs a row, or raises `Irreparable` if a value has no substitute
+    FIELDS        the fields of each kind of row: type, range and substitute
+    repair_row    repairs a row, or raises `Irreparable` if a value has no substitute
 
 Each row is checked alone; contradictions between rows are resolved where they are restored. The
-ranges are those of the protocol and of the numbers that a database holds.
+ranges are those of the protocol and of numbers in a database.
 """
 
 from __future__ import annotations
@@ -29,16 +29,20 @@ U16_MAX: Final = (1 << 16) - 1
 U32_MAX: Final = (1 << 32) - 1
 VARINT_MAX: Final = (1 << 28) - 1
 NUMBER_MAX: Final = (1 << 63) - 1  # of a database
-ID_MAX: Final = 1 << 62  # of numbers that count up: there is always a next one
+ID_MAX: Final = 1 << 62  # of numbers that count up, so that there is always a next one
 STRING_BYTES_MAX: Final = U16_MAX
 NOT_GIVEN: Final = object()
+NAMES_MAX: Final = 5  # in one line
+NAME_CHARACTERS_MAX: Final = 80
+ALTERED_ROW: Final = " left out: altered on disk, it does not match its checksum"
+ALTERED: Final[Any] = object()  # in place of a payload whose row does not match its checksum
 
 # Types of values.
 NUMBER: Final = "number"
 FLAG: Final = "flag"
-TIME: Final = "time"  # low 0; it may be infinite where `high` is
-TEXT: Final = "text"  # `high` bytes of UTF-8 at most, without U+0000
-TOPIC: Final = "topic"  # a text that is a Topic Name
+TIME: Final = "time"  # low 0; infinite is valid if `high` is infinite
+TEXT: Final = "text"  # at most `high` bytes of UTF-8, without U+0000
+TOPIC: Final = "topic"  # a Topic Name
 BYTES: Final = "bytes"
 NUMBERS: Final = "numbers"
 WILL: Final = "will"
@@ -53,7 +57,11 @@ class Field(NamedTuple):
 
 
 class Irreparable(ValueError):
-    """A row with a value that has no substitute: it is left out."""
+    """An invalid value without a substitute: the row is left out."""
+
+
+class Altered(Irreparable):
+    """A row that is not what was written."""
 
 
 _ID: Final = Field(NUMBER, 1, ID_MAX)
@@ -61,7 +69,7 @@ _COUNT: Final = Field(NUMBER, otherwise=0)
 _QOS: Final = Field(NUMBER, 0, 2, 1)
 _FLAG: Final = Field(FLAG, otherwise=False)
 _NAME: Final = Field(TEXT, 1, STRING_BYTES_MAX)
-_STREAM: Final = Field(TEXT, 1, 100)  # a key of a table, as short as the log allows
+_STREAM: Final = Field(TEXT, 1, 100)  # the maximum length of a stream name
 _WORDS: Final = Field(TEXT, 0, math.inf, "")
 _SECTION: Final = Field(BYTES, otherwise=b"")
 _PAST: Final = Field(TIME, 0, NUMBER_MAX, 0.0)
@@ -80,7 +88,7 @@ FIELDS: Final[dict[type, dict[str, Field]]] = {
         "username": Field(TEXT, 0, STRING_BYTES_MAX, None, True),
         "version": Field(NUMBER, 3, 5, 5),
         "created_at": _PAST,
-        # Kept rather than lost: as a session that never expires.
+        # The substitute keeps the session: it never expires.
         "expiry_interval": Field(NUMBER, 0, U32_MAX, U32_MAX),
         "is_online": _FLAG,
         "expires_at": Field(TIME, 0, math.inf, math.inf),
@@ -143,15 +151,17 @@ FIELDS: Final[dict[type, dict[str, Field]]] = {
 }
 
 
-def mend(row: Any) -> list[str]:
-    """Replace values outside their range and return their names. Raises Irreparable."""
+def repair_row(row: Any) -> list[str]:
+    """Replace values outside their range; return their names. Raises Irreparable."""
     wrong: list[str] = []
+    if isinstance(row, MessageRow | WillRow) and row.payload is ALTERED:
+        raise Altered("payload")
     for name, field in FIELDS[type(row)].items():
         value = getattr(row, name)
         if _fits(value, field):
             continue
         if field.kind == WILL:
-            wrong += _mend_will(row)
+            wrong += _repair_will(row)
             continue
         if field.otherwise is NOT_GIVEN:
             raise Irreparable(name)
@@ -160,25 +170,64 @@ def mend(row: Any) -> list[str]:
     return wrong
 
 
-def _mend_will(row: SessionRow) -> list[str]:
+def _repair_will(row: SessionRow) -> list[str]:
     try:
-        return [f"will's {name}" for name in mend(row.will)]
-    except (Irreparable, KeyError):
+        return [f"will's {name}" for name in repair_row(row.will)]
+    except (Irreparable, KeyError) as error:
         row.will = None
-        return ["will"]
+        return [f"will{ALTERED_ROW}" if isinstance(error, Altered) else "will"]
 
 
-def sound(rows: Iterable[Any], wrong: dict[str, int]) -> Iterator[Any]:
-    """Yield the rows, repaired where needed, without the irreparable ones; count both."""
+def valid_rows(
+    rows: Iterable[Any], wrong: dict[str, int], altered: list[str] | None = None
+) -> Iterator[Any]:
+    """Yield the rows, repaired or unchanged, without the irreparable ones; count both.
+
+    `altered` takes the names of messages and wills that were altered.
+    """
     for row in rows:
         kind = KINDS[type(row)]
         try:
-            for name in mend(row):
-                count(wrong, f"{kind} with an impossible {name}")
+            for name in repair_row(row):
+                is_whole = name.endswith(ALTERED_ROW)
+                if is_whole and altered is not None:
+                    add_name(altered, will_name(row.client_id))
+                count(wrong, name if is_whole else f"{kind} with an impossible {name}")
+        except Altered:
+            count(wrong, f"{kind}{ALTERED_ROW}")
+            if altered is not None:
+                add_name(altered, message_name(row.mid, row.topic))
         except Irreparable as error:
             count(wrong, f"{kind} left out, with an impossible {error}")
         else:
             yield row
+
+
+def message_name(mid: Any, topic: Any) -> str:
+    """Name a message for a person; the topic may be what was altered."""
+    return f"message {mid} to {_short(topic)}"
+
+
+def will_name(client_id: Any) -> str:
+    """Name the will of a session for a person."""
+    return f"will of {_short(client_id)}"
+
+
+def _short(value: Any) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return repr(text[:NAME_CHARACTERS_MAX])
+
+
+def add_name(names: list[str], name: str) -> None:
+    """Keep a name for a line; one more than fit says that there are others."""
+    if len(names) <= NAMES_MAX and name not in names:
+        names.append(name)
+
+
+def listed(names: list[str]) -> str:
+    """Join the names that fit into a line."""
+    more = " and others" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + more
 
 
 def count(wrong: dict[str, int], what: str, more: int = 1) -> None:

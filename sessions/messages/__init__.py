@@ -1,1 +1,4 @@
-"""Messages on their way to receivers: bytes, outboxes, limits, counters. Knows no session."""
+"""Messages on their way to receivers: bytes, outboxes, limits, counters.
+
+The package knows no session.
+"""

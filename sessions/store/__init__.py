@@ -1,1 +1,1 @@
-"""All SQL of the broker state: threads, files, tables, migrations."""
+"""The store: all SQL of the broker state, with its threads, files, tables and migrations."""

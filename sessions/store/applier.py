@@ -1,9 +1,8 @@
 """Apply committed journal groups to the tables in a background thread.
 
-About once a second, or when much waits, the thread reads the groups of the journal that the
-tables do not have. It never delays a commit, and neither does its failing. The number up to which
-the tables are good is written with them, in the same transaction: recovery applies the groups
-above it, by the same code.
+About once a second, or when many bytes wait, the thread reads the groups of the journal that the
+tables do not have. Neither its work nor its failure delays a commit. The number of the last applied
+group is written in the same transaction: recovery applies the groups after it, with the same code.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from sessions.journal.records import unseal
 from sessions.journal.value_ranges import ID_MAX
 from sessions.store.database import Database, StoreError, execute, is_conflict
 from sessions.store.table_updates import RepairingTableUpdate, TableUpdate
-from sessions.store.worker import Worker
+from sessions.store.worker import Abandoned, Worker
 from sessions.store.writer import read_groups
 
 INTERVAL_S: Final = 1.0
 HEARTBEAT_S: Final = 5.0
-# A batch takes no more than so much at once.
+# The maximum size of a batch.
 BATCH_BYTES_MAX: Final = 16 << 20
 BATCH_RECORDS_MAX: Final = 10_000
-# After so much work the event loop gets the interpreter. A sleep of 0 would often take it back
-# before the loop has woken up.
+# After WORK_S the thread sleeps for PAUSE_S, so that the event loop gets the interpreter: a sleep
+# of 0 would often end before the loop has woken up.
 WORK_S: Final = 0.0003
 PAUSE_S: Final = 0.00002
 
@@ -59,12 +58,18 @@ def read_meta(connection: Connection) -> StoreMeta:
 
 
 class InterpreterPauses:
-    """Gives the interpreter to other threads every few hundred microseconds."""
+    """Gives the interpreter to other threads every few hundred microseconds, if they want it.
 
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
+    Raises Abandoned once the work is given up.
+    """
+
+    def __init__(self, is_wanted: bool, abandoned: threading.Event) -> None:
+        self._since = time.perf_counter() if is_wanted else math.inf
+        self._abandoned = abandoned
 
     def __call__(self) -> None:
+        if self._abandoned.is_set():
+            raise Abandoned
         if time.perf_counter() - self._since > WORK_S:
             time.sleep(PAUSE_S)
             self._since = time.perf_counter()
@@ -85,22 +90,22 @@ class JournalApplier(Worker):
         super().__init__("tables", on_state)
         self._on_healed = on_healed
         self._database = database
-        self._on_folded = on_folded  # up to which number, how many messages were cancelled
-        self._recorded = recorded  # the last group that the journal has
+        self._on_folded = on_folded  # called with the last number, and the cancelled messages
+        self._recorded = recorded  # returns the last group in the journal
         self._meta: StoreMeta | None = None  # None: to be read from the tables
         self._reported = folded
         self._wake = threading.Event()
-        self._is_live = False  # groups applied at the start say nothing about now
+        self._is_live = False  # groups that are applied at the start are not a heartbeat
         self._is_stopping = False
 
     # From any thread.
 
     def wake(self) -> None:
-        """Apply what waits now."""
+        """Apply waiting groups now."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Apply what waits, and end."""
+        """Apply waiting groups, and end the thread."""
         self._is_stopping = True
         self._wake.set()
 
@@ -121,8 +126,8 @@ class JournalApplier(Worker):
             now = time.monotonic()
             upto = self._recorded()
             if self._meta is None or self._meta.folded < upto:
-                # Groups that come meanwhile wait for the next time: until then some of
-                # their records are obsolete.
+                # Groups that arrive meanwhile wait for the next time: by then some of their
+                # records may be obsolete.
                 while self.attempt(self.apply_some) and self._reported < upto:
                     continue
                 self.attempt(self._checkpoint)
@@ -144,15 +149,15 @@ class JournalApplier(Worker):
         super().drop()
 
     def apply_some(self) -> bool:
-        """Apply one batch of groups; False: there was nothing."""
+        """Apply one batch of groups; return False if there is none."""
         tables = self.connect(self._database.tables)
         journal = self.connect(self._database.journal)
         if self._meta is None:
             with tables.begin():
                 self._meta = read_meta(tables)
-            self._report(self._meta.folded, 0)  # an attempt may have succeeded unnoticed
+            self._report(self._meta.folded, 0)  # an attempt that seemed to fail may have succeeded
         before = self._meta
-        pause = InterpreterPauses()
+        pause = InterpreterPauses(self._is_live and not self._is_stopping, self._abandoned)
         changes = Changes(before.next_place)
         number, at = before.folded, before.alive_at
         size = 0
@@ -196,10 +201,10 @@ class JournalApplier(Worker):
     def _report(self, number: int, cancelled: int) -> None:
         if number > self._reported:
             self._on_folded(number, cancelled)
-            self._reported = number  # last: what could not be reported is reported again
+            self._reported = number  # last: a report that fails is repeated
 
     def _beat(self) -> None:
-        """Record that the broker is alive: after a crash, this is when it last was."""
+        """Record the time of a heartbeat: after a crash, it is when the broker was last alive."""
         tables = self.connect(self._database.tables)
         now = time.time()
         with tables.begin():
@@ -208,7 +213,7 @@ class JournalApplier(Worker):
             self._meta.alive_at = now
 
     def _checkpoint(self) -> None:
-        """Move the journal's write-ahead log into its file, so that few commits have to."""
+        """Checkpoint the journal's write-ahead log, so that commits rarely have to."""
         if self._database.is_sqlite:
             journal: Any = self.connect(self._database.journal).connection.driver_connection
             journal.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
@@ -224,7 +229,7 @@ def _apply(
 
 
 def write_meta(connection: Connection, before: StoreMeta, after: StoreMeta) -> None:
-    """Write the row; raises if another broker has applied groups since."""
+    """Write the row of table `meta`. Raises StoreError if another broker has changed it."""
     done = execute(
         connection,
         "UPDATE meta SET folded = ?, last_mid = ?, last_sid = ?, next_place = ?, alive_at = ? "
@@ -235,4 +240,4 @@ def write_meta(connection: Connection, before: StoreMeta, after: StoreMeta) -> N
         ),
     )  # fmt: skip
     if done.rowcount != 1:
-        raise StoreError("another broker has changed the tables meanwhile")
+        raise StoreError("another broker has changed the tables")

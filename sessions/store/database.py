@@ -1,9 +1,9 @@
 """Engines for SQLite and PostgreSQL, and statements that work on both.
 
-Database    the place of tables and journal: two files of SQLite, or one PostgreSQL database
-execute     a statement for either: `?` becomes the driver's own placeholder
-insert      many rows at once
-explain     an exception as one line for the operator
+Database    the engines of tables and journal: two SQLite files, or one PostgreSQL database
+execute     runs a statement on either: `?` becomes the driver's own placeholder
+insert      inserts many rows at once
+explain     describes an exception in one line, for the operator
 """
 
 from __future__ import annotations
@@ -24,24 +24,28 @@ from sqlalchemy.pool import NullPool
 
 from sessions.journal.records import Corrupt
 
-# That a statement waits for another process's lock before it fails.
+# How long a statement waits for a lock of another process.
 LOCK_WAIT_S: Final = 1.0
 # Rows of any columns.
 Found = CursorResult[*tuple[Any, ...]]
 
-# Terms of one statement. Each statement releases the interpreter once; longer ones bind
-# parameters for longer without doing so.
+# Terms per statement. A statement holds the interpreter while its parameters are bound, and
+# releases it once.
 TERMS_MAX: Final = 64
 COPY_MIN: Final = 16
 
 
 class StoreError(Exception):
-    """The store cannot be used as it is: one line for the operator."""
+    """An error of the store, in one line for the operator."""
+
+
+class Unreachable(StoreError):
+    """The server of the database does not answer, or refuses the login."""
 
 
 @dataclass(slots=True)
 class Database:
-    """Two engines, which are the same where the database is one."""
+    """The engines of tables and journal; on PostgreSQL they are the same."""
 
     tables: Engine
     journal: Engine
@@ -56,10 +60,10 @@ class Database:
 def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False) -> Engine:
     """Return an engine for a file.
 
-    With `checkpoint_pages` 0 no commit pays for a checkpoint: another thread does them.
+    With `checkpoint_pages` 0 commits make no checkpoint: another thread does.
     With `is_damaged` a file is read as far as possible, even if it is too short.
     """
-    # A file that has vanished is an error, not a new and empty database.
+    # A missing file is an error; do not create an empty database.
     uri = f"file:{quote(str(path))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
@@ -76,8 +80,7 @@ def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False
                 connection.execute("PRAGMA writable_schema = ON")
             for pragma in (
                 "synchronous = FULL",
-                # Deleted rows are overwritten soon; writing zeros over them would cost
-                # the commit that deletes as much as the one that inserted.
+                # Overwriting deleted rows with zeros would double the cost of commits.
                 "secure_delete = OFF",
                 f"wal_autocheckpoint = {checkpoint_pages}",
                 "cache_size = -16384",
@@ -93,16 +96,16 @@ def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # Take the lock at once: a transaction that begins by reading may not be able to write.
+        # Take the write lock at once: a transaction that begins with a read may fail to get it.
         is_reader = connection.get_execution_options().get("sqlite_reads", False)
         connection.exec_driver_sql("BEGIN" if is_reader else "BEGIN IMMEDIATE")
 
     return engine
 
 
-# A broker that was killed still has the store while its server process waits for something and
-# does not look at the connection. Settings that a server does not know are left out.
-_NOTICE_OUR_DEATH: Final = """
+# Let the server notice a broker that was killed: while its server process waits for something and
+# does not check the connection, it still holds the lock. Unknown settings are left out.
+_DETECT_DEAD_CLIENT: Final = """
 SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES
     ('client_connection_check_interval', '1000'), ('tcp_keepalives_idle', '10'),
     ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')
@@ -111,7 +114,7 @@ SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES
 
 
 def postgres_engine(url: URL, application_name: str) -> Engine:
-    """Return an engine that notices a dead link in seconds, and whose commits are synced."""
+    """Return an engine with synchronous commits, that detects a dead connection in seconds."""
     options = {
         "connect_timeout": "5",
         "keepalives_idle": "5",
@@ -125,8 +128,8 @@ def postgres_engine(url: URL, application_name: str) -> Engine:
             url,
             connect_args={**options, **url.query},
             poolclass=NullPool,
-            # A connection that is given back is closed, which ends what it had begun. To roll
-            # back first would only fail a second time on one that is lost.
+            # A returned connection is closed, which ends its transaction. A rollback before that
+            # would fail again on a lost connection.
             pool_reset_on_return=None,
         )
     except ModuleNotFoundError as error:
@@ -141,7 +144,7 @@ def postgres_engine(url: URL, application_name: str) -> Engine:
             cursor.execute("SELECT current_setting('synchronous_commit')")
             if cursor.fetchone()[0] == "off":
                 cursor.execute("SET synchronous_commit = on")
-            cursor.execute(_NOTICE_OUR_DEATH)
+            cursor.execute(_DETECT_DEAD_CLIENT)
         driver.commit()
 
     return engine
@@ -155,11 +158,11 @@ def parse_url(text: str) -> URL:
     except (ArgumentError, SQLAlchemyError, ValueError):
         raise StoreError(f"not a database URL: {text.split('@')[-1]!r}") from None
     if backend == "sqlite" and url.database in (None, "", ":memory:"):
-        raise StoreError("a database URL of SQLite names a file: sqlite:///directory/fleetmq.db")
+        raise StoreError("a SQLite URL must name a file: sqlite:///directory/fleetmq.db")
     if backend == "sqlite" or (backend == "postgresql" and dialect.driver == "psycopg"):
         return url
     raise StoreError(
-        f"no store for {url.drivername}: there are sqlite:///FILE and "
+        f"unsupported database {url.drivername!r}: expected sqlite:///FILE or "
         "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
     )
 
@@ -168,7 +171,7 @@ def parse_url(text: str) -> URL:
 
 
 def execute(connection: Connection, statement: str, values: Sequence[Any] = ()) -> Found:
-    """Run a statement without SQLAlchemy's compiler, which would cost more than the database."""
+    """Run a statement without SQLAlchemy's compiler, which would take longer than the database."""
     if connection.dialect.name != "sqlite":
         statement = _marked(statement)
     return connection.exec_driver_sql(statement, tuple(values))
@@ -194,7 +197,7 @@ def insert(
     verb: str = "INSERT",
     pause: Callable[[], None] = lambda: None,
 ) -> int:
-    """Insert many rows at once; return how many. With a `key`, a row that exists is replaced.
+    """Insert many rows at once; return their number. With a `key`, existing rows are replaced.
 
     `pause` is called between pieces.
     """
@@ -224,10 +227,10 @@ def _copy(
     rows: Iterable[Sequence[Any]],
     pause: Callable[[], None],
 ) -> int:
-    """Insert many rows by COPY of PostgreSQL: half the cost of binding, and less on the server.
+    """Insert many rows with COPY of PostgreSQL: half the cost of binding, and less on the server.
 
-    It costs a round trip of its own, so a few rows are bound. Meanwhile nothing else can be
-    asked on the connection: `rows` must not.
+    COPY needs a round trip of its own, so a few rows are bound instead. During a COPY the
+    connection cannot run statements, so the iterator `rows` must not run any.
     """
     rows = iter(rows)
     some = list(islice(rows, COPY_MIN))
@@ -279,7 +282,7 @@ _POSTGRES: Final = {
     "57P03": "the server is starting or stopping",
     "3D000": "the database does not exist",
     "28P01": "the password is wrong",
-    "28000": "the login is refused",
+    "28000": "login refused",
     "25006": "database is read-only",
     "XX001": "database is damaged",
     "XX002": "database is damaged",
@@ -287,7 +290,7 @@ _POSTGRES: Final = {
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Tell whether a row violates a rule of its table, such as a key that exists."""
+    """Tell whether a row violates a constraint of its table, such as a unique key."""
     state = getattr(error, "sqlstate", None) or ""
     return isinstance(error, IntegrityError) or state.startswith("23")
 
@@ -314,6 +317,15 @@ def explain(error: BaseException) -> str:
     if isinstance(cause, Corrupt):
         return f"journal is damaged: {cause}"
     return _first_line(cause)
+
+
+def explain_connect(error: BaseException) -> str:
+    """Describe why no connection was made; unlike for a connection that broke, the driver's words
+    name the cause.
+    """
+    said = explain(error)
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return _first_line(cause) if said == "connection lost" else said
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -1,16 +1,17 @@
 """Export the whole state as lines of JSON and import it, to move it between databases.
 
-The first line names the format, the last has the number of rows of each table, so that a file that
-was cut short is noticed. Between them is a line for each row, by table. Bytes are base64, times are
-seconds, and a session that never expires says "never".
+The first line has the format, the last the number of rows of each table, so that a truncated file
+is detected. Between them is a line for each row, by table. Bytes are base64, times are seconds, and
+the expiry of a session that never expires is "never".
 
-    {"fleetmq": "state", "format": 2, "last_mid": 9, ...}
+    {"fleetmq": "state", "format": 3, "last_mid": 9, ...}
     {"table": "sessions", "sid": 1, "client_id": "meter-7", ...}
     {"end": {"sessions": 1, ...}}
 
-Values that can be computed are left out: digests, and how many rows refer to a message. So are the
-messages of streams, which are in files of their own; the ends of these files are included. Format 1
-is older than streams, and otherwise the same.
+Values that can be computed are left out: digests and reference counts of messages. The messages of
+streams are left out, too: they are in files of their own, whose ends are included. Format 1 is the
+same without streams, format 2 without checksums. A row whose checksum is left out gets one: who
+changes a payload by hand leaves it out.
 """
 
 from __future__ import annotations
@@ -28,30 +29,32 @@ from sqlalchemy.exc import IntegrityError
 
 from sessions.store import schema
 from sessions.store.applier import read_meta
+from sessions.store.checksums import checksum
 from sessions.store.database import StoreError, execute, explain, insert
 from sessions.store.row_import import LOADED, RowImport, columns, recount_references
 from sessions.store.store import Store
 
-FORMAT: Final = 2
-FORMATS: Final = (1, 2)
+FORMAT: Final = 3
+FORMATS: Final = (1, 2, 3)
 FETCH_ROWS: Final = 1000
 PROGRESS_ROWS: Final = 50_000
 NEVER: Final = "never"
+_CHECKSUMS: Final = ("crc", "will_crc")
 _META: Final = ("last_mid", "last_sid", "next_place", "alive_at")
 # The tables come first, then the ends of the telemetry log in the journal.
 _ENDS: Final = schema.stream_ends
 _TABLES: Final = {table.name: table for table in (*LOADED, _ENDS)}
 _INTEGER_MAX: Final = (1 << 63) - 1
 
-Progress = Callable[[int], None]  # is given the number of rows so far
+Progress = Callable[[int], None]  # called with the number of rows so far
 Check = Callable[[Any], Any]
 
 
-# Out.
+# Export.
 
 
 def export(store: Store, progress: Progress = lambda _: None) -> Iterator[str]:
-    """Yield the lines, each with its line end."""
+    """Yield the lines, each with its newline."""
     with store.database.tables.connect() as connection:
         connection.execution_options(stream_results=True, sqlite_reads=True)
         with connection.begin():
@@ -88,7 +91,7 @@ def _rows(connection: Connection, table: Table) -> Iterator[str]:
 
 
 def _ordered(connection: Connection, column: Column[Any]) -> str:
-    """Order texts by bytes: PostgreSQL's collations would order the same state differently."""
+    """Order texts by bytes, so that the same state has the same order on all databases."""
     is_sorted = connection.dialect.name == "sqlite" or not isinstance(column.type, Text)
     return column.name if is_sorted else f'{column.name} COLLATE "C"'
 
@@ -112,11 +115,11 @@ def _or_none(write: Check) -> Check:
     return lambda value: None if value is None else write(value)
 
 
-# In.
+# Import.
 
 
 class LineError(StoreError):
-    """A line is not one that `export` writes."""
+    """An invalid line in an exported file."""
 
 
 def load(
@@ -126,7 +129,7 @@ def load(
     try:
         return _load(store, lines, progress)
     except IntegrityError as error:
-        raise StoreError(f"rows of the file are in each other's way: {explain(error)}") from None
+        raise StoreError(f"rows of the file conflict with each other: {explain(error)}") from None
 
 
 def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str, int]:
@@ -144,7 +147,7 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
         for number, text in enumerate(lines, 1):
             try:
                 if end is not None:
-                    raise ValueError("there is more after the end")
+                    raise ValueError("unexpected line after the end")
                 line = _object(text)
                 if head is None:
                     head = _head(line)
@@ -153,7 +156,7 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
                 else:
                     reader = readers.get(str(line.pop("table", "")))
                     if reader is None:
-                        raise ValueError("names no table of the state")
+                        raise ValueError(f"unknown table; expected one of {', '.join(readers)}")
                     if reader.table is _ENDS:
                         ends.append(reader.row(line))
                     else:
@@ -164,16 +167,16 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
                 progress(number)
         loading.flush()
         if head is None or end is None:
-            raise LineError(f"line {number}: the file ends here, it is not whole")
+            raise LineError(f"line {number}: the file is truncated after this line")
         counts = loading.counts | {_ENDS.name: len(ends)}
         if end | {name: end.get(name, 0) for name in counts} != counts:
-            raise LineError(f"line {number}: the file holds other rows than it says: {end}")
+            raise LineError(f"line {number}: the file has {counts} rows, expected {end}")
         recount_references(connection, is_strict=True)
         sets = ", ".join(f"{name} = ?" for name in _META)
         execute(connection, f"UPDATE meta SET {sets}", [head[name] for name in _META])
         if store.database.is_sqlite:
-            # Another file, which is done first: a crash between the two leaves tables that
-            # are empty, so that it can be tried again.
+            # The journal is another file, and is committed first: a crash between the two leaves
+            # empty tables, so that the import can be repeated.
             connection = stack.enter_context(store.database.journal.connect())
             stack.enter_context(connection.begin())
         execute(connection, "DELETE FROM stream_ends")
@@ -191,6 +194,8 @@ def _is_used(connection: Connection) -> bool:
 def _object(text: bytes) -> dict[str, Any]:
     try:
         line = json.loads(text.decode())
+    except RecursionError:
+        raise ValueError("not JSON: nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(line, dict):
@@ -200,15 +205,15 @@ def _object(text: bytes) -> dict[str, Any]:
 
 def _head(line: dict[str, Any]) -> dict[str, Any]:
     if line.get("fleetmq") != "state":
-        raise ValueError("this is not the state of a FleetMQ broker")
+        raise ValueError("not an exported state of a FleetMQ broker")
     if line.get("format") not in FORMATS:
-        raise ValueError(f"format {line.get('format')}, this program reads up to {FORMAT}")
+        raise ValueError(f"format {line.get('format')}; this version reads up to {FORMAT}")
     return {name: _number(line[name], name) for name in _META}
 
 
 def _counts(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"no numbers of rows: {value!r}")
+        raise ValueError(f"not the numbers of rows: {value!r}")
     return value
 
 
@@ -228,16 +233,32 @@ class _Reader:
         self._checks = [(name, _reader(table.c[name])) for name in self._names]
 
     def row(self, line: dict[str, Any]) -> tuple[Any, ...]:
+        for name in self._known - line.keys():
+            if name in _CHECKSUMS:
+                line[name] = None
         if line.keys() != self._known:
             differing = sorted(line.keys() ^ self._known)
-            raise ValueError(f"{self.table.name}: missing or unknown: {', '.join(differing)}")
+            raise ValueError(f"{self.table.name}: missing or unknown keys: {', '.join(differing)}")
         values = []
         for name, check in self._checks:
             try:
                 values.append(check(line[name]))
             except ValueError as error:
                 raise ValueError(f"{self.table.name}: {name}: {error}") from None
-        return tuple(values)
+        return tuple(self._with_checksum(values))
+
+    def _with_checksum(self, values: list[Any]) -> list[Any]:
+        """Add the checksum that a row of before, or of a person, lacks."""
+        name = next((name for name in _CHECKSUMS if name in self._known), None)
+        if name is None or values[self._names.index(name)] is not None:
+            return values
+        prefix = name.removesuffix("crc")
+        topic, section, payload = (
+            values[self._names.index(prefix + part)] for part in ("topic", "section", "payload")
+        )
+        if topic is not None and section is not None and payload is not None:
+            values[self._names.index(name)] = checksum(topic, section, payload)
+        return values
 
 
 def _reader(column: Column[Any]) -> Check:
@@ -283,9 +304,9 @@ def _text(value: Any) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError("half a character") from None
+        raise ValueError("a lone surrogate in a text") from None
     if "\0" in value:
-        raise ValueError("a text with a zero in it")
+        raise ValueError("U+0000 in a text")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Read waiting deliveries from the tables in a background thread, a page at a time."""
+"""Read queued deliveries from the tables in a background thread, one page at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Page = list[tuple[DeliveryRow, MessageRow]]
 
 @dataclass(slots=True)
 class Request:
-    """A page that is asked for."""
+    """A request for a page."""
 
     sid: int
     after_n: int
@@ -40,7 +40,7 @@ class Pager(Worker):
         self._queue.put(request)
 
     def stop(self) -> None:
-        """Answer what was asked, and end."""
+        """Answer the requests, and end the thread."""
         self._queue.put(None)
 
     def abandon(self) -> None:

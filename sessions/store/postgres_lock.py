@@ -1,8 +1,8 @@
 """Lock a PostgreSQL database for one broker, on the writer's own connection.
 
-The lock belongs to the connection, so a broker that can commit to the journal holds it. A
-connection that was lost without the server noticing would keep it for minutes: the same broker,
-when it reconnects, terminates its old connection.
+The lock belongs to the connection, so a broker that can commit to the journal holds it. If the
+server does not notice that a connection was lost, the lock would be held for minutes: a broker that
+reconnects therefore terminates its old connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from sessions.store.database import StoreError, execute
 
 LOCK_WAIT_S: Final = 3.0
-# Two numbers make one lock: ours and the schema's, since a database may have several schemas.
+# The lock has two numbers: ours and the schema's, since a database may have several schemas.
 _LOCK: Final = 0x464D5154
 _NAMED: Final = f"{_LOCK}, hashtext(current_schema())"
 _HOLDER: Final = f"""
@@ -30,9 +30,9 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
 
 
 def take_lock(connection: Connection, application_name: str, wait_s: float = 0.0) -> None:
-    """Take the lock; raises StoreError if another broker has it.
+    """Take the lock. Raises StoreError if another broker has it.
 
-    At the start it waits: the server takes a moment to see that a broker was killed.
+    At the start, `wait_s` gives the server time to notice that a broker was killed.
     """
     with connection.begin():
         if execute(connection, f"SELECT pg_try_advisory_lock({_NAMED})").scalar():
@@ -40,7 +40,7 @@ def take_lock(connection: Connection, application_name: str, wait_s: float = 0.0
         holder = execute(connection, _HOLDER).first()
         if holder is not None and holder[1] == application_name:
             execute(connection, "SELECT pg_terminate_backend(?)", (holder[0],))
-            raise StoreError("waiting for the end of a connection that was lost")
+            raise StoreError("waiting for the server to end a lost connection of this broker")
     if wait_s:
         with contextlib.suppress(OperationalError), connection.begin():
             execute(connection, f"SET LOCAL lock_timeout = {round(wait_s * 1000)}")

@@ -1,7 +1,7 @@
 """Write rows into the tables of an empty store, from an export or from a damaged file.
 
-Values that follow from other rows are computed, not copied: how many rows refer to a message, and
-the digests of filters.
+Values that depend on other columns or rows are computed, not copied: reference counts of messages,
+and digests of filters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Table, inspect
 
+from sessions.journal.value_ranges import ALTERED_ROW, add_name, message_name, will_name
 from sessions.store import schema
+from sessions.store.checksums import is_altered
 from sessions.store.database import StoreError, execute, insert
 
 WAITING_ROWS: Final = 1024
@@ -66,9 +68,9 @@ def columns(table: Table) -> tuple[str, ...]:
 
 
 class RowImport:
-    """Takes rows of `columns(table)`, in any order of tables, and writes them in large pieces.
+    """Writes rows of `columns(table)` in large pieces; rows of tables may come in any order.
 
-    On SQLite it can skip rows that violate a rule of their table.
+    On SQLite it can skip rows that violate a constraint.
     """
 
     def __init__(self, connection: Connection, *, is_strict: bool = True) -> None:
@@ -101,14 +103,55 @@ def _derived(table: Table, row: Sequence[Any]) -> Sequence[Any]:
     if table is schema.stream_offsets:
         return (schema.digest(row[0]), *row)
     if table is schema.streams and not all(isinstance(value, str) for value in row[:4]):
-        raise TypeError("a stream is described in words")
+        raise TypeError("name, epoch, filter and settings of a stream must be texts")
     if table is schema.messages:
-        return (*row, 0)
+        return (*row[:-1], 0, row[-1])
     return row
 
 
+def drop_altered(connection: Connection, names: list[str]) -> list[str]:
+    """Drop messages and wills that are not what was written; return a line for each kind.
+
+    Their names are added to `names`.
+    """
+    said = []
+    # As bytes: a text that is no UTF-8 any more could not be read at all.
+    as_bytes = "CAST({} AS BLOB)" if connection.dialect.name == "sqlite" else "{}"
+    found = execute(
+        connection,
+        f"SELECT mid, {as_bytes.format('topic')}, section, payload, crc FROM messages "
+        "WHERE crc IS NOT NULL",
+    )
+    mids = {mid: topic for mid, topic, section, payload, crc in found.yield_per(WAITING_ROWS)
+            if is_altered(crc, topic, section, payload)}  # fmt: skip
+    for mid, topic in mids.items():
+        add_name(names, message_name(mid, topic))
+        execute(connection, "DELETE FROM messages WHERE mid = ?", (mid,))
+    if mids:
+        said.append(f"{len(mids)} message{ALTERED_ROW}")
+    found = execute(
+        connection,
+        f"SELECT sid, {as_bytes.format('client_id')}, {as_bytes.format('will_topic')}, "
+        "will_section, will_payload, will_crc "
+        "FROM sessions WHERE will_crc IS NOT NULL AND will_topic IS NOT NULL",
+    )
+    sids = {sid: name for sid, name, topic, section, payload, crc in found.yield_per(WAITING_ROWS)
+            if is_altered(crc, topic, section, payload)}  # fmt: skip
+    for sid, client_id in sids.items():
+        add_name(names, will_name(client_id))
+        execute(
+            connection,
+            "UPDATE sessions SET will_topic = NULL, will_payload = NULL, will_qos = NULL, "
+            "will_retain = NULL, will_section = NULL, will_crc = NULL, will_at = 0 WHERE sid = ?",
+            (sid,),
+        )
+    if sids:
+        said.append(f"{len(sids)} will{ALTERED_ROW}")
+    return said
+
+
 def has_right_references(connection: Connection) -> bool:
-    """Tell whether all rows that are referred to exist, and are counted right."""
+    """Tell whether all references are to existing rows, and all reference counts are correct."""
     for table, condition, _ in _LOOSE:
         where = condition.format(table)
         if execute(connection, f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").first():
@@ -117,9 +160,9 @@ def has_right_references(connection: Connection) -> bool:
 
 
 def repair_digests(connection: Connection) -> list[str]:
-    """Correct digests that are not those of their texts, since rows are found by them.
+    """Correct digests that do not match their texts: rows are found by them.
 
-    Returns a line for each kind of correction.
+    Return a line for each kind of correction.
     """
     said = []
     for table, text, column in _DIGESTED:
@@ -140,7 +183,7 @@ def repair_digests(connection: Connection) -> list[str]:
                 (right[place], *row[:-1]),
             )
         if wrong:
-            said.append(f"{len(wrong)} {table.name} under a wrong digest")
+            said.append(f"{len(wrong)} {table.name} with a wrong digest")
     return said
 
 
@@ -152,9 +195,9 @@ def _digest(text: str) -> bytes | None:
 
 
 def recount_references(connection: Connection, *, is_strict: bool) -> list[str]:
-    """Count the references to each message. A reference to nothing is an error, or is dropped.
+    """Count the references to each message; raise an error for dangling ones, or drop their rows.
 
-    Returns a line for each kind of row that was dropped.
+    Return a line for each kind of dropped row.
     """
     gone = []
     for table, condition, missing in _LOOSE:
@@ -171,5 +214,5 @@ def recount_references(connection: Connection, *, is_strict: bool) -> list[str]:
     execute(connection, _COUNTED)
     unused = execute(connection, "DELETE FROM messages WHERE refs = 0").rowcount
     if unused:
-        gone.append(f"{unused} messages that nothing referred to")
+        gone.append(f"{unused} messages without references")
     return gone

@@ -1,13 +1,13 @@
 """Save what can be read of a damaged SQLite store into a new one.
 
-The old files are kept, under names with a date. They are read from copies, table by table along
-their keys: where a page cannot be read, the scan searches for the next key that can, and goes back
-from there to the edge of the damage. Then the whole groups of the journal that the tables do not
-have are applied. The ends of the telemetry log are kept only if nothing of the journal is missing:
-older ends would cut the log. All losses are reported.
+The old files are kept, renamed with a date. Copies of them are read table by table, in key order:
+after an unreadable page the scan searches for the next readable key, and reads backwards from there
+to the edge of the damage. Then the complete groups of the journal that the tables do not have are
+applied. The ends of the telemetry log are kept only if the journal is complete: with older ends the
+log would be truncated. All losses are reported.
 
-The new files take their place by renaming; after a crash between two renames the next start
-finishes it.
+The new files replace the old ones by renaming; after a crash between two renames, the next start
+completes it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Say = Callable[[str], None]
 
 
 def salvage(files: Files, say: Say) -> None:
-    """Make a new store of what can be read, and put it in place."""
+    """Make a new store of all readable data, and put it in place."""
     copies, made, ready = (files.aside(name) for name in (".copy", ".rescue", READY))
     for path in (*copies.both, *made.both, *ready.both):
         remove(path)
@@ -64,7 +64,7 @@ def salvage(files: Files, say: Say) -> None:
         for copy, fresh in zip(copies.both, made.both, strict=True):
             _repair_header(copy, fresh)
         _rescue(copies, made, say)
-        # The tables come last: if they exist, the pair is complete.
+        # The tables come last: if they exist, both files are complete.
         for path, target in ((made.journal, ready.journal), (made.tables, ready.tables)):
             sync(path)
             os.replace(path, target)
@@ -76,9 +76,9 @@ def salvage(files: Files, say: Say) -> None:
 
 
 def finish(files: Files, say: Say) -> bool:
-    """Put rescued files in place of the old ones, wherever an earlier attempt has stopped.
+    """Replace the old files by rescued ones, also after an attempt that was interrupted.
 
-    False: there were none.
+    Return False if there are no rescued files.
     """
     ready = files.aside(READY)
     if not ready.tables.exists():
@@ -131,14 +131,16 @@ def _rescue_tables(old: Files, new: Connection, say: Say) -> StoreMeta:
     meta = StoreMeta(folded=0, last_mid=0, last_sid=0, next_place=1, alive_at=0.0)
     with _opened(old.tables) as connection:
         if connection is None:
-            say("nothing of the tables can be read")
+            say("the tables are unreadable")
             return meta
         with new.begin():
             rows_in = RowImport(new, is_strict=False)
             for table in _existing(connection, LOADED):
-                for row in readable(connection, table, columns(table), say):
+                names = _existing_columns(connection, table)
+                for row in readable(connection, table, names, say):
                     try:
-                        rows_in.add(table, row)
+                        found_row = dict(zip(names, row, strict=True))
+                        rows_in.add(table, tuple(map(found_row.get, columns(table))))
                     except (AttributeError, TypeError):
                         say(f"{table.name}: lost an invalid row")
             rows_in.flush()
@@ -150,14 +152,14 @@ def _rescue_tables(old: Files, new: Connection, say: Say) -> StoreMeta:
             with connection.begin():
                 return read_meta(connection)
         except Exception:
-            say("the last group in the tables cannot be read: all groups of the journal are tried")
+            say("the number of the last applied group is unreadable: applying the whole journal")
             return meta
 
 
 def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[tuple[Any, ...]]:
-    """Apply the groups that can be read; one that is damaged or inconsistent is lost alone.
+    """Apply the readable groups; only damaged or inconsistent ones are lost.
 
-    Returns the ends of the telemetry log, if they can be trusted.
+    Return the ends of the telemetry log, if they are known.
     """
     losses: list[str] = []
 
@@ -167,7 +169,7 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[
 
     with _opened(old.journal) as connection:
         if connection is None:
-            say("nothing of the journal can be read: groups that the tables do not have are lost")
+            say("the journal is unreadable: groups that are not yet in the tables are lost")
             return []
         rows = readable(connection, schema.journal, columns(schema.journal), lose)
         groups = sorted(row for row in rows if row[0] > folded)
@@ -184,7 +186,7 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[
             changes = Changes(place)
             for record in unseal(data):
                 changes.apply(record)
-            if not changes.records:  # a group without records, for the log alone
+            if not changes.records:  # only the telemetry log has data in this group
                 saved += 1
                 continue
             with new.begin():
@@ -209,22 +211,32 @@ def _rescue_journal(old: Files, new: Connection, folded: int, say: Say) -> list[
 
 
 def _existing(connection: Connection, tables: tuple[Table, ...]) -> list[Table]:
-    """Return the tables that exist; an older program did not make all of them."""
+    """Return the tables that exist; an older schema has fewer."""
     try:
         with connection.begin():
             found = execute(connection, "SELECT name FROM sqlite_master").scalars().all()
-    except Exception:  # then each is tried
+    except Exception:  # try all of them
         return list(tables)
     return [table for table in tables if table.name in found]
 
 
+def _existing_columns(connection: Connection, table: Table) -> tuple[str, ...]:
+    """Return the columns to be copied that exist; an older schema has fewer."""
+    names = columns(table)
+    with contextlib.suppress(Exception), connection.begin():
+        found = execute(connection, f"PRAGMA table_info({table.name})").all()
+        known = {row[1] for row in found}
+        return tuple(name for name in names if name in known) or names
+    return names
+
+
 def _no_pause() -> None:
-    """Do nothing: no event loop waits."""
+    """Do nothing: there is no event loop yet."""
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Connection | None]:
-    """Open a connection that reads what it can; None: it cannot be opened."""
+    """Open a connection that reads damaged files; yield None if that fails."""
     engine = sqlite_engine(path, checkpoint_pages=0, is_damaged=True)
     with contextlib.ExitStack() as stack:
         found: Connection | None = None
@@ -239,7 +251,7 @@ def _opened(path: Path) -> Iterator[Connection | None]:
 
 
 def _repair_header(copy: Path, fresh: Path) -> None:
-    """Replace a first page that is damaged by that of a new store, which has the same layout."""
+    """Replace a damaged first page by that of a new store, which has the same layout."""
     if not copy.exists() or copy.stat().st_size < PAGE_BYTES:
         return
     with copy.open("r+b") as file:
@@ -272,8 +284,7 @@ def readable(
             if last is None:
                 say(f"{table.name}: lost all rows {where} ({explain(error)})")
                 return
-            # Read back from the far edge to the damage. A row that is met again from the other
-            # side would be met at `last`.
+            # Read backwards from the far edge to the damage, at most down to `last`.
             with contextlib.suppress(Exception):
                 for key, row in scan.rows(after, before=last):
                     yield row
@@ -286,9 +297,9 @@ def readable(
 
 
 class _TableScan:
-    """Reads rows of one table by its key: one number, or a number and a second part.
+    """Reads rows of one table by its key: one number, or a number and a second column.
 
-    A table with another kind of key is read by SQLite's row number.
+    A table with another kind of key is read by SQLite's rowid.
     """
 
     def __init__(self, connection: Connection, table: Table, names: tuple[str, ...]) -> None:
@@ -310,7 +321,7 @@ class _TableScan:
     def rows(
         self, after: Key | None, *, before: Key | None = None
     ) -> Iterator[tuple[Key, tuple[Any, ...]]]:
-        """Yield rows upwards from a key; or, with `before`, downwards from that one."""
+        """Yield rows with keys above `after`; or, with `before`, in reverse below that one."""
         conditions: list[str] = []
         values: list[Any] = []
         for key, sign in ((after, ">"), (before, "<")):
@@ -332,7 +343,7 @@ class _TableScan:
         return tuple(found[self._width :])
 
     def beyond(self, after: Key | None) -> Key | None:
-        """Return the first readable key behind damage: search ahead in growing steps, then back."""
+        """Return the first readable key after damage: search in growing steps, then backwards."""
         for probe in self._probes(after):
             bad = 0
             for bit in range(KEY_BITS):
@@ -361,7 +372,7 @@ class _TableScan:
         return None
 
     def _probes(self, after: Key | None) -> Iterator[Callable[[int], Key]]:
-        """Yield functions from a distance to a key: within the first number, then beyond it."""
+        """Yield functions from a distance to a key: first in the second column, then the first."""
         first = after[0] if after is not None else 0
         if self._width == 1:
             yield lambda step: (first + step,)

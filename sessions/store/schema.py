@@ -1,10 +1,10 @@
 """Define the tables, and upgrade databases to them.
 
-    tables    the state of the broker, readable: docs/SQL.md describes each column
-    journal   groups of records as they were committed, until they are in the tables; on SQLite
-              in a file of its own, so that nothing done to the tables delays a commit
+    tables    the state of the broker, in readable form: docs/SQL.md describes each column
+    journal   committed groups of records, until they are in the tables; on SQLite it has a file
+              of its own, so that work on the tables never delays a commit
 
-Keys are numbers or digests: a topic may have 65,535 bytes, and a key of PostgreSQL may not.
+Keys are numbers or digests, since a topic of 65,535 bytes is too long for a key of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sqlalchemy import (
     text,
 )
 
-# The newest step in migrations/versions. A database that has it needs no Alembic.
-HEAD: Final = "0003"
+# The newest step in migrations/versions. A database of this version is opened without Alembic.
+HEAD: Final = "0004"
 TABLES: Final = "tables"
 JOURNAL: Final = "journal"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -55,6 +55,7 @@ sessions: Final = Table(
     Column("will_qos", SmallInteger),
     Column("will_retain", Boolean),
     Column("will_section", LargeBinary),
+    Column("will_crc", LargeBinary),  # see `checksums`; null: without a will, or of before
 )
 shares: Final = Table(
     "shares",
@@ -89,6 +90,7 @@ messages: Final = Table(
     Column("received_at", Double, nullable=False),
     Column("expiry_interval", BigInteger, nullable=False),
     Column("refs", BigInteger, nullable=False),
+    Column("crc", LargeBinary),  # see `checksums`; null: of before
 )  # fmt: skip
 deliveries: Final = Table(
     "deliveries",
@@ -145,7 +147,7 @@ stream_offsets: Final = Table(
     Column("epoch", Text, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
 )
-# One row: the store, and the last group of the journal in the tables.
+# One row: the id of the store, and the last group of the journal that is in the tables.
 meta: Final = Table(
     "meta",
     tables,
@@ -165,7 +167,7 @@ journal: Final = Table(
     Column("at", Double, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )  # fmt: skip
-# One row: the store, the broker that writes, and the last group that was removed.
+# One row: the id of the store, the broker that writes, and the last group that was removed.
 journal_state: Final = Table(
     "journal_state",
     journal_tables,
@@ -193,7 +195,7 @@ def digest(text: str) -> bytes:
 
 
 def version_of(connection: Connection) -> str | None:
-    """Return the version of a database; None: it is empty."""
+    """Return the version of a database; None if it is empty."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -202,12 +204,12 @@ def version_of(connection: Connection) -> str | None:
 
 def upgrade(connection: Connection, parts: set[str], step: str = HEAD) -> None:
     """Upgrade a database within the transaction of `connection`."""
-    # Alembic is needed once in the life of a database, and costs 70 ms to import.
+    # Imported here: it takes 70 ms, and is needed only for a new or old database.
     from alembic import command
     from alembic.config import Config
 
     config = Config()
-    # Alembic reads options through configparser, where a percent sign has a meaning.
+    # Alembic reads options with configparser, which interprets percent signs.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     config.attributes["parts"] = parts

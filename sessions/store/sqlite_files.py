@@ -1,13 +1,12 @@
-"""Create and check the two files of a SQLite store: each is whole, and they belong together.
+"""Create and check the two files of a SQLite store: each is complete, and they belong together.
 
-A damaged file is never taken for a new one. An error is one line with what can be done;
-`sessions.store.salvage` does it.
+A damaged file is never taken for a new one. An error is one line that says what to do;
+`sessions.store.salvage` repairs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import struct
@@ -21,14 +20,19 @@ from sqlalchemy import Engine
 from sessions.store import schema
 from sessions.store.database import Database, StoreError, execute, explain, sqlite_engine
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 SQLITE_MIN: Final = (3, 33, 0)  # UPDATE ... FROM
 PAGE_BYTES: Final = 4096
 MAGIC: Final = b"SQLite format 3\0"
 # In the header of each file, to tell it from another program's database.
 APPLICATION_IDS: Final = {schema.TABLES: 0x464D5154, schema.JOURNAL: 0x464D514A}
-# Checking the structure of a whole file costs about 1 ms a MiB.
+# Larger files are not checked completely: that takes about 1 ms per MiB.
 CHECKED_BYTES_MAX: Final = 64 << 20
-# Commits of the journal leave checkpoints to the applier, up to so large a log.
+# Commits to the journal leave checkpoints to the applier until the log has this size.
 JOURNAL_CHECKPOINT_PAGES: Final = 4096
 TABLES_CHECKPOINT_PAGES: Final = 2048
 
@@ -38,7 +42,7 @@ LOGS: Final = ("-wal", "-shm")
 
 
 class Damage(StoreError):
-    """A file is missing, cut short or unreadable: with `recover`, the rest can be saved."""
+    """A file is missing, truncated or unreadable: `--recover` saves the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Files:
 
 
 def sibling(path: Path, suffix: str) -> Path:
-    """Return the path of a file beside this one, by a suffix."""
+    """Return the path with another suffix."""
     return path.with_name(path.name + suffix)
 
 
@@ -87,7 +91,9 @@ class Lock:
     """Lets one broker use a store. The system releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if fcntl is None:
+            raise StoreError(f"{path}: this system has no fcntl, which locks the files of a store")
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -125,7 +131,7 @@ def prepare(files: Files) -> None:
 
 
 def create(files: Files) -> None:
-    """Create both files aside and put them in place: the journal first, the tables last."""
+    """Create both files under temporary names and rename them: the journal first."""
     store_id = str(uuid.uuid4())
     fresh = files.aside(".new")
     for part, path, made in (
@@ -133,9 +139,9 @@ def create(files: Files) -> None:
         (schema.TABLES, files.tables, fresh.tables),
     ):
         remove(made)
-        # A log left by a file that is gone would be taken for the new file's.
+        # SQLite would take a log of an earlier file for that of the new one.
         _remove_logs(path)
-        made.touch(0o644)
+        made.touch(0o640)  # not for others; SQLite makes its logs with the same mode
         engine = sqlite_engine(made, checkpoint_pages=0)
         with engine.connect() as connection:
             driver = connection.connection.driver_connection
@@ -150,7 +156,7 @@ def create(files: Files) -> None:
     for made, path in ((fresh.journal, files.journal), (fresh.tables, files.tables)):
         sync(made)
         os.replace(made, path)
-        sync(path.parent)  # in this order: tables mean that there is a journal
+        sync(path.parent)  # in this order, so that where there are tables there is a journal
 
 
 def remove(path: Path) -> None:
@@ -164,10 +170,10 @@ def _remove_logs(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its missing parents, each with its name on disk.
+    """Make a directory and its missing parents, and sync their names to disk.
 
-    An earlier start may have stopped after it made the lowest one that exists, so that name is
-    synced too, if its directory may be read.
+    An earlier start may have been interrupted after it made the lowest existing directory, so its
+    name is synced too, if the parent may be read.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
     lowest = missing[-1].parent if missing else path
@@ -188,7 +194,7 @@ def sync(path: Path) -> None:
 
 
 def _is_unused(journal: Path) -> bool:
-    """Tell whether the file never had a group: a first start that did not finish left it."""
+    """Tell whether the file has never had a group: it is of a first start that was interrupted."""
     with contextlib.suppress(Exception):
         _check_header(journal, schema.JOURNAL)
         engine = sqlite_engine(journal, checkpoint_pages=0)
@@ -209,22 +215,22 @@ def _check_header(path: Path, part: str) -> None:
     if not header:
         raise Damage(f"{path} is empty")
     if len(header) < 100 or not header.startswith(MAGIC):
-        raise Damage(f"{path} is damaged: its header is not that of a database")
+        raise Damage(f"{path} is damaged: it has no SQLite header")
     (application_id,) = struct.unpack_from(">I", header, 68)
     if application_id != APPLICATION_IDS[part]:
-        raise Damage(f"{path} is not what FleetMQ keeps under that name")
+        raise Damage(f"{path} is a SQLite file, but not FleetMQ's {part}")
 
 
 def check(engine: Engine, path: Path, *, is_whole: bool) -> None:
-    """Check with SQLite's own means that a file is complete and sound.
+    """Check by SQLite's own functions that a file is complete and intact.
 
-    Large files are read as a whole only with `is_whole`.
+    Large files are checked completely only with `is_whole`.
     """
     try:
         with engine.connect() as connection:
             driver = connection.connection.driver_connection
             assert driver is not None
-            # Move the log into the file first: only then its header and length are right.
+            # Checkpoint the log first: only then the header and length of the file are current.
             busy, logged, moved = driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             size = path.stat().st_size
             if not busy and logged == moved:
@@ -232,7 +238,7 @@ def check(engine: Engine, path: Path, *, is_whole: bool) -> None:
                 (page_bytes,) = driver.execute("PRAGMA page_size").fetchone()
                 if pages * page_bytes > size:
                     raise Damage(
-                        f"{path} is cut short: {size} bytes where {pages * page_bytes} belong"
+                        f"{path} is truncated: it has {size} of {pages * page_bytes} bytes"
                     )
             if is_whole or size <= CHECKED_BYTES_MAX:
                 found = driver.execute("PRAGMA quick_check(1)").fetchone()[0]

@@ -1,7 +1,7 @@
-"""Load the state that the broker starts from, and pages of waiting deliveries.
+"""Load the state that the broker starts with, and pages of queued deliveries.
 
-Rows are read in pieces as they are used: a million waiting deliveries are one row for each session
-here, and a hundred thousand sessions are never in memory twice.
+Rows are read in pieces as they are used, so that the state is never in memory twice. Queued
+deliveries are loaded at the start as one summary row for each session.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from sessions.journal.rows import (
     WillRow,
 )
 from sessions.journal.snapshot import Snapshot
-from sessions.journal.value_ranges import ID_MAX, count, sound
+from sessions.journal.value_ranges import ALTERED, ID_MAX, count, valid_rows
 from sessions.store import schema
 from sessions.store.applier import read_meta
+from sessions.store.checksums import is_altered
 from sessions.store.database import Database, StoreError, execute, explain
 
 FETCH_ROWS: Final = 2000
@@ -41,12 +42,12 @@ _STREAMS: Final = "SELECT name, epoch, filter, settings, created_at FROM streams
 _CURSORS: Final = "SELECT owner, stream, epoch, partition, next_offset FROM stream_offsets"
 _MESSAGE: Final = (
     "m.mid, m.topic, m.qos, m.retain, m.section, m.payload, m.publisher, m.received_at, "
-    "m.expiry_interval"
+    "m.expiry_interval, m.crc"
 )
 _DELIVERY: Final = (
     "d.sid, d.n, d.mid, d.qos, d.retain, d.subscription_ids, d.share, d.packet_id, d.size"
 )
-# Waiting deliveries of shared subscriptions are read once, at the start.
+# Queued deliveries of shared subscriptions are read once, at the start.
 _OWN: Final = "(d.share = '' OR EXISTS (SELECT 1 FROM shares h WHERE h.sid = d.sid))"
 _BOTH: Final = f"SELECT {_DELIVERY}, {_MESSAGE} FROM deliveries d JOIN messages m ON m.mid = d.mid"
 
@@ -57,7 +58,7 @@ def snapshot(database: Database) -> Snapshot:
     with engine.connect() as connection:
         connection.execution_options(sqlite_reads=True)
         meta = read_meta(connection)
-        # Numbers in the tables count too: none is given twice.
+        # Numbers in the tables count, too: none may be assigned twice.
         newest_mid = execute(connection, "SELECT max(mid) FROM messages").scalar()
         newest_sid = execute(connection, "SELECT max(sid) FROM sessions").scalar()
         newest_share = execute(connection, "SELECT max(sid) FROM shares").scalar()
@@ -90,9 +91,9 @@ def snapshot(database: Database) -> Snapshot:
             f"SELECT {_MESSAGE} FROM retained r JOIN messages m ON m.mid = r.mid ORDER BY r.mid",
             message_row,
         ),
-        streams=sorted(sound(rows(_STREAMS, stream_row), healed), key=attrgetter("name")),
+        streams=sorted(valid_rows(rows(_STREAMS, stream_row), healed), key=attrgetter("name")),
         cursors=sorted(
-            sound(rows(_CURSORS, cursor_row), healed),
+            valid_rows(rows(_CURSORS, cursor_row), healed),
             key=lambda row: (row.stream, row.owner, row.partition),
         ),
         stream_ends=dict(
@@ -116,7 +117,7 @@ def _rows(
     make: Callable[[Sequence[Any]], Any],
     healed: dict[str, int],
 ) -> Iterator[Any]:
-    """Yield rows; one with values of wrong types is left out, and counted."""
+    """Yield rows; those with values of wrong types are left out and counted."""
     try:
         with engine.connect() as connection:
             streaming = connection.execution_options(stream_results=True, sqlite_reads=True)
@@ -127,13 +128,13 @@ def _rows(
                         try:
                             made = make(row)
                         except (TypeError, ValueError):
-                            count(healed, "row that makes no sense")
+                            count(healed, "row with values of wrong types")
                         else:
                             yield made
     except GeneratorExit:
         raise
     except Exception as error:
-        raise StoreError(f"the store cannot be read: {explain(error)}") from error
+        raise StoreError(f"cannot read the store: {explain(error)}") from error
 
 
 def _by_session(pairs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:
@@ -144,7 +145,7 @@ def _by_session(pairs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, list[in
 def read_page(
     connection: Connection, sid: int, after_n: int, messages_max: int, bytes_max: int
 ) -> list[tuple[DeliveryRow, MessageRow]]:
-    """Read deliveries behind `after_n` in order; at least one if there is one."""
+    """Read deliveries after `after_n` in order, at least one if there is one."""
     found: list[tuple[DeliveryRow, MessageRow]] = []
     size = 0
     while len(found) < messages_max and size < bytes_max:
@@ -160,7 +161,7 @@ def read_page(
             try:
                 pair = both_rows(row)
                 size += pair[0].size
-            except (TypeError, ValueError):  # the session finds that it is missing
+            except (TypeError, ValueError):  # leave it out; the session notices the gap
                 continue
             if found and size > bytes_max:
                 return found
@@ -170,13 +171,16 @@ def read_page(
     return found
 
 
-# Rows as values. SQLite has no booleans, and PostgreSQL's driver has its own type of bytes.
+# Convert rows: SQLite has no booleans, and PostgreSQL's driver has a bytes type of its own.
 
 
 def session_row(row: Sequence[Any]) -> SessionRow:
     will = None
     if row[9] is not None:
-        will = WillRow(row[9], _blob(row[10]), row[11], bool(row[12]), _blob(row[13]))
+        payload, section = _blob(row[10]), _blob(row[13])
+        if is_altered(row[14], row[9], section, payload):
+            payload = ALTERED
+        will = WillRow(row[9], payload, row[11], bool(row[12]), section)
     return SessionRow(
         row[0], row[1], row[2], row[3], row[4], row[5], bool(row[6]), row[7], row[8], will
     )
@@ -203,8 +207,11 @@ def cursor_row(row: Sequence[Any]) -> CursorRow:
 
 
 def message_row(row: Sequence[Any]) -> MessageRow:
+    section, payload = _blob(row[4]), _blob(row[5])
+    if is_altered(row[9], row[1], section, payload):
+        payload = ALTERED
     return MessageRow(
-        row[0], row[1], row[2], bool(row[3]), row[4], row[5], row[6], row[7], row[8]
+        row[0], row[1], row[2], bool(row[3]), section, payload, row[6], row[7], row[8]
     )  # fmt: skip
 
 

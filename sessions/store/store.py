@@ -1,10 +1,10 @@
-"""The store: the state of the broker, durable in a database.
+"""The store: the durable state of the broker, in a database.
 
-The event loop submits groups of records (`submit`), and is told up to which number they are safe.
-It waits for none of the three threads behind that: the writer commits groups to the journal, the
-applier brings them into the tables, the pager reads back deliveries that wait.
+The event loop submits groups of records (`submit`) and is called back with the last durable
+number. It never waits for the three threads: the writer commits groups to the journal, the applier
+writes them into the tables, the pager reads queued deliveries.
 
-The caller numbers groups, one after the other, from `Snapshot.last_number` + 1 on.
+The caller numbers groups consecutively, from `Snapshot.last_number` + 1 on.
 """
 
 from __future__ import annotations
@@ -22,29 +22,36 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from sessions.journal.participant import CommitParticipant
 from sessions.journal.snapshot import Snapshot
-from sessions.journal.value_ranges import count
+from sessions.journal.value_ranges import add_name, count
 from sessions.store import postgres_lock, salvage, schema, state_loader
 from sessions.store import sqlite_files as sqlite_files
 from sessions.store.applier import JournalApplier, read_meta
 from sessions.store.database import (
     Database,
     StoreError,
+    Unreachable,
     execute,
     explain,
+    explain_connect,
     parse_url,
     postgres_engine,
 )
 from sessions.store.pager import Page, Pager, Request
 from sessions.store.postgres_lock import take_lock
-from sessions.store.row_import import has_right_references, recount_references, repair_digests
+from sessions.store.row_import import (
+    drop_altered,
+    has_right_references,
+    recount_references,
+    repair_digests,
+)
 from sessions.store.sqlite_files import CHECKED_BYTES_MAX, Damage, Files, Lock
 from sessions.store.worker import discard
 from sessions.store.writer import Writer
 
-__all__ = ["Store", "StoreError"]
+__all__ = ["Store", "StoreError", "Unreachable"]
 
 ADVICE: Final = "restore it from a backup, or start once with --recover to save what is left"
-APPLY_EARLY_BYTES: Final = 8 << 20  # so much more in the journal wakes the applier
+APPLY_EARLY_BYTES: Final = 8 << 20  # new bytes in the journal that wake the applier
 
 
 class Store:
@@ -56,9 +63,9 @@ class Store:
         self._lock = lock
         self._states: dict[str, str] = {}
         self._state_lock = threading.Lock()
-        self._writer: Writer
-        self._applier: JournalApplier
-        self._pager: Pager
+        self.writer: Writer
+        self.applier: JournalApplier
+        self.pager: Pager
         self._on_committed: Callable[[int], None] = _ignore
         self._on_folded: Callable[[int], None] = _ignore
         self._on_state: Callable[[str], None] = _ignore
@@ -66,15 +73,16 @@ class Store:
         self._is_stopping = False
         self._is_closed = False
         self._is_done = False
-        self._is_saved = False  # it was just rescued from damaged files
+        self._is_saved = False  # just rescued from damaged files
         self.commits = 0
-        self._safe = 0  # up to this group
-        self._recorded = 0  # up to this group the journal has them
+        self._safe = 0  # the last durable group
+        self._recorded = 0  # the last group in the journal
         self.folded = 0
         self.cancelled = 0
         self._folded_to = 0
-        self._unapplied_bytes = 0  # committed since the applier was woken last
-        self.healed: dict[str, int] = {}  # contradictions put right, by kind
+        self._unapplied_bytes = 0  # committed since the applier was last woken
+        self.healed: dict[str, int] = {}  # repaired contradictions, by kind
+        self.altered: list[str] = []  # names of messages and wills left out
 
     @classmethod
     def open(
@@ -86,7 +94,7 @@ class Store:
         must_exist: bool = False,
         log: Callable[[str], None] = lambda _: None,
     ) -> Store:
-        """Lock and check it, upgrade its schema, and apply the groups that wait in the journal."""
+        """Lock and check a store, upgrade its schema, and apply the groups in its journal."""
         if database_url:
             url = parse_url(database_url)
             if url.get_backend_name() == "postgresql":
@@ -141,12 +149,14 @@ class Store:
     def _open_postgres(cls, url: URL, *, must_exist: bool) -> Store:
         owner = str(uuid.uuid4())
         engine = postgres_engine(url, f"fleetmq {owner}")
-        name = url.render_as_string(hide_password=True)
+        name = url.set(query={}).render_as_string(hide_password=True)
         store = cls(Database(engine, engine, is_sqlite=False, name=name), owner, None)
         try:
             connection = engine.connect()
         except Exception as error:
-            raise StoreError(f"{name}: {explain(error)}") from None
+            raise Unreachable(
+                f"the database {name} cannot be reached: {explain_connect(error)}"
+            ) from None
         try:
             take_lock(connection, f"fleetmq {owner}", postgres_lock.LOCK_WAIT_S)
             if must_exist and schema.version_of(connection) is None:
@@ -160,11 +170,11 @@ class Store:
             if isinstance(error, StoreError) or not isinstance(error, Exception):
                 raise
             raise StoreError(f"{name}: {explain(error)}") from None
-        store._writer.adopt(engine, connection)
+        store.writer.adopt(engine, connection)
         return store
 
     def _begin(self, connection: Connection) -> None:
-        """Make a sound store ready to start, while holding the journal's lock."""
+        """Prepare an intact store for the start, while holding the journal's lock."""
         try:
             self._upgrade()
             last_number, removed_to = self._compare()
@@ -184,19 +194,19 @@ class Store:
         except Exception as error:
             said = explain(error)
             if isinstance(error, IntegrityError):
-                said = f"database is damaged: the journal does not fit the tables ({said})"
+                said = f"database is damaged: the journal contradicts the tables ({said})"
             kind = Damage if "damaged" in said else StoreError
             raise kind(f"{self.database.name}: {said}") from error
-        self._writer = Writer(
+        self.writer = Writer(
             self.database,
             last_number,
             removed_to,
             self._committed,
             self._set_state,
-            self._check_owner,
+            self.check_owner,
         )
-        self._applier = self._new_applier()
-        self._pager = Pager(self.database, self._set_state)
+        self.applier = self._new_applier()
+        self.pager = Pager(self.database, self._set_state)
         self.folded = self.cancelled = 0
 
     def _new_applier(self) -> JournalApplier:
@@ -210,9 +220,9 @@ class Store:
         )
 
     def _settle(self) -> None:
-        """Repair rows of the tables that contradict each other, in a small store.
+        """Repair rows of the tables that contradict each other, if the store is small.
 
-        A larger one is started as it was restored.
+        A larger one is used as it is.
         """
         with self.database.tables.connect() as tables:
             if self.database.is_sqlite:
@@ -230,9 +240,10 @@ class Store:
                 return
             with tables.begin():
                 self._count_healed(repair_digests(tables))
+                self._count_healed(drop_altered(tables, self.altered))
                 if not has_right_references(tables):
                     gone = recount_references(tables, is_strict=False)
-                    self._count_healed(gone or ["1 count of references that was wrong"])
+                    self._count_healed(gone or ["1 wrong reference count"])
 
     def _count_healed(self, lines: list[str]) -> None:
         for line in lines:
@@ -253,11 +264,11 @@ class Store:
                 if version is not None and version > schema.HEAD:
                     raise StoreError(
                         f"{self.database.name} was written by a newer FleetMQ (schema {version}, "
-                        f"this one knows {schema.HEAD}): use that version, or a backup"
+                        f"this version supports {schema.HEAD}): use the newer version, or a backup"
                     )
                 if version != schema.HEAD:
                     schema.upgrade(connection, parts)
-                if is_new and self.database.is_sqlite:  # new files are put in place whole
+                if is_new and self.database.is_sqlite:  # `create` makes complete files
                     raise Damage(f"{engine.url} has no tables")
                 if is_new:
                     store_id = str(uuid.uuid4())
@@ -265,7 +276,7 @@ class Store:
                         schema.begin(connection, part, store_id)
 
     def _compare(self) -> tuple[int, int]:
-        """Check that journal and tables belong to one store and one time."""
+        """Check that journal and tables are of the same store, and neither is an older copy."""
         with self.database.tables.connect() as tables:
             store_id = execute(tables, "SELECT store_id FROM meta").scalar_one()
             folded = read_meta(tables).folded
@@ -277,7 +288,7 @@ class Store:
             newest = execute(journal, "SELECT max(number) FROM journal").scalar() or 0
         journal_id, removed_to = state
         if journal_id != store_id:
-            raise Damage(f"the journal is not that of {self.database.name}, but of another store")
+            raise Damage(f"the journal of {self.database.name} belongs to another store")
         if removed_to > folded or (first is not None and first != folded + 1):
             raise Damage(
                 f"{self.database.name} is older than its journal: "
@@ -286,32 +297,35 @@ class Store:
         if max(newest, removed_to) < folded:
             raise Damage(
                 f"the journal is older than {self.database.name}: it ends with group "
-                f"{max(newest, removed_to)}, but {folded} is folded"
+                f"{max(newest, removed_to)}, but group {folded} is applied"
             )
         return max(folded, last or 0), removed_to
 
-    def _check_owner(self, connection: Connection) -> None:
+    def check_owner(self, connection: Connection) -> None:
         """Check, on a new connection of the writer, that no other broker has taken the store."""
         if not self.database.is_sqlite:
             take_lock(connection, f"fleetmq {self._owner}")
         with connection.begin():
             owner = execute(connection, "SELECT owner FROM journal_state").scalar_one()
         if owner != self._owner:
-            raise StoreError("another broker has taken the store over: restart this one")
+            raise StoreError("another broker has taken over the store: restart this broker")
 
     # For the broker.
 
     def snapshot(self) -> Snapshot:
-        """Return the state that the broker starts from; called before `start`."""
+        """Return the state that the broker starts with; called before `start`."""
         try:
             found = state_loader.snapshot(self.database)
         except StoreError:
             raise
         except Exception as error:
-            raise StoreError(f"the store cannot be read: {explain(error)}") from error
+            raise StoreError(f"cannot read the store: {explain(error)}") from error
         for what, number in self.healed.items():
             count(found.healed, what, number)
+        for name in self.altered:
+            add_name(found.altered, name)
         self.healed.clear()
+        self.altered.clear()
         found.has_lost_ends = self._is_saved and not found.stream_ends
         return found
 
@@ -321,33 +335,33 @@ class Store:
         on_folded: Callable[[int], None],
         on_state: Callable[[str], None],
     ) -> None:
-        """Start the threads. They call all three functions; the state "" means that all is well."""
+        """Start the threads, which call these functions; the state "" means: no error."""
         self._on_committed = on_committed
         self._on_folded = on_folded
         self._on_state = on_state
         self._is_started = True
-        self._writer.folded(self._folded_to)
-        for worker in (self._writer, self._applier, self._pager):
+        self.writer.folded(self._folded_to)
+        for worker in (self.writer, self.applier, self.pager):
             worker.start()
 
     def dead_threads(self) -> list[str]:
-        """Return the names of threads that have ended before their time. From any thread."""
+        """Return the names of threads that have ended unexpectedly. Called from any thread."""
         if self._is_stopping or self._is_closed:
             return []
-        workers = (self._writer, self._applier, self._pager)
+        workers = (self.writer, self.applier, self.pager)
         return [worker.name for worker in workers if worker.has_ended]
 
     def submit(self, number: int, blob: bytes, at: float) -> None:
-        """Commit a group soon."""
-        self._writer.submit(number, blob, at)
+        """Submit a group to be committed."""
+        self.writer.submit(number, blob, at)
 
     def enlist(self, participant: CommitParticipant) -> None:
-        """Write the participant's part with the groups that are submitted from now on."""
-        self._writer.enlist(participant)
+        """Write the participant's data with the groups that are submitted from now on."""
+        self.writer.enlist(participant)
 
     def forget_ends(self, name: str) -> None:
-        """Forget the participant's end of this name with the next commit, or soon."""
-        self._writer.forget_ends(name)
+        """Delete the participant's end of this name, with the next commit or soon."""
+        self.writer.forget_ends(name)
 
     def page(
         self,
@@ -357,45 +371,50 @@ class Store:
         bytes_max: int,
         on_page: Callable[[Page], None],
     ) -> None:
-        """Read what waits for `sid` behind `after_n`, as far as it is in the tables.
+        """Read deliveries queued for `sid` after `after_n` from the tables.
 
-        At least one delivery if there is one.
+        The page has at least one delivery if there is one.
         """
-        self._pager.ask(Request(sid, after_n, messages_max, bytes_max, on_page))
+        self.pager.ask(Request(sid, after_n, messages_max, bytes_max, on_page))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything that was submitted is in the database; False: not in time."""
-        return self._writer.flush(timeout_s)
+        """Wait until all submitted groups are in the database; return False on timeout."""
+        return self.writer.flush(timeout_s)
 
     def apply_soon(self) -> None:
-        """Apply groups to the tables now, not within a second."""
-        self._applier.wake()
+        """Apply groups to the tables at once."""
+        self.applier.wake()
 
     def stop(self, timeout_s: float) -> bool:
-        """Commit what was submitted, apply it, close. False: it could not be done in time."""
+        """Commit all submitted groups, and close; return False if there was no time for it.
+
+        Groups that there is no time to apply are applied at the next start (`lag`).
+        """
         if self._is_closed:
             return self._is_done
         self._is_stopping = True
         until = time.monotonic() + timeout_s
         is_done = not self._is_started or self.flush(timeout_s)
-        for worker in (self._pager, self._applier, self._writer):
+        for worker in (self.pager, self.applier):
             worker.stop()
-            is_done = worker.join(until - time.monotonic()) and is_done
-        self._is_done = is_done
+            if not worker.join(until - time.monotonic()):
+                worker.abandon()
+        self.writer.stop()
+        self._is_done = self.writer.join(max(until - time.monotonic(), CLOSE_S)) and is_done
         self.abandon()
-        return is_done
+        return self._is_done
 
     def abandon(self) -> None:
-        """Close without finishing anything, as a crash would."""
+        """Close without finishing anything, like a crash."""
         if self._is_closed:
             return
         self._is_closed = True
-        workers = (self._pager, self._writer, self._applier)
+        workers = (self.pager, self.writer, self.applier)
         for worker in workers:
             worker.abandon()
         for worker in workers:
             if worker.join(LOCKED_S):
-                worker.drop()  # connections given to a thread that never began
+                worker.drop()  # connections of a thread that was never started
         self.database.dispose()
         if self._lock is not None:
             self._lock.release()
@@ -404,27 +423,27 @@ class Store:
 
     @property
     def lag(self) -> int:
-        """The number of groups in the journal that the tables do not have."""
-        return max(0, self._writer.last_number - self._folded_to)
+        """The number of groups in the journal that are not yet in the tables."""
+        return max(0, self.writer.last_number - self._folded_to)
 
     def _committed(self, number: int, recorded: int, size: int) -> None:
         self.commits += 1
-        if recorded > self._recorded:  # else the group is in the participant's files alone
+        if recorded > self._recorded:  # else the group is only in the participant's files
             self._recorded = recorded
             self._unapplied_bytes += size
         if self._unapplied_bytes > APPLY_EARLY_BYTES:
             self._unapplied_bytes = 0
-            self._applier.wake()
+            self.applier.wake()
         if number > self._safe:
             self._on_committed(number)
-            self._safe = number  # last: what could not be reported is reported again
+            self._safe = number  # last: a report that fails is repeated
 
     def _count_folded(self, number: int, cancelled: int) -> None:
         self.folded += number - self._folded_to
         self.cancelled += cancelled
         self._folded_to = number
-        if hasattr(self, "_writer"):
-            self._writer.folded(number)
+        if hasattr(self, "writer"):
+            self.writer.folded(number)
         self._on_folded(number)
 
     def _set_state(self, worker: str, state: str) -> None:
@@ -438,5 +457,6 @@ def _ignore(_: object) -> None:
     pass
 
 
-# That `abandon` waits for a statement which another process's lock delays.
+# How long `abandon` waits for a statement that is delayed by a lock of another process.
 LOCKED_S: Final = 2.0
+CLOSE_S: Final = 1.0  # for the last commit, if the tables took all the time there was

@@ -1,11 +1,11 @@
 """Write the net changes of journal groups into the tables, in one transaction.
 
-`TableUpdate` works on either database. Runs of messages and of deliveries are written by one
-statement each, in which the database counts: a row then costs half a microsecond instead of two,
-and none of it holds the interpreter.
+`TableUpdate` works on both databases. A run of messages or deliveries is one statement in which the
+database generates the rows: a row then costs half a microsecond instead of two, without holding the
+interpreter.
 
-Statements are cut into pieces, and `pause` is called between them: the event loop shares the
-interpreter with this thread.
+Work is split into several statements, and `pause` is called between them: the event loop shares
+the interpreter with this thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from sessions.journal.net_changes import Changes, PacketIdChanges, Run, SessionD
 from sessions.journal.records import Stored
 from sessions.journal.rows import SessionRow, SubscriptionRow
 from sessions.store import schema
+from sessions.store.checksums import SIZE as CRC_BYTES
+from sessions.store.checksums import checksum, checksums
 from sessions.store.database import TERMS_MAX, chunks, execute, insert, repeated
 from sessions.store.row_import import recount_references
 
-# From so many rows on, counting in the database is cheaper than binding them.
+# From this number of rows on, generating them in the database is cheaper than binding them.
 RUN_MIN: Final = 8
 
 _MESSAGES: Final = schema.names(schema.messages)
@@ -40,14 +42,15 @@ _COUNT: Final = {
 _MESSAGE_RUN: Final = (
     f"INSERT INTO messages ({', '.join(_MESSAGES)}) "
     "{count} SELECT CAST(? AS BIGINT) + i, ?, ?, ?, ?, "
-    "substr(?, i * CAST(? AS INTEGER) + 1, CAST(? AS INTEGER)), ?, ?, ?, ? FROM c"
+    "substr(?, i * CAST(? AS INTEGER) + 1, CAST(? AS INTEGER)), ?, ?, ?, ?, "
+    f"substr(?, i * {CRC_BYTES} + 1, {CRC_BYTES}) FROM c"
 )
 _DELIVERY_RUN: Final = (
     f"INSERT INTO deliveries ({', '.join(_DELIVERIES)}) "
     "{count} SELECT CAST(? AS BIGINT), CAST(? AS BIGINT) + i, CAST(? AS BIGINT) + i, "
     "?, ?, ?, ?, 0, ? FROM c"
 )
-# Consecutive messages with equally many references, as (first, end, how many).
+# Consecutive messages with the same number of references: (first, end, number).
 _ISLANDS: Final = (
     "SELECT min(mid), max(mid) + 1, times FROM ("
     "SELECT mid, times, mid - row_number() OVER (PARTITION BY times ORDER BY mid) AS island FROM ("
@@ -58,7 +61,7 @@ _ENDS_WITH: Final = ("sessions", "shares", "subscriptions", "releases", "receive
 
 
 class TableUpdate:
-    """A net change to be written. `written` counts its messages."""
+    """Writes a net change. `written` counts its messages."""
 
     def __init__(self, connection: Connection, changes: Changes, pause: Callable[[], None]) -> None:
         self._connection = connection
@@ -95,10 +98,10 @@ class TableUpdate:
         columns = schema.names(table)
         insert(self._connection, table.name, columns, rows, key, pause=self._pause)
 
-    # Rows that go.
+    # Deletions.
 
     def _drop(self, table: str, where: str, values: Sequence[Any]) -> None:
-        """Delete rows, and remember the messages they refer to."""
+        """Delete rows, and remember the messages that they refer to."""
         found = execute(self._connection, _ISLANDS.format(table=table, where=where), values)
         self._dropped += [(int(mid), int(end), int(count)) for mid, end, count in found]
         self._execute(f"DELETE FROM {table} WHERE {where}", values)
@@ -125,7 +128,7 @@ class TableUpdate:
             self._drop("retained", f"mid IN ({repeated('?', len(mids))})", mids)
 
     def _refer(self, old: list[tuple[int, int, int]]) -> None:
-        """Count more or fewer references to messages in the tables."""
+        """Change the reference counts of messages in the tables."""
         by_step: dict[int, list[tuple[int, int]]] = {}
         for start, end, step in old:
             by_step.setdefault(step, []).append((start, end - 1))
@@ -143,7 +146,7 @@ class TableUpdate:
                         f"UPDATE messages SET refs = refs + ? WHERE {where}", (step, *values)
                     )
 
-    # Rows that come.
+    # Insertions.
 
     def _store(self, new: list[tuple[Stored, int, int, int]]) -> None:
         singles: list[tuple[Stored, int, int, int]] = []
@@ -151,7 +154,7 @@ class TableUpdate:
         for record, first, end, references in new:
             count = end - first
             self.written += count
-            if count < self.run_min or not record.payloads[0]:  # an empty part is NULL to SQLite
+            if count < self.run_min or not record.payloads[0]:  # SQLite's substr('') is NULL
                 singles.append((record, first, end, references))
                 continue
             payloads = record.payloads[first:end]
@@ -162,6 +165,7 @@ class TableUpdate:
                     count, record.mid + first, record.topic, record.qos, record.retain,
                     record.section, b"".join(payloads), size, size, record.publisher,
                     record.received_at, record.expiry_interval, references,
+                    checksums(record.topic, record.section, payloads),
                 ),
             )  # fmt: skip
         self._insert(schema.messages, _message_rows(singles))
@@ -270,9 +274,9 @@ class TableUpdate:
 
 
 class RepairingTableUpdate(TableUpdate):
-    """An update that the tables contradict: rows that exist are replaced.
+    """An update that the tables contradict: existing rows are replaced.
 
-    Rows that refer to nothing are dropped then, and references are counted anew.
+    Afterwards, rows with dangling references are dropped, and references are counted again.
     """
 
     def __init__(self, connection: Connection, changes: Changes, pause: Callable[[], None]) -> None:
@@ -281,7 +285,7 @@ class RepairingTableUpdate(TableUpdate):
 
     def apply(self) -> None:
         super().apply()
-        self.healed = ["1 fold of changes that the tables contradict"]
+        self.healed = ["1 batch of changes that the tables contradict"]
         self.healed += recount_references(self._connection, is_strict=False)
 
     def _insert(self, table: Table, rows: Iterable[Sequence[Any]], key: Sequence[str] = ()) -> None:
@@ -303,6 +307,7 @@ def _message_rows(new: list[tuple[Stored, int, int, int]]) -> Iterator[tuple[Any
                 record.mid + at, record.topic, record.qos, record.retain, record.section,
                 record.payloads[at], record.publisher, record.received_at,
                 record.expiry_interval, references,
+                checksum(record.topic, record.section, record.payloads[at]),
             )  # fmt: skip
 
 
@@ -323,9 +328,10 @@ def _joined(subscription_ids: tuple[int, ...]) -> str:
 
 def session_values(row: SessionRow) -> tuple[Any, ...]:
     will = row.will
-    about: tuple[Any, ...] = (None, None, None, None, None)
+    about: tuple[Any, ...] = (None, None, None, None, None, None)
     if will is not None:
-        about = (will.topic, will.payload, will.qos, will.retain, will.section)
+        crc = checksum(will.topic, will.section, will.payload)
+        about = (will.topic, will.payload, will.qos, will.retain, will.section, crc)
     return (
         row.sid, row.client_id, row.username, row.version, row.created_at, row.expiry_interval,
         row.is_online, row.expires_at, row.will_at, *about,

@@ -1,9 +1,9 @@
-"""The base of the store's threads, which never give up: writer, applier and pager.
+"""The base of the store's threads: writer, applier and pager. They repeat failed work.
 
-A worker keeps its own connections. A failure is reported as one line, the connections are dropped
-(unless the error is a `ParticipantFailed`), and the same work is tried again after a delay that
-grows to a second, until it succeeds or the store is abandoned. An error outside such work, a bug or
-want of memory, does not end the thread either: it is reported, and the loop begins again.
+A worker has its own connections. A failure is reported in one line, the connections are closed
+(unless the error is a `ParticipantFailed`), and the same work is repeated after a delay that grows
+to a second, until it succeeds or the store is abandoned. An error outside such work (a bug, or lack
+of memory) is reported, too, and the thread's loop starts again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class Abandoned(Exception):
-    """The store was told to stop trying."""
+    """The store was abandoned: stop repeating."""
 
 
 class ParticipantFailed(Exception):
-    """The participant failed, not the database: connections are good."""
+    """The participant failed, not the database: connections are kept."""
 
     def __init__(self, name: str, said: str) -> None:
         super().__init__(said)
@@ -42,7 +42,7 @@ class Worker(ABC):
     def __init__(self, name: str, on_state: Callable[[str, str], None]) -> None:
         self.name = name
         self._on_state = on_state
-        self._failing = name  # its own name, or the participant's
+        self._failing = name  # the worker's name, or the participant's
         self._state = ""
         self._connections: dict[Engine, Connection] = {}
         self._abandoned = threading.Event()
@@ -52,18 +52,18 @@ class Worker(ABC):
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; True: the thread has ended, or never began."""
+        """Wait for the end; return True if the thread has ended or was never started."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether it was started and runs no more."""
+        """Tell whether the thread was started and has ended."""
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """End as soon as the current statement does."""
+        """End after the current statement."""
         self._abandoned.set()
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Worker(ABC):
         return connection
 
     def adopt(self, engine: Engine, connection: Connection) -> None:
-        """Use a connection that is prepared already."""
+        """Use a connection that was prepared elsewhere."""
         self._connections[engine] = connection
 
     def drop(self) -> None:
@@ -98,7 +98,7 @@ class Worker(ABC):
         self._connections.clear()
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Do this work, again and again until it succeeds; return its result."""
+        """Repeat this work until it succeeds; return its result."""
         delay_s = RETRY_S
         while not self._abandoned.is_set():
             try:
@@ -107,7 +107,7 @@ class Worker(ABC):
                 raise
             except ParticipantFailed as error:
                 self._set_state(error.name, str(error))
-            except Exception as error:  # whatever the error, the work has to be done
+            except Exception as error:  # whatever the error, the work must be done
                 self.drop()
                 self._set_state(self.name, explain(error))
             else:
@@ -119,7 +119,7 @@ class Worker(ABC):
         raise Abandoned
 
     def _set_state(self, name: str, state: str) -> None:
-        """Report a state. One failure at a time: work that fails in another way got further."""
+        """Report a state. Only the latest failure counts: a different one means progress."""
         before, was = self._failing, self._state
         if (name, state) != (before, was):
             self._on_state(name, state)
@@ -145,7 +145,7 @@ class Worker(ABC):
             self.drop()
 
     def _on_internal_error(self, error: Exception) -> None:
-        """Report a bug, if that can be done, and wait a moment. The next success clears it."""
+        """Report a bug, if possible, and wait a moment. The next success clears the state."""
         with contextlib.suppress(Exception):
             self.drop()
             self._set_state(self.name, explain(error))
@@ -154,7 +154,7 @@ class Worker(ABC):
 
 def discard(connection: Connection) -> None:
     """Close a connection without another statement."""
-    # A failed connection may fail to roll back too: its transaction is lost either way.
+    # A failed connection may also fail to roll back; closing it ends its transaction.
     with contextlib.suppress(Exception):
         connection.invalidate()
     with contextlib.suppress(Exception):

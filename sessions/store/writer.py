@@ -1,23 +1,23 @@
 """Commit groups of records to the journal in a background thread.
 
-A commit takes everything that waits, so a slow disk makes larger commits, not a longer queue.
-Groups that failed are kept, in order, and go with later ones once the database is back. A commit
+A commit takes all waiting groups, so a slow disk makes larger commits, not a longer queue. Groups
+that failed are kept in order, and committed with later ones once the database works again. A commit
 whose outcome is unknown may have succeeded: before it is repeated, the last number in the journal
 is read.
 
-A group may have a part outside the database, in the files of a `CommitParticipant`. That part is
-written before the group, and how far it got is committed with it. So anything beyond those ends
-belongs to no group that is safe. While the files cannot be written, nothing is committed.
+A group may have data outside the database, in the files of a `CommitParticipant`. It is written
+before the group, and the ends of the files are committed with the group, so data after those ends
+belongs to no committed group. While the files cannot be written, nothing is committed.
 
-A group without records is safe with the files alone, where `is_durable_alone` says so: their sync
-is then the only one, and the database is told with the next group that has records, or after a
-while. A crash before that loses numbers of empty groups.
+A group without records is durable with the files alone, if `is_durable_alone` says so: then their
+sync is the only one, and the ends are written to the database with the next group that has records,
+or after a while. A crash before that loses numbers of empty groups.
 
-A group too large for one row is several, of which all but the last are marked as continued. They
-are committed together: until the last is here, none of them counts.
+A group that is too large for one row has several, all but the last marked as continued. They are
+committed together once the last one has arrived.
 
-Groups that the tables have are removed here too, a few with every commit: the journal has one
-writer, and nobody waits for a lock.
+This thread also removes groups that the tables have, a few with every commit: the journal has one
+writer, so there is no lock to wait for.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from sessions.store.database import Database, execute, explain, insert, repeated
 from sessions.store.worker import ParticipantFailed, Worker
 
 COMMIT_BYTES_MAX: Final = 64 << 20
-# Removing costs two statements, and a long row frees its pages one by one. So a commit removes
-# only when the tables have so many groups, and then so many rows more than it brings. Without a
-# commit for so long, all of them go in steps.
+# Removing takes two statements, and a long row frees its pages one by one. So a commit removes rows
+# only if the tables have REMOVED_WITH_COMMIT groups, and then that many more than it inserts.
+# Without a commit for IDLE_S, all are removed, REMOVED_IN_STEP at a time.
 REMOVED_WITH_COMMIT: Final = 64
 REMOVED_IN_STEP: Final = 200
 IDLE_S: Final = 1.0
-# Groups that are safe without the database are recorded in it after so long, or so many.
+# Groups that are durable without the database are recorded in it after this time, or this number.
 UNRECORDED_S: Final = 0.5
 UNRECORDED_MAX: Final = 1_000
 READ_GROUPS: Final = 16
@@ -68,63 +68,63 @@ class Writer(Worker):
     ) -> None:
         super().__init__("journal", on_state)
         self._database = database
-        # The last number that is safe, the last in the database, and the bytes since the last call.
+        # Called with the last durable number, the last in the database, and the new bytes.
         self._on_committed = on_committed
         self._prepare = prepare
         self._participant: CommitParticipant | None = None
-        # An event is set when everything before it is safe; the end of a name is forgotten; None
-        # wakes the writer.
+        # Groups; events to be set when everything before them is durable; names whose end is to be
+        # deleted; None, which wakes the writer.
         self._queue: queue.SimpleQueue[Group | threading.Event | str | None] = queue.SimpleQueue()
         self._flushed: list[threading.Event] = []
         self._forgotten: list[str] = []
-        self._received: Group | threading.Event | str | None = None  # not sorted in yet
-        self._begun: list[Group] = []  # parts of a group that is not complete
-        self._waiting: list[Group] = []  # not in the database; safe ones come first
-        self._waiting_bytes = 0  # of groups that are not safe
-        self._unrecorded = 0  # how many are safe by the participant's files
+        self._received: Group | threading.Event | str | None = None  # not yet sorted in
+        self._begun: list[Group] = []  # parts of an incomplete group
+        self._waiting: list[Group] = []  # not in the database; durable ones come first
+        self._waiting_bytes = 0  # of groups that are not durable
+        self._unrecorded = 0  # number of groups that are durable by the participant's files
         self._unrecorded_since = 0.0
         self._is_unsure = False
         self._is_stopping = False
         self._folded = removed_to
         self._removed_to = removed_to
         self._submitted = last_number
-        self._told = last_number, last_number  # as `on_committed` was called last
+        self._told = last_number, last_number  # arguments of the last call of `on_committed`
         self._committed_bytes = 0  # since then
-        self.last_number = last_number  # up to here groups are safe,
-        self._recorded = last_number  # and up to here in the database
+        self.last_number = last_number  # the last durable group
+        self._recorded = last_number  # the last group in the database
 
     # From any thread.
 
     def enlist(self, participant: CommitParticipant) -> None:
-        """Write the participant's part with the groups that are submitted from now on."""
+        """Write the participant's data with the groups that are submitted from now on."""
         self._participant = participant
 
     def submit(self, number: int, data: bytes, at: float) -> None:
-        """Commit a group; numbers follow each other."""
+        """Submit a group to be committed; numbers are consecutive."""
         if number != self._submitted + 1:
             raise ValueError(f"group {number} cannot follow {self._submitted}")
         self._submitted = number
         self._queue.put((number, at, data))
 
     def folded(self, number: int) -> None:
-        """Let groups up to this number be removed: the tables have them."""
+        """Note that the tables have the groups up to this number, which may be removed."""
         self._folded = number
         self._queue.put(None)
 
     def forget_ends(self, name: str) -> None:
-        """Forget the participant's end of this name, which may be used again later."""
+        """Delete the participant's end of this name, which may be used again later."""
         self._queue.put(name)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything that was submitted is in the database; False: not in time."""
-        if self.has_ended:  # the thread is gone
+        """Wait until all submitted groups are in the database; return False on timeout."""
+        if self.has_ended:
             return False
         reached = threading.Event()
         self._queue.put(reached)
         return reached.wait(max(0.0, timeout_s))
 
     def stop(self) -> None:
-        """Commit what was submitted, remove what the tables have, and end."""
+        """Commit submitted groups, remove those that the tables have, and end the thread."""
         self._is_stopping = True
         self._queue.put(None)
 
@@ -151,7 +151,7 @@ class Writer(Worker):
 
     @property
     def _has_more(self) -> bool:
-        """Tell whether there is anything to commit, to report, or to forget."""
+        """Tell whether there is anything to commit, to report, or to delete."""
         return (
             len(self._waiting) > self._unrecorded
             or len(self._forgotten) > 0
@@ -164,7 +164,7 @@ class Writer(Worker):
         return self._unrecorded > 0 or self._removed_to < self._folded
 
     def _gather(self) -> None:
-        """Sleep until there is something to do, then take everything that waits."""
+        """Sleep until there is work, then take everything from the queue."""
         self._sort_in()
         while not (
             self._has_more or self._flushed or self._is_stopping or self._abandoned.is_set()
@@ -174,16 +174,16 @@ class Writer(Worker):
             except queue.Empty:
                 return
             self._sort_in()
-        self._gather_more()
+        self.gather_more()
 
-    def _gather_more(self) -> None:
+    def gather_more(self) -> None:
         self._sort_in()
         while self._waiting_bytes < COMMIT_BYTES_MAX and not self._queue.empty():
             self._received = self._queue.get_nowait()
             self._sort_in()
 
     def _sort_in(self) -> None:
-        """Sort in what was received; if that fails, it is repeated."""
+        """Sort in the received item; if that fails, it is repeated."""
         item = self._received
         if isinstance(item, threading.Event):
             self._flushed.append(item)
@@ -201,7 +201,7 @@ class Writer(Worker):
         self._received = None
 
     def _commit(self) -> None:
-        self._gather_more()
+        self.gather_more()
         number = self._waiting[-1][0] if self._waiting else self.last_number
         if self._is_durable_without_database(number):
             ends = self._write_participant(number, stands_alone=True)
@@ -213,7 +213,7 @@ class Writer(Worker):
         with connection.begin():
             groups = self._unsafe(connection) if self._is_unsure else self._waiting
             self._is_unsure = True
-            for some in _pieces(groups):
+            for some in pieces(groups):
                 insert(connection, "journal", ("number", "at", "data"), some)
             self._record_ends(connection, ends)
             removed_to = self._remove(connection)
@@ -225,7 +225,7 @@ class Writer(Worker):
         self._on_durable(number, number, ends)
 
     def _is_durable_without_database(self, number: int) -> bool:
-        """Tell whether all new groups are safe with the participant's files alone."""
+        """Tell whether all new groups are durable with the participant's files alone."""
         new = self._waiting[self._unrecorded :]
         return (
             self._participant is not None
@@ -242,11 +242,11 @@ class Writer(Worker):
         assert self._participant is not None
         try:
             return self._participant.is_durable_alone(number)
-        except Exception as error:  # of any kind; it is tried again
+        except Exception as error:  # any error: `attempt` repeats the work
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
 
     def _on_durable(self, number: int, recorded: int, ends: Mapping[str, str]) -> None:
-        """Take notice that waiting groups are safe, and up to where the database has them."""
+        """Note that waiting groups are durable, and up to which number they are in the database."""
         self._unrecorded = len(self._waiting)
         self._committed_bytes += self._waiting_bytes
         self._waiting_bytes = 0
@@ -256,13 +256,13 @@ class Writer(Worker):
             if ends and self._participant is not None:
                 self._participant.committed(ends, stands_alone=recorded < number)
         except Exception as error:
-            # The groups are safe all the same; the ends are passed again until it succeeds.
+            # The groups are durable anyway; the ends are passed again until it succeeds.
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
         finally:
             self._tell()
 
     def _tell(self) -> None:
-        """Report what is safe; if that fails, once more."""
+        """Report the last durable number; if that fails, it is repeated."""
         if self._told != (self.last_number, self._recorded):
             self._on_committed(self.last_number, self._recorded, self._committed_bytes)
             self._told = self.last_number, self._recorded
@@ -273,11 +273,11 @@ class Writer(Worker):
             return {}
         try:
             return self._participant.write(number, stands_alone=stands_alone)
-        except Exception as error:  # of any kind; it is tried again
+        except Exception as error:  # any error: `attempt` repeats the work
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
 
     def _unsafe(self, connection: Connection) -> list[Group]:
-        """Return the waiting groups without those that an unnoticed commit has written."""
+        """Return the waiting groups without those that an earlier commit has written."""
         found = execute(connection, "SELECT max(number) FROM journal").scalar()
         state = execute(connection, "SELECT removed_to FROM journal_state").scalar_one()
         self._removed_to = state
@@ -285,7 +285,7 @@ class Writer(Worker):
         return [group for group in self._waiting if group[0] > safe]
 
     def _record_ends(self, connection: Connection, ends: Mapping[str, str]) -> None:
-        """Write ends, after removing those to be forgotten: their names may be in use again."""
+        """Write ends, after deleting others: their names may be in use again."""
         if self._forgotten:
             marks = repeated("?", len(self._forgotten))
             execute(connection, f"DELETE FROM stream_ends WHERE name IN ({marks})", self._forgotten)
@@ -307,7 +307,7 @@ class Writer(Worker):
         return to
 
 
-def _pieces(groups: list[Group]) -> Iterator[list[Group]]:
+def pieces(groups: list[Group]) -> Iterator[list[Group]]:
     """Split groups into statements of limited size: a database takes no more than 1 GB in one."""
     some: list[Group] = []
     size = 0

@@ -15,23 +15,23 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import signal
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from mqtt_broker import interrupts
 from mqtt_broker.client.blocking import Address, tls_context
 from mqtt_broker.client.errors import ClientError
 from mqtt_broker.client.url import BrokerUrl, InvalidUrl, parse_url
 from mqtt_broker.streams.format.errors import Invalid, StreamError
+from mqtt_broker.streams.format.partitioning import names_function
 from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_bytes, parse_duration
 from mqtt_broker.streams.remote.remote_source import stream_root
 from mqtt_broker.streams.write.log import Log
+from mqtt_broker.streams.write.partition_functions import load_partition_functions
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.streams.write.writer import LogWriter
 from mqtt_broker.topics.names import filter_problem, text_problem
@@ -103,7 +103,9 @@ def run_bridge(args: argparse.Namespace, say: Say | None = None) -> int:
     try:
         broker, device = _broker(args), device_rule(args.device)
         wanted = _wanted(args)
-        log = Log.open(stream_root(Path(args.log)), report=say)
+        named = [name for name in (args.partition_by,) if name and names_function(name)]
+        functions = load_partition_functions(named)
+        log = Log.open(stream_root(Path(args.log)), report=say, partition_functions=functions)
     except (BridgeError, Invalid) as error:
         say(f"fleetmq spark bridge: {error}")
         return WRONG_USAGE
@@ -112,7 +114,7 @@ def run_bridge(args: argparse.Namespace, say: Say | None = None) -> int:
         return FAILED
     try:
         stream = _stream(log, args.stream, wanted)
-        with _stopping() as stop:
+        with interrupts.flag() as stop:
             return _run(log, stream, broker, device, stop, say, is_quiet=args.quiet)
     except (BridgeError, Invalid) as error:
         say(f"fleetmq spark bridge: {error}")
@@ -129,7 +131,7 @@ def _run(
     stream: Stream,
     broker: Broker,
     device: Device,
-    stop: threading.Event,
+    stop: interrupts.Flag,
     say: Say,
     *,
     is_quiet: bool,
@@ -203,24 +205,6 @@ def _pauses() -> Iterator[float]:
     while True:
         yield pause_s * random.uniform(0.7, 1.0)
         pause_s = min(PAUSE_S_MAX, 2 * pause_s)
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set, where signals can be handled."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _to_stderr(line: str) -> None:
@@ -331,7 +315,7 @@ def _wanted(args: argparse.Namespace) -> dict[str, Any]:
         except (OSError, UnicodeDecodeError, SchemaError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise BridgeError("--schema", f"{args.schema}: {why}") from None
-    StreamSettings(args.stream, **found).checked()
+    StreamSettings(args.stream, **found).checked().check_schema()
     return found
 
 

@@ -128,7 +128,7 @@ class Session:
         self._say = say
         self.figures = Figures()
         self.is_connected = False  # and subscribed
-        self._client: Client | None = None
+        self.client: Client | None = None
         self._unacknowledged: list[Message] = []  # of this connection, in their order
         self._group_bytes = 0
         self._group_since = 0.0
@@ -144,7 +144,7 @@ class Session:
         self._disconnect()
         self._has_gap = False
         broker = self._broker
-        self._client = Client(
+        self.client = Client(
             broker.address,
             broker.connect_packet(),
             connect_timeout_s=CONNECT_S,
@@ -180,19 +180,19 @@ class Session:
     def _disconnect(self) -> None:
         self.is_connected = False
         self._unacknowledged.clear()
-        client, self._client = self._client, None
+        client, self.client = self.client, None
         if client is not None:
             client.close()
 
     def _turn(self, wait_s: float) -> None:
         """Read and write what can be. Raises ClientError, or BridgeRefused."""
-        assert self._client is not None
-        events, _ = self._client.step(wait_s)
+        assert self.client is not None
+        events, _ = self.client.step(wait_s)
         for event in events:
             if isinstance(event, Message):
-                self._on_message(event)
+                self.on_message(event)
             else:
-                self._on_event(self._client, event)
+                self._on_event(self.client, event)
 
     def _on_event(self, client: Client, event: Event) -> None:
         if isinstance(event, Connected):
@@ -236,7 +236,7 @@ class Session:
 
     # Messages.
 
-    def _on_message(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         section, user = _properties(message.properties)
         taken = self._writer.append(
             self._stream,
@@ -310,11 +310,11 @@ class Session:
 
     def _acknowledge(self) -> None:
         waiting, self._unacknowledged = self._unacknowledged, []
-        if self._client is None or not self.is_connected:
+        if self.client is None or not self.is_connected:
             return
         for message in waiting:
-            self._client.protocol.acknowledge(message)
-        self._client.flush()
+            self.client.protocol.acknowledge(message)
+        self.client.flush()
         self.figures.acknowledged += len(waiting)
 
 

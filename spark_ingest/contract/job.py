@@ -26,7 +26,7 @@ NEEDED: Final = "needed"
 EACH_BATCH: Final = "each batch"  # `build` is called with each micro-batch: it keeps no state
 
 _UNITS: Final = {"ms": 1_000, "s": 10**6, "m": 60 * 10**6, "h": 3_600 * 10**6, "d": 86_400 * 10**6}
-_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)")
 
 
 class OptionError(ValueError):

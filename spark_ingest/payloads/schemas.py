@@ -36,6 +36,7 @@ TIME: Final = "time"
 BINARY: Final = "binary"
 
 DEPTH_MAX: Final = 32  # of objects and arrays in a schema
+REFS_MAX: Final = 128  # of references and alternatives on the way to a place
 FIELDS_MAX: Final = 2_000
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 ELEMENT: Final = "element"  # as Spark calls it
@@ -118,6 +119,8 @@ def _shape(
     """Return (the shape, whether it may be null)."""
     if depth > DEPTH_MAX:
         raise SchemaError(f"{place}: more than {DEPTH_MAX} objects or arrays in each other")
+    if len(refs) > REFS_MAX:
+        raise SchemaError(f"{place}: more than {REFS_MAX} $ref, anyOf, oneOf or allOf in a row")
     if not isinstance(schema, Mapping):
         if isinstance(schema, bool):
             raise _Unclear("it may be anything")
@@ -168,7 +171,7 @@ def _of_many(
     real = [part for part in parts if part != {"type": "null"}]
     if len(real) != 1:
         raise _Unclear("it has several types")
-    shape, nullable = _shape(walk, real[0], place, refs, depth)
+    shape, nullable = _shape(walk, real[0], place, (*refs, ""), depth)
     return shape, nullable or (len(real) < len(parts) and not is_all)
 
 

@@ -55,7 +55,9 @@ def _plain(value: Any, room: int) -> Any:
 
 
 def _ascii(text: str) -> str:
-    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()[:TEXT_CHARS_MAX]
+    """Return one line of printable ASCII: no database refuses it, NUL least of all."""
+    line = " ".join(text.split()).encode("ascii", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in line)[:TEXT_CHARS_MAX]
 
 
 def times_outside(column: pa.ChunkedArray) -> pa.ChunkedArray | None:

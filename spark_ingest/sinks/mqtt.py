@@ -61,7 +61,7 @@ _NO_LEVEL: Final = re.compile(
 )
 _BACKOFF_S: Final = 0.2
 _CONNECT_S: Final = 5.0
-_KEEP_ALIVE_S: Final = 30
+KEEP_ALIVE_S: Final = 30
 _CHUNK: Final = 500  # messages under way at a time
 
 
@@ -190,7 +190,7 @@ class MqttSink:
             except OSError as error:
                 raise SinkError(f"mqtt sink: cafile {target.cafile}: {error}") from None
         self._address = Address(target.host, target.port, tls=tls)
-        self._client: Client | None = None
+        self.client: Client | None = None
         self._lock = threading.Lock()  # of the client, between batches and pings
         self._closing = threading.Event()
         self._pinging: threading.Thread | None = None
@@ -254,10 +254,10 @@ class MqttSink:
 
     def _connect(self, until: float) -> Client:
         """Return a client that is connected, and try again until then. Raises SinkError."""
-        while self._client is None:
+        while self.client is None:
             left_s = max(_BACKOFF_S, until - time.monotonic())
             try:
-                self._client = self._open(min(_CONNECT_S, left_s))
+                self.client = self._open(min(_CONNECT_S, left_s))
             except ClientError as error:
                 if time.monotonic() >= until:
                     raise SinkError(f"mqtt sink: {self._address}: {error}") from None
@@ -265,14 +265,14 @@ class MqttSink:
         if self._pinging is None:
             self._pinging = threading.Thread(target=self._ping, name="mqtt sink", daemon=True)
             self._pinging.start()
-        return self._client
+        return self.client
 
     def _open(self, timeout_s: float) -> Client:
         target = self._target
         connect = Connect(
             V5,
             target.client_id,
-            keep_alive=_KEEP_ALIVE_S,
+            keep_alive=KEEP_ALIVE_S,
             username=target.username,
             password=None if target.password is None else target.password.encode(),
         )
@@ -287,16 +287,16 @@ class MqttSink:
 
     def _ping(self) -> None:
         """Keep the connection alive while no batch is written, and notice that it is lost."""
-        while not self._closing.wait(_KEEP_ALIVE_S / 3):
+        while not self._closing.wait(KEEP_ALIVE_S / 3):
             with self._lock:
-                if self._client is not None:
-                    events, _ = self._client.step(0.0)
-                    self._client.flush()
+                if self.client is not None:
+                    events, _ = self.client.step(0.0)
+                    self.client.flush()
                     if any(isinstance(event, Closed) for event in events):
                         self._disconnect()
 
     def _disconnect(self) -> None:
-        client, self._client = self._client, None
+        client, self.client = self.client, None
         if client is not None:
             client.close()
 

@@ -117,11 +117,11 @@ def upsert_or_dead_letter(
 ) -> list[DeadLetter]:
     """Upsert the rows that the database takes; return the others as dead letters with reasons."""
     dead_letters = []
-    if troubles := _troubles(rows, output, connection.dialect.name):
-        bad = sorted(troubles)
+    if found := troubles(rows, output, connection.dialect.name):
+        bad = sorted(found)
         for at, row in zip(bad, rows_of(rows.take(bad)), strict=True):
-            dead_letters.append(dead_letter(output, row, troubles[at]))
-        rows = rows.filter(pa.array([at not in troubles for at in range(rows.num_rows)]))
+            dead_letters.append(dead_letter(output, row, found[at]))
+        rows = rows.filter(pa.array([at not in found for at in range(rows.num_rows)]))
     return dead_letters + _halved(connection, table, output, rows)
 
 
@@ -164,7 +164,7 @@ def _is_of_a_row(error: Exception) -> bool:
     return type(cause).__name__ in ("DataError", "IntegrityError")
 
 
-def _troubles(rows: pa.Table, output: Output, dialect: str) -> dict[int, str]:
+def troubles(rows: pa.Table, output: Output, dialect: str) -> dict[int, str]:
     """Return the rows that are known to be refused, so that a batch of them is not halved."""
     found: dict[int, str] = {}
 
@@ -201,7 +201,7 @@ def upsert(connection: Connection, table: Table, output: Output, rows: pa.Table)
     elif dialect == "postgresql" and connection.dialect.driver == "psycopg":
         _upsert_postgres(connection, table, output, rows)
     else:
-        _upsert_any(connection, table, output, rows)
+        upsert_any(connection, table, output, rows)
 
 
 def _on_conflict(connection: Connection, table: Table, output: Output) -> str:
@@ -276,7 +276,7 @@ def last_of_each(rows: pa.Table, output: Output) -> pa.Table:
     return rows.take(last.column(f"{_ROW}_max").combine_chunks().sort())
 
 
-def _upsert_any(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
+def upsert_any(connection: Connection, table: Table, output: Output, rows: pa.Table) -> None:
     """Upsert with a DELETE of the rows to be replaced and an INSERT, for any database."""
     keys = [table.c[name] for name in output.keys]
     same = and_(*[key == bindparam(f"key_{key.name}") for key in keys])

@@ -63,7 +63,7 @@ DRAINED: Final = "drained"
 # A broker that restarts just when a query starts, or beside it, is no reason to fail; a wrong
 # address is told soon enough.
 START_PATIENCE_S: Final = 10.0
-_PAUSE_S: Final = 0.25
+PAUSE_S: Final = 0.25
 
 
 class LogPartition(InputPartition):
@@ -111,13 +111,13 @@ class _Reading:
     """The base of both readers. The source is opened on first use and is not pickled."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
+        self.options = options
         self._source: LogSource | None = None
         shape, parse = _parsing(options, schema)
         with _open(options) as source:
             epoch = source.epoch
             remote = source if isinstance(source, RemoteSource) else None
-        self._task = Task(
+        self.task = Task(
             options.where,
             options.stream,
             epoch,
@@ -134,7 +134,7 @@ class _Reading:
 
     def log(self) -> LogSource:
         if self._source is None:
-            self._source = self._task.open()
+            self._source = self.task.open()
         return self._source
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class _Reading:
         try:
             return source.resolve(text)
         except OffsetGone:
-            if self._options.fail_on_data_loss:
+            if self.options.fail_on_data_loss:
                 raise
             wanted = offsets.parse(text, source.name, source.epoch, source.settings.partitions)
             return self.kept(wanted)
@@ -157,12 +157,19 @@ class _Reading:
     def kept(self, start: Offsets) -> Offsets:
         """Return the offsets from which reading can go on: `start`, unless records are gone."""
         source = self.log()
-        earliest = source.starts().ends
-        if self._options.fail_on_data_loss:
-            for number, (offset, kept) in enumerate(zip(start.ends, earliest, strict=True)):
-                if offset < kept:
-                    raise OffsetGone(source.name, number, offset, kept)
-        return Offsets(start.epoch, tuple(map(max, start.ends, earliest)))
+        starts = source.starts().ends
+        gone = [number for number, offset in enumerate(start.ends) if offset < starts[number]]
+        if not gone:
+            return start
+        earliest = source.earliest().ends
+        if self.options.fail_on_data_loss:
+            number = gone[0]
+            raise OffsetGone(source.name, number, start.ends[number], earliest[number])
+        found = [
+            earliest[number] if number in gone else offset
+            for number, offset in enumerate(start.ends)
+        ]
+        return Offsets(start.epoch, tuple(found))
 
     def newest_us(self, end: Offsets) -> int:
         """Return the time of the last message before these offsets; 0 where there is none."""
@@ -198,10 +205,10 @@ class _Reading:
             high if is_wanted else low
             for low, high, is_wanted in zip(starts, end.ends, wanted, strict=True)
         )
-        cores = self._options.tasks_min or _cores()
+        cores = self.options.tasks_min or _cores()
         return [
             LogPartition(ranges)
-            for ranges in split(starts, ends, cores, self._options.task_rows_max)
+            for ranges in split(starts, ends, cores, self.options.task_rows_max)
         ]
 
 
@@ -217,11 +224,11 @@ class LogReader(DataSourceReader):
         ):
             if limit:
                 raise OptionError(option, "it is for streams: a batch reads all")
-        self._reading = _Reading(options, schema)
+        self.reading = _Reading(options, schema)
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        reading = self._reading
+        reading = self.reading
         try:
             start = reading.resolve("startingOffsets", self._options.starting or EARLIEST)
             end = reading.resolve("endingOffsets", self._options.ending or LATEST)
@@ -233,7 +240,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPartition)
-        return self._reading._task.read(partition.ranges)
+        return self.reading.task.read(partition.ranges)
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -242,19 +249,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         if options.ending:
             raise OptionError("endingOffsets", "it is for batches: a stream has no end")
-        self._reading = _Reading(options, schema)
+        self.reading = _Reading(options, schema)
         self._options = options
         self._limits = TriggerLimits(options.bytes_max)
         self._last: Offsets | None = None  # with AvailableNow: no further than this
 
     def initialOffset(self) -> dict[str, Any]:
-        start = self._reading.resolve("startingOffsets", self._options.starting or LATEST)
+        start = self.reading.resolve("startingOffsets", self._options.starting or LATEST)
         if self._last is not None:
             start = Offsets(start.epoch, tuple(map(min, start.ends, self._last.ends)))
         return _as_dict(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last = self._reading.log().ends()
+        self._last = self.reading.log().ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.rows_max:
@@ -264,7 +271,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        source = self._reading.log()
+        source = self.reading.log()
         begin, is_drained = self._parsed(start)
         latest = source.ends()
         for number, (offset, end) in enumerate(zip(begin.ends, latest.ends, strict=True)):
@@ -281,7 +288,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "the checkpoint was drained: it has closed what was open, and would drop what is"
                 f" new. Begin with a new checkpoint, from {begin.text()}",
             )
-        starts = tuple(map(min, self._reading.kept(begin).ends, ends))
+        starts = tuple(map(min, self.reading.kept(begin).ends, ends))
         # What the engine gives is one of our limits or none; both are kept where both are set.
         if isinstance(limit, ReadMaxRows | ReadMaxBytes):
             rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
@@ -289,27 +296,27 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _as_dict(Offsets(source.epoch, ends))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return _as_dict(self._reading.log().ends())
+        return _as_dict(self.reading.log().ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         (begin, was_drained), (until, is_drained) = self._parsed(start), self._parsed(end)
-        found = self._reading.tasks(begin, until)
+        found = self.reading.tasks(begin, until)
         if is_drained and not was_drained:
-            found.append(LogPartition((), self._reading.newest_us(until)))
+            found.append(LogPartition((), self.reading.newest_us(until)))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LogPartition)
         if partition.drained_us is not None:
-            return iter([self._reading._task.rows.end(partition.drained_us)])
-        return self._reading._task.read(partition.ranges)
+            return iter([self.reading.task.rows.end(partition.drained_us)])
+        return self.reading.task.read(partition.ranges)
 
     def stop(self) -> None:
-        self._reading.close()
+        self.reading.close()
 
     def _parsed(self, given: dict[str, Any]) -> tuple[Offsets, bool]:
         """Parse offsets, and whether everything before them was drained."""
-        source = self._reading.log()
+        source = self.reading.log()
         places = {key: value for key, value in given.items() if key != DRAINED}
         found = offsets.parse(
             json.dumps(places), source.name, source.epoch, source.settings.partitions
@@ -336,7 +343,7 @@ def _answered(options: Options) -> LogSource:
         except Unreachable:
             if time.monotonic() >= give_up_at:
                 raise
-        time.sleep(_PAUSE_S)
+        time.sleep(PAUSE_S)
 
 
 def _parsing(options: Options, schema: StructType) -> tuple[Shape | None, str]:

@@ -26,6 +26,7 @@ from mqtt_broker.core.limits.settings import DEFAULTS
 from mqtt_broker.core.routing.routes import Routes
 from mqtt_broker.topics.trie import Trie
 from sessions.messages.backlog import Backlog, QueueFull
+from sessions.messages.work import Work
 from sessions.outbound import Outbound
 from sessions.session import Session, Subscription
 
@@ -86,12 +87,12 @@ def best_us(act: Callable[[str], object], names: Sequence[str]) -> float:
 def measure(count: int) -> Iterator[str]:
     """A line for the commands, a line for the telemetry."""
     every = subscriptions(count)
-    routes = Routes()
+    routes = Routes(Work())
     start = time.perf_counter()
     for one in every:
         routes.add(one)
     subscribe_us = (time.perf_counter() - start) / len(every) * 1e6
-    trie: Trie[str, Subscription] = routes._trie
+    trie: Trie[Session, Subscription] = routes.trie
     for last in ("cmd", "telemetry"):
         names = topics(count, last)
         found = sum(len(trie.match(name)) for name in names) / len(names)
@@ -105,7 +106,7 @@ def measure(count: int) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The cost of a topic match.")
+    parser = argparse.ArgumentParser(allow_abbrev=False, description="The cost of a topic match.")
     parser.add_argument("counts", nargs="*", type=int, default=COUNTS, help="subscriptions")
     counts = parser.parse_args().counts
     head = f"{'subscriptions':>13} {'subscribe':>9}  {'topic':<19} {'found':>5}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 def options(description: str, names: Collection[str], *, seconds: float) -> argparse.ArgumentParser:
     """Those that all of them have; `names` are what `--only` chooses from."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=description)
     beside = Path(sys.executable).with_name("fleetmq")
     parser.add_argument("--fleetmq", type=Path, default=beside, help=f"(default {beside})")
     parser.add_argument("--only", default=",".join(names), help="of " + ", ".join(names))

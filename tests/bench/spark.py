@@ -247,7 +247,7 @@ def bench_spark(root: pathlib.Path, messages: int, master: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*")
     parser.add_argument("--messages", type=int, default=5_000_000)
     parser.add_argument("--master", default="local[2]")

@@ -261,7 +261,7 @@ def place(is_postgresql: bool) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", choices=["commit", "queue", "start", []])
     parser.add_argument("--postgresql", action="store_true")
     parser.add_argument("--small", action="store_true", help="a tenth of it")

@@ -237,7 +237,7 @@ def bench_memory(args: argparse.Namespace, root: pathlib.Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*")
     parser.add_argument("--small", action="store_true", help="a tenth of everything")
     args = parser.parse_args()

@@ -179,7 +179,7 @@ def ping_pong(kind: str, port: int, ca: str, messages: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--command", default=str(pathlib.Path(sys.executable).with_name("fleetmq")))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--messages", type=int, default=5_000_000)

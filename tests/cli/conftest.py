@@ -21,7 +21,7 @@ def data_dir(tmp_path: Path) -> Path:
 def broker(data_dir: Path) -> Iterator[LogBroker]:
     data_dir.mkdir()
     broker = LogBroker(data_dir / "streams")
-    broker.create(2, filter="fleet/+/telemetry", retain_s=7 * 86_400, partition_by="level:2")
+    broker.create(2, filter="fleet/+/telemetry", retain_s=36_500 * 86_400, partition_by="level:2")
     yield broker
     broker.close()
 

@@ -204,7 +204,7 @@ def test_a_signal_ends_with_disconnect_and_without_the_will(
     sub.send_signal(number)
     code, out, err = ended(sub)
     assert (code, out) == (0, b"")
-    assert err == b"sending DISCONNECT\n"
+    assert err == f"fleetmq sub: {number.name}, stopping\nsending DISCONNECT\n".encode()
     assert ended(watcher)[:2] == (27, b"")
 
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from mqtt_broker.cli import client_options as options
-from mqtt_broker.cli import main as entry
 from mqtt_broker.cli import pub, sub
+from mqtt_broker.cli.commands import COMMANDS, Parser, parser_of, run_command
 from mqtt_broker.cli.errors import UsageError
 from mqtt_broker.client.blocking import Address
 from mqtt_broker.codec import properties as prop
@@ -20,7 +20,7 @@ PACKETS = (CONNECT, PUBLISH, SUBSCRIBE, WILL)
 
 
 def connect(*argv: str) -> Connect:
-    parser = entry.Parser(add_help=False)
+    parser = Parser(add_help=False)
     options.add_connection_arguments(parser)
     args = parser.parse_args(argv)
     version = options.VERSIONS[args.protocol_version]
@@ -28,7 +28,7 @@ def connect(*argv: str) -> Connect:
 
 
 def address(*argv: str) -> Address:
-    parser = entry.Parser(add_help=False)
+    parser = Parser(add_help=False)
     options.add_connection_arguments(parser)
     return options.address(parser.parse_args(argv))
 
@@ -53,13 +53,13 @@ def test_where_the_broker_is() -> None:
 def test_a_url_carries_user_password_and_a_topic_with_any_sign() -> None:
     packet = connect("-L", "mqtt://us%40er:p%3Aw@host/a/b?c#d")
     assert (packet.username, packet.password) == ("us@er", b"p:w")
-    parser = entry.Parser(add_help=False)
+    parser = Parser(add_help=False)
     options.add_connection_arguments(parser)
     args = parser.parse_args(["-L", "mqtt://host/a/+/?c/#"])
     assert options.url_topic(args) == "a/+/?c/#"
 
 
-@pytest.mark.parametrize("url", ["host/a", "http://host/a", "mqtt://", "mqtt://h:x/a", "mqtts://h"])
+@pytest.mark.parametrize("url", ["host/a", "http://host/a", "mqtt://", "mqtt://h:x/a", "mqtts://"])
 def test_a_wrong_url_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="--url"):
         address("-L", url)
@@ -169,22 +169,21 @@ def test_a_property_stands_once() -> None:
         (["pub", "-t", "a", "-m", "x", "-p", "0"], "not a port"),
         (["pub", "-t", "a", "-l", "--repeat", "2"], "--repeat"),
         (["sub"], "no Topic Filter"),
-        (["sub", "-t", "a/#/b"], "# has to be the last level"),
-        (["sub", "-t", "a", "-T", "b+"], r"\+ has to be alone"),
+        (["sub", "-t", "a/#/b"], "# must be the last level"),
+        (["sub", "-t", "a", "-T", "b+"], r"\+ must be alone"),
         (["sub", "-t", "a", "-C", "0"], "-C is 1 or more"),
         (["sub", "-t", "a", "-F", "%y"], "no parameter '%y'"),
         (["sub", "-t", "a", "-R", "--retained-only"], "exclude"),
         (["sub", "-t", "a", "-W", "soon"], "not a number of seconds"),
         (["sub", "-t", "a", "-V", "311", "--retain-as-published"], "needs MQTT 5"),
         (["nope"], "no command 'nope'"),
-        ([], "required"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
     argv: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        entry.main(argv)
+        run_command(argv)
     assert stopped.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -192,9 +191,24 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert re.search(says, printed.err)
 
 
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([]) == 0
+    printed = capsys.readouterr()
+    assert "subscribe and print messages" in printed.out
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_begins_with_a_capital_and_keeps_names(name: str) -> None:
+    description = parser_of(name).description
+    assert description is not None
+    assert description[0].isupper() and description.endswith(".")
+    assert COMMANDS[name].summary[1:] == description[1:-1]
+
+
 def test_the_plan_of_sub_spares_the_broker_retained_messages_nobody_wants() -> None:
     def handling(*argv: str) -> int:
-        parser = entry.Parser(add_help=False)
+        parser = Parser(add_help=False)
         sub.add_arguments(parser)
         args = parser.parse_args(["-t", "a", *argv])
         version = options.VERSIONS[args.protocol_version]
@@ -215,6 +229,6 @@ def test_every_command_has_its_two_functions() -> None:
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (["--version"], ["--help"], ["pub", "--help"], ["sub", "--help"]):
         with pytest.raises(SystemExit) as stopped:
-            entry.main(argv)
+            run_command(argv)
         assert stopped.value.code == 0
     assert "fleetmq 0." in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -125,6 +126,23 @@ def test_users_in_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert run(monkeypatch, *args, "--delete") == 0
     assert run(monkeypatch, *args, "--delete") == 1
     engine.dispose()
+
+
+def test_a_database_that_does_not_answer_has_its_own_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unused:  # bound and not listening: connections are refused
+        unused.bind(("127.0.0.1", 0))
+        url = f"postgresql+psycopg://u:hunter2@127.0.0.1:{unused.getsockname()[1]}/d"
+        path = tmp_path / "f.toml"
+        path.write_text(f"[[acl]]\ndatabase_url = '{url}'\n")
+        assert run(monkeypatch, "passwd", "--database-url", url, "ann", stdin=b"x\n") == 3
+        explain = ("ctl", "acl", "explain", "c", "t/c", "--config", path)
+        assert run(monkeypatch, *explain) == 3
+        assert run(monkeypatch, "ctl", "export", "--database-url", url, tmp_path / "x") == 3
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 3 and all("database" in line for line in told)
+    assert "hunter2" not in "".join(told)
 
 
 FILE = """

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from mqtt_broker.cli.main import main
+from mqtt_broker.streams.remote import remote_source
 from spark_ingest.jobs import SUMMARIES
+from spark_ingest.run import spark_session
 
 ROOT = Path(__file__).parents[2]
 # A finder that finds no such package, in a process of its own.
@@ -52,6 +56,49 @@ def test_without_pyspark_one_line_says_so_and_the_rest_works() -> None:
     assert fleetmq("--help", missing="pyspark").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("pyarrow", ("spark", "list"), "spark"),
+        ("pyarrow", ("spark", "--help"), "spark"),
+        ("cbor2", ("spark", "list"), "spark"),
+        ("cbor2", ("sim", "list"), "sim"),
+    ],
+)
+def test_a_base_install_names_the_extra(
+    package: str, arguments: tuple[str, ...], extra: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(missing=package), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=60,
+    )
+    if done.returncode:  # else the command does not need it for this
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"fleetmq {arguments[0]}: there is no Python package {package}:"
+            f" pip install 'fleetmq[{extra}]'\n"
+        )
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extra in extras["optional-dependencies"]
+
+
+def test_a_stream_of_another_name_is_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.setattr(spark_session, "start", lambda *_, **__: pytest.fail("a JVM starts"))
+    monkeypatch.setattr(remote_source, "list_streams", lambda *_: ["telemetry", "alarms"])
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", "run", "windows", "--log", str(tmp_path), "--sink", "console:",
+              "--stream", "telemtry"])  # fmt: skip
+    assert ended.value.code == 2
+    assert "has no stream 'telemtry'; did you mean telemetry?" in capsys.readouterr().err
+
+
 def test_without_java_one_line_says_so(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     done = fleetmq(
@@ -84,6 +131,8 @@ def test_an_old_java_is_not_enough(tmp_path: Path) -> None:
         (["run", "windows", "--log", ".", "--sink", "nonsense"], "'nonsense' is no URL"),
         (["run", "windows", "--log", ".", "--sink", "console:"], "--stream is required"),
         (["run", "windows", "--log", "http://h", "--sink", "console:"], "--stream is required"),
+        (["run", "windows", "--log", ".", "--sink", "console:", "--stream", "nope"],
+         "--stream: . has no stream 'nope'; there is none"),
         (["run", "enrich", "--log", ".", "--stream", "x", "--sink", "console:"], "--registry"),
         (["run", "windows", "--log", ".", "--sink", "console:", "--stream", "x", "--conf", "a=b"],
          "--conf: 'a=b' is not"),
@@ -97,8 +146,12 @@ def test_an_old_java_is_not_enough(tmp_path: Path) -> None:
          "--drain needs --once"),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_a_line_and_code_2(arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_a_line_and_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("pyspark")
-    done = fleetmq(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    with pytest.raises(SystemExit) as ended:
+        main(["spark", *arguments])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, ""), err
+    assert said in err and err.count("\n") == 1, err

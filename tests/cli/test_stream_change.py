@@ -78,8 +78,8 @@ def test_create_with_all_there_is(broker: LogBroker, shell: Shell, tmp_path: Pat
         (("change", NAME, "--schema", "x", "--no-schema"), 2, "--schema: x: No such file"),
         (("change", "x", "--retain", "1d"), 1, "there is no stream 'x'"),
         (("change", NAME, "--partitions", "5"), 2, "--partitions"),
-        (("delete", "x"), 1, "there is no stream 'x'"),
-        (("truncate", NAME, "--before", "soon"), 1, "'soon' is invalid"),
+        (("delete", "x", "--yes"), 1, "there is no stream 'x'"),
+        (("truncate", NAME, "--before", "soon", "--yes"), 1, "'soon' is invalid"),
         (("groups", "x"), 1, "there is no stream 'x'"),
         (("groups", NAME, "--delete", "g"), 1, "there is no group 'g'"),
         (("reset", NAME, "g"), 2, "--to"),
@@ -92,17 +92,33 @@ def test_mistakes(shell: Shell, argv: tuple[str, ...], code: int, says: str) -> 
 
 def test_truncate(broker: LogBroker, shell: Shell) -> None:
     fill(broker, 10)
-    found = shell("truncate", NAME, "--before", '{"p0": 5, "p1": 0}')
+    found = shell("truncate", NAME, "--before", '{"p0": 5, "p1": 0}', "--yes")
     assert (found.code, found.out) == (
         0, f"removed 1 segment of {NAME}; 5 messages left\n"
     )  # fmt: skip
-    found = shell("truncate", NAME)
+    found = shell("truncate", NAME, "--yes")
     assert found.out == f"removed 1 segment of {NAME}; 0 messages left\n"
 
 
 def test_delete(broker: LogBroker, shell: Shell) -> None:
-    assert shell("delete", NAME).out == f"deleted {NAME}\n"
+    assert shell("delete", NAME, "--yes").out == f"deleted {NAME}\n"
     assert broker.do(lambda: list(broker.writing.log.streams)) == []
+
+
+def test_nothing_is_removed_where_nobody_can_be_asked(broker: LogBroker, shell: Shell) -> None:
+    shell.fails(2, f"give --yes to remove {NAME} and all in it", "delete", NAME)
+    shell.fails(2, "give --yes to remove what is in", "truncate", NAME)
+    assert NAME in broker.do(lambda: list(broker.writing.log.streams))
+
+
+def test_a_stream_without_a_filter_warns(broker: LogBroker, shell: Shell) -> None:
+    found = shell("create", "empty")
+    assert found.code == 0
+    assert found.err == (
+        "fleetmq stream: empty has no filter, so the broker stores no messages in it: "
+        "fleetmq stream change empty --filter 'TOPIC/#'\n"
+    )
+    assert shell("create", "full", "--filter", "full/#").err == ""
 
 
 class Terminal(io.StringIO):
@@ -177,3 +193,15 @@ def test_a_broker_without_a_log_says_so(
             1, "this broker keeps no telemetry log", "reset", NAME, "g", "--to", "latest",
             "--api", other.url,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("levels", [100, 900, 100_000])
+def test_a_schema_that_is_too_deep(
+    broker: LogBroker, shell: Shell, tmp_path: Path, levels: int
+) -> None:
+    before = sorted(broker.root.rglob("*"))
+    path = tmp_path / "deep.json"
+    path.write_text('{"a":' * levels + "1" + "}" * levels)
+    shell.fails(2, "schema: ", "create", "deep", "--schema", str(path))
+    shell.fails(2, "schema: ", "change", NAME, "--schema", str(path))
+    assert sorted(broker.root.rglob("*")) == before

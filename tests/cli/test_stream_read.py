@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,8 @@ def test_list(broker: LogBroker, log: str, shell: Shell) -> None:
     assert [line.split() for line in found.lines] == [
         ["STREAM", "PARTITIONS", "MESSAGES", "SIZE", "KEEPS", "FIRST", "LAST", "FILTER"],
         ["bare", "1", "0", "0", "B", "everything", "-", "-", "-"],
-        [NAME, "2", "4", "608", "B", "7d", "2023-11-14", "22:13:20Z", "2023-11-14", "22:13:23Z",
-         "fleet/+/telemetry"],
+        [NAME, "2", "4", "608", "B", "36,500d", "2023-11-14", "22:13:20Z", "2023-11-14",
+         "22:13:23Z", "fleet/+/telemetry"],
     ]  # fmt: skip
     at = found.lines[0].index("FILTER")  # the columns stand below each other
     assert found.lines[2][at:] == "fleet/+/telemetry"
@@ -82,7 +83,7 @@ def test_describe(broker: LogBroker, log: str, shell: Shell) -> None:
     about = dict(line.split(None, 1) for line in found.lines[1:] if line.startswith("  "))
     assert about["filter"] == "fleet/+/telemetry"
     assert about["partitions"] == "2, by level:2"
-    assert about["keeps"] == "7d"
+    assert about["keeps"] == "36,500d"
     assert about["messages"] == "3"
     assert {about["p0"].split()[1], about["p1"].split()[1]} == {"1", "2"}
     asked = json.loads(shell("describe", NAME, "--log", log, "--json").out)
@@ -258,7 +259,7 @@ def test_following_until_it_is_interrupted(broker: LogBroker, log: str, data_dir
             assert numbers(lines) == [10, 11, 0, 1, 2, 3, 4]
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 130
-            assert process.stderr.read() == ""
+            assert process.stderr.read() == "fleetmq stream: SIGINT, stopping\n"
         finally:
             process.kill()
 
@@ -327,3 +328,22 @@ def test_progress_is_one_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
         "", "400 messages  40 %  1,000/s", "800 messages  80 %  1,000/s", " " * 27, "",
     ]  # fmt: skip
     assert file.getvalue() == ""
+
+
+def test_what_is_older_than_the_retention_is_not_shown(
+    broker: LogBroker, log: str, shell: Shell
+) -> None:
+    """No broker need run that would remove it."""
+    broker.writing.now_us = time.time_ns() // 1_000 - 3_570_000_000
+    for number in range(60):
+        broker.put(b"%d" % number, topic="fleet/truck/telemetry")
+        broker.writing.now_us += 60_000_000
+    broker.stream_change(NAME, {"retain_s": 1_800}).result(PATIENCE_S)
+    for more in (("--from", "earliest"), ("-n", "100"), ("--from", "2001-01-01")):
+        found = shell("tail", NAME, "--log", log, *more, "--format", "json")
+        shown = [json.loads(line)["payload"] for line in found.out.splitlines()]
+        assert shown == [str(number) for number in range(30, 60)], more
+    found = shell("export", NAME, "--log", log, "--from", "earliest")
+    assert len(found.out.splitlines()) == 30
+    shell.fails(1, "offset 3 is no longer kept", "export", NAME, "--log", log,
+                "--from", '{"p0": 3, "p1": 0}')  # fmt: skip

@@ -118,6 +118,36 @@ def test_json_is_one_line() -> None:
     assert b"\n" not in sub_format.as_json(Message("a", b"1\n2"), AT_NS)
 
 
+HOSTILE = Message(
+    "a\u202eb\u2028c",
+    b"\x1b]0;owned\x07\x1b[2J\xff\x9b31m caf\xc3\xa9\r\n\tnext",
+    properties=Properties(
+        {prop.CORRELATION_DATA: b"\x1b[H", prop.USER_PROPERTY: [("k", "\u2066v")]}
+    ),
+)
+SHOWN = "\\x1b]0;owned\\x07\\x1b[2J\\xff\\x9b31m café\\r\n\tnext"
+
+
+def test_at_a_terminal_nothing_is_shown_that_it_would_obey() -> None:
+    """Anybody who may publish would otherwise type at the terminal of who subscribes."""
+    assert sub_format.plain_for_terminal(HOSTILE, AT_NS).decode() == SHOWN
+    topic = r"a\u202eb\u2028c"
+    assert sub_format.verbose_for_terminal(HOSTILE, AT_NS).decode() == f"{topic} {SHOWN}"
+    render = sub_format.compile_format(r"\e[1m%t\e[0m %p|%D|%P", is_terminal=True)
+    shown = r"\x1b[H|k:\u2066v"
+    assert render(HOSTILE, AT_NS).decode() == f"\x1b[1m{topic}\x1b[0m {SHOWN}|{shown}"
+    assert sub_format.plain(HOSTILE, AT_NS) == HOSTILE.payload  # a program gets what was sent
+
+
+@pytest.mark.parametrize("render", [sub_format.as_json, sub_format.compile_format("%j")])
+def test_json_shows_nothing_that_a_terminal_would_obey(render: sub_format.Render) -> None:
+    payload = "\x1b[2J\x9b31m\x7f\u202eabc\u2028é".encode()
+    text = render(Message("a\u202eb", payload), AT_NS).decode()
+    assert text.isprintable() and "é" in text
+    found = json.loads(text)
+    assert [found["topic"], found["payload"].encode()] == ["a\u202eb", payload]
+
+
 def test_the_json_of_mosquitto_sub() -> None:
     quoted = json.loads(sub_format.compile_format("%j")(FULL, AT_NS))
     nested = json.loads(sub_format.compile_format("%J")(FULL, AT_NS))
@@ -127,6 +157,7 @@ def test_the_json_of_mosquitto_sub() -> None:
     assert quoted["payloadlen"] == 7
 
 
-def test_a_payload_that_is_not_json_is_said() -> None:
+@pytest.mark.parametrize("payload", [b"{", b"[" * 9_000, b"[" * 9_000 + b"]" * 9_000])
+def test_a_payload_that_is_not_json_is_said(payload: bytes) -> None:
     with pytest.raises(Failure, match="a is not JSON"):
-        sub_format.compile_format("%J")(Message("a", b"{"), AT_NS)
+        sub_format.compile_format("%J")(Message("a", payload), AT_NS)

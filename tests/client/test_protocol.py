@@ -83,6 +83,10 @@ def ids(packets: list[Packet]) -> list[int]:
     return [one for packet in packets if isinstance(packet, Publish) for one in packet.packet_ids()]
 
 
+def payloads(packets: list[Packet]) -> list[bytes]:
+    return [one for packet in packets if isinstance(packet, Publish) for one in packet.payloads()]
+
+
 @pytest.mark.parametrize("version", [V31, V311, V5])
 def test_it_connects_in_every_version(version: int) -> None:
     peer = Peer(version)
@@ -393,3 +397,68 @@ def test_a_burst_arrives_the_same_in_any_pieces() -> None:
     piecemeal = Peer().client
     assert [e for at in range(len(wire)) for e in piecemeal.receive(wire[at : at + 1])] == whole
     assert len(whole) == 40
+
+
+# What answers is no MQTT broker.
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"HTTP/1.0 400 Bad Request\r\n", "answers in HTTP"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "a TLS port"),
+        (b"SSH-2.0-x\r\n", "answers in SSH"),
+    ],
+)
+def test_another_protocol_is_named(said: bytes, words: str) -> None:
+    [event] = Peer().client.receive(said)
+    assert isinstance(event, Closed) and words in event.text
+
+
+# A session over more than one connection.
+
+
+def again(before: Peer, present: bool) -> Peer:
+    """The same session on a new connection."""
+    peer = Peer()
+    peer.client = ClientProtocol(Connect(V5, "me", keep_alive=10), session=before.client.session)
+    peer.sent()
+    [event] = peer.client.receive(encode_connack(V5, present, 0))
+    assert isinstance(event, Connected)
+    return peer
+
+
+def test_a_resumed_session_sends_again_what_has_no_acknowledgement() -> None:
+    first = connected()
+    for payload in (b"1", b"2", b"3"):
+        first.client.publish("a", payload, qos=2)
+    one, two, three = ids(first.sent())
+    first.client.receive(encode_ack(PUBREC, one))
+    second = again(first, present=True)
+    sent = second.sent()
+    assert payloads(sent) == [b"2", b"3"]
+    assert all(packet.dup for packet in sent if isinstance(packet, Publish))
+    assert ids(sent) == [two, three]
+    [release] = [packet for packet in sent if isinstance(packet, Ack)]
+    assert (release.packet_type, release.packet_ids) == (PUBREL, [one])
+
+
+def test_a_new_session_sends_as_new_what_has_no_acknowledgement() -> None:
+    first = connected(receive_maximum=2)
+    for payload in (b"1", b"2", b"3"):
+        first.client.publish("a", payload, qos=1)
+    first.sent()
+    second = again(first, present=False)
+    sent = second.sent()
+    assert payloads(sent) == [b"1", b"2", b"3"]
+    assert not any(packet.dup for packet in sent if isinstance(packet, Publish))
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_a_repeated_qos_2_message_is_the_same_only_in_the_same_session(present: bool) -> None:
+    first = connected()
+    [message] = first.client.receive(encode_publish(V5, "a", b"x", qos=2, packet_id=9))
+    assert isinstance(message, Message)
+    second = again(first, present)
+    events = second.client.receive(encode_publish(V5, "a", b"x", qos=2, packet_id=9, dup=present))
+    assert len(events) == (0 if present else 1)

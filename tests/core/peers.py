@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from mqtt_broker.codec import properties as prop
@@ -36,6 +37,7 @@ from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.limits.settings import Settings
+from sessions.messages.work import Work
 
 START = 1000.0
 
@@ -53,7 +55,7 @@ class Peer:
         self.is_lost = False
         self.waiting = bytearray()  # written to a slow link, not yet read
         self.received: list[Packet | Violation] = []
-        self._decoder = Decoder(from_server=True, version=version)
+        self.decoder = Decoder(from_server=True, version=version)
         self.connection: Connection = world.broker.accept(self, world.now)
 
     # What the core calls.
@@ -64,7 +66,7 @@ class Peer:
         if self.is_slow:
             self.waiting += data
             return len(self.waiting)
-        self.received += self._decoder.feed(data)
+        self.received += self.decoder.feed(data)
         return 0
 
     def close(self) -> None:
@@ -98,7 +100,7 @@ class Peer:
         """Read so much of what waits at a slow link."""
         taken = bytes(self.waiting[:count])
         del self.waiting[:count]
-        self.received += self._decoder.feed(taken)
+        self.received += self.decoder.feed(taken)
         self.connection.on_written(len(self.waiting), self.world.now)
         self.world.settle()
 
@@ -125,6 +127,8 @@ class World:
         *,
         access: Access | None = None,
         checks: PayloadChecks | None = None,
+        log: Callable[[str], None] = lambda line: None,
+        work: Work | None = None,
         **settings: Any,
     ) -> None:
         self.now = START
@@ -133,7 +137,9 @@ class World:
             now=START,
             rng=random.Random(1),
             access=access,
+            log=log,
             checks=checks,
+            work=work,
         )
         self.peers: list[Peer] = []
 
@@ -160,6 +166,9 @@ class World:
         """End the turn; whose link was closed is told that it is lost, as a socket would."""
         while True:
             self.broker.flush(self.now)
+            while self.broker.has_more:
+                self.broker.work(self.now)
+                self.broker.flush(self.now)
             closed = [peer for peer in self.peers if peer.is_closed and not peer.is_lost]
             if not closed:
                 return
@@ -177,7 +186,7 @@ class World:
 
     @property
     def timers(self) -> int:
-        return len(self.broker.timers._heap)
+        return len(self.broker.timers)
 
 
 def connect(

@@ -17,6 +17,7 @@ from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
 from sessions.journal.journal import COMMIT, Journal, StoredQueue
+from sessions.messages.work import Work
 from tests.core.peers import START, World
 from tests.sessions.store.memory_store import MemoryStore, Page
 
@@ -27,8 +28,10 @@ class StoredWorld(World):
         *,
         mode: int = COMMIT,
         durabilities: Sequence[tuple[str, int]] = (),
+        work: Work | None = None,
         **settings: Any,
     ) -> None:
+        self.work = work
         self.now = START
         self.peers = []
         self.store = MemoryStore()
@@ -55,6 +58,7 @@ class StoredWorld(World):
             rng=random.Random(1),
             journal=self.journal,
             durabilities=self.durabilities,
+            work=self.work,
         )
         self.store.start(
             lambda number: self.broker.on_committed(number, self.now),
@@ -89,11 +93,11 @@ class StoredWorld(World):
     def page(self) -> None:
         """Answer what queues asked the store for, and what they ask for then."""
         while self.journal.pages_wanted:
-            self._ask(self.journal.pages_wanted.pop())
+            self.ask_page(self.journal.pages_wanted.pop())
             self.store.answer()
             self.settle()
 
-    def _ask(self, owner: StoredQueue) -> None:
+    def ask_page(self, owner: StoredQueue) -> None:
         def on_page(page: Page) -> None:
             owner.on_page(items_of(self.broker, page), self.now)
 

@@ -6,36 +6,13 @@ what it was when the line was written, with a tenth to spare: lower it when it f
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from mqtt_broker.core import dispatch
 from tests.core.peers import V5, V311, Peer, World, publish, subscribe
-
-
-def count_calls(act: Callable[[], object]) -> int:
-    """Calls of Python functions while `act` runs, itself not counted."""
-    calls = 0
-
-    def note(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    gc.collect()
-    gc.disable()  # what others left behind is not ours to count
-    sys.setprofile(note)
-    try:
-        act()
-    finally:
-        sys.setprofile(before)
-        gc.enable()
-    return calls - 1
+from tests.counting import count_calls
 
 
 class Sink:

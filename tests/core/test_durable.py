@@ -396,7 +396,7 @@ class TestRestart:
         peer.send(connect("s", expiry=EXPIRY, clean=False))
         (answer,) = peer.take()
         assert isinstance(answer, Connack) and answer.session_present
-        tables = world.store._tables
+        tables = world.store.tables
         assert not tables.messages and not tables.deliveries and not tables.subscriptions
 
     def test_an_orderly_stop(self) -> None:
@@ -443,7 +443,7 @@ class TestQueues:
         budget = world.broker.backlog
         assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
         world.fold()
-        assert not world.store._tables.messages
+        assert not world.store.tables.messages
 
     def test_a_message_to_many_is_stored_once(self) -> None:
         world = StoredWorld()
@@ -451,7 +451,7 @@ class TestQueues:
             kept(world, f"s{number}", "a").drop()
         world.client("p").send(publish("a", b"x", qos=1))
         world.fold()
-        tables = world.store._tables
+        tables = world.store.tables
         assert len(tables.messages) == 1
         assert sum(map(len, tables.deliveries.values())) == 50
 
@@ -522,7 +522,7 @@ class TestShares:
         (packet,) = member.publishes()
         member.send(encode_ack(PUBACK, packet.packet_id))
         world.fold()
-        assert not world.store._tables.messages
+        assert not world.store.tables.messages
 
     def test_a_long_queue_of_a_group_stays_in_the_store(self) -> None:
         world = StoredWorld()
@@ -532,7 +532,7 @@ class TestShares:
             data = publish("a", b"%d" % number, qos=1, packet_id=number, version=V311)
             publisher.send(data)
         world.fold()
-        size = world.broker.subscriptions.groups[self.FILTER]._waiting.head[0][0].envelope.size
+        size = world.broker.subscriptions.groups[self.FILTER].waiting.head[0][0].envelope.size
         assert world.broker.backlog.memory_bytes <= 1000 * (size + 4)
         member = world.client("m", expiry=EXPIRY, clean=False)
         got: list[bytes] = []
@@ -543,7 +543,7 @@ class TestShares:
                 member.send(encode_ack(PUBACK, packet_id))
         assert got == [b"%d" % number for number in range(1, 2501)]
         world.fold()
-        assert not world.store._tables.messages
+        assert not world.store.tables.messages
         budget = world.broker.backlog
         assert (budget.queued_messages, budget.queued_bytes, budget.memory_bytes) == (0, 0, 0)
 

@@ -3,6 +3,9 @@
 A comment `<!-- not run: REASON -->` on the line before a block excuses it from running; it is still
 parsed. `<!-- ends: SIGTERM -->` says that a program runs until it gets that signal, which it does
 after its first line of output. `<!-- with: broker -->` says that it needs a broker with a stream.
+`<!-- terminal: 2 -->` says in which terminal a reader pastes it; without it, in one of his own.
+`<!-- file: NAME -->` says which file of the reader the block is, `<!-- logged: broker -->` that
+lines of the broker's log hold these, `<!-- needs: PROGRAMS -->` that it runs where these are.
 """
 
 from __future__ import annotations
@@ -14,6 +17,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+# Documents whose steps follow each other: `test_first_steps` runs them in order.
+IN_ORDER: Final = (
+    "README.md",
+    "docs/tutorial.md",
+    "docs/BACKUP.md",
+    "docs/TROUBLESHOOTING.md",
+    "docs/SIZING.md",
+    "docs/how-to/devices.md",
+    "docs/how-to/operators.md",
+    "docs/how-to/analysts.md",
+    "docs/how-to/testers.md",
+)
 _FENCE: Final = re.compile(
     r"(?:^[ \t]*<!-- (?P<key>[a-z ]+): (?P<text>.+?) -->\n)?"
     r"^(?P<indent>[ \t]*)```(?P<language>[a-z]*)\n(?P<body>.*?)^[ \t]*```[ \t]*$",

@@ -21,9 +21,9 @@ from urllib.parse import quote_plus, urlsplit
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, of
+from tests.docs.blocks import IN_ORDER, ROOT, Block, of
 from tests.docs.test_shell_blocks import commands, curl_parser
-from tests.server.process import Process, http_address
+from tests.server.broker_process import Process, http_address
 
 CONFIG: Final = """\
 [[auth]]
@@ -33,7 +33,7 @@ type = "anonymous"
 permit = "allow"
 topics = ["fleet/pump-7/#"]
 """
-RUN_IN_ORDER: Final = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")
+RUN_IN_ORDER: Final = tuple(ROOT / name for name in IN_ORDER)
 
 
 def _runnable() -> list[Block]:
@@ -56,6 +56,7 @@ def test_blocks_of_the_first_steps_that_are_no_console_say_why() -> None:
 def test_a_block_runs(block: Block, tmp_path: Path) -> None:
     """Line by line, each with what is shown behind it; one that shows an error may fail."""
     (tmp_path / "fleetmq.toml").write_text(f'{CONFIG}[security]\nbans_file = "bans"\n')
+    (tmp_path / "mosquitto.conf").write_text("listener 1883\n")
     program = f"{sys.executable} -c 'from mqtt_broker.cli.main import *; sys.exit(main())'"
     runs: list[tuple[str, list[str]]] = []
     for line in block.text.replace("\\\n", " ").splitlines():

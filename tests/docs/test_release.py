@@ -29,11 +29,12 @@ def test_a_version_that_is_ready(release: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("version", "tags", "changed", "said"),
     [
-        ("1.2", set(), [], "not MAJOR.MINOR.PATCH"),
-        ("1.2.4", set(), [], "no section"),
-        ("1.2.2", set(), [], "no section"),  # without a date
-        ("1.2.3", {"v1.2.3"}, [], "the tag v1.2.3 exists"),
-        ("1.2.3", set(), ["README.md"], "not committed: README.md"),
+        ("1.2", set(), [], "has version 1.2: set it to MAJOR.MINOR.PATCH"),
+        ("1.2.4", set(), [], 'no section "## 1.2.4 ('),
+        ("1.2.4", set(), [], 'rename "## Unreleased" to it'),
+        ("1.2.2", set(), [], 'rename "## 1.2.2" to it'),  # without a date
+        ("1.2.3", {"v1.2.3"}, [], "there is a tag v1.2.3; set the next"),
+        ("1.2.3", set(), ["README.md"], "uncommitted files: README.md; commit or stash them"),
     ],
 )
 def test_a_version_that_is_not(

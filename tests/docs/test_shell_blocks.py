@@ -20,14 +20,15 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
-from mqtt_broker.cli.main import COMMANDS, parser_of
+from mqtt_broker.cli.commands import COMMANDS, parser_of
 from mqtt_broker.http_api.http_server import make_application
 from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 from tests.docs.blocks import ROOT, Block, of
 
 OTHERS: Final = set(
-    "cd docker export git install ln mosquitto_pub mosquitto_sub pip pip3 pkill pgrep printf psql "
-    "py-spy python3 sqlite3 systemctl pre-commit".split()
+    "cat cd cp cut df docker export git grep install journalctl kill ln ls mosquitto_pub "
+    "mosquitto_sub mv openssl pg_dump pip pip3 pgrep printf psql py-spy python3 rm ss tail sqlite3 "
+    "systemctl pre-commit".split()
 )
 PYTHON: Final = {"python", ".venv/bin/python"}
 _BREAKS: Final = {"|", "&", "&&", "||", ";", "(", ")"}
@@ -142,7 +143,7 @@ def _routes() -> list[tuple[str, re.Pattern[str]]]:
 
 def curl_parser() -> argparse.ArgumentParser:
     """The options of curl that the documents use."""
-    parser = argparse.ArgumentParser(prog="curl")
+    parser = argparse.ArgumentParser(allow_abbrev=False, prog="curl")
     parser.add_argument("-X", dest="method", default="GET")
     for option in ("-H", "-d", "-D", "-o", "--data-urlencode"):
         parser.add_argument(option, action="append")

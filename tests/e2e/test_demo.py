@@ -21,7 +21,7 @@ from mqtt_broker.cli import demo
 from mqtt_broker.cli.main import main
 from mqtt_broker.http_api import address_file
 from spark_ingest.run import spark_session
-from tests.server.process import ROOT, environment
+from tests.server.broker_process import ROOT, environment
 from tests.spark_ingest.conftest import what_is_missing
 
 PATIENCE_S: Final = 180.0
@@ -49,15 +49,26 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> None:
 # What it refuses.
 
 
-def test_without_java_it_says_so_and_makes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_java_it_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_session, "NEEDED", ())
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    code, said = refused(capsys, "--dir", str(tmp_path / "demo"))
-    assert code == 2
-    assert "Spark needs Java 17 or newer; there is no java" in said and "README.md" in said
-    assert not (tmp_path / "demo").exists()
+    assert "Spark needs Java 17 or newer; there is no java" in demo.why_no_spark()
+
+
+def test_hints_name_a_command_that_the_shell_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "fleetmq"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.chdir(tmp_path)
+    assert demo.own_command() == "bin/fleetmq"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert demo.own_command() == "fleetmq"
 
 
 @pytest.mark.usefixtures("fit")
@@ -85,7 +96,7 @@ def test_a_file_or_no_permission_is_one_line(
 def test_a_demo_that_runs_is_not_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = demo._make_folder(tmp_path / "demo")
+    folder = demo.make_folder(tmp_path / "demo")
     (folder / "data").mkdir()
     address_file.write(folder / "data", "http://127.0.0.1:1")  # of this process, which runs
     code, said = refused(capsys, "--dir", str(folder))
@@ -94,9 +105,9 @@ def test_a_demo_that_runs_is_not_removed(
 
 
 def test_one_that_is_over_is(tmp_path: Path) -> None:
-    folder = demo._make_folder(tmp_path / "demo")
+    folder = demo.make_folder(tmp_path / "demo")
     (folder / "windows.db").touch()
-    demo._make_folder(folder)
+    demo.make_folder(folder)
     assert not (folder / "windows.db").exists()
 
 
@@ -116,7 +127,7 @@ def test_a_port_that_is_taken_meanwhile(
 ) -> None:
     folder = tmp_path / "demo"
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(demo, "_free_port", lambda: taken.getsockname()[1])
+        monkeypatch.setattr(demo, "free_port", lambda: taken.getsockname()[1])
         code, said = refused(capsys, "--dir", str(folder))
     assert code == 1
     assert "broker ended with exit code 2: see " in said and "broker.log (" in said
@@ -197,6 +208,16 @@ def test_a_small_one_adds_up(tmp_path: Path) -> None:
     assert gone(folder)
 
 
+def test_one_without_spark_adds_up(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    with running(folder, "--devices", "20", "--seconds", "10", "--no-spark") as process:
+        said, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, said + errors
+    assert "no Spark jobs: as --no-spark asks" in said and "in windows" not in said
+    assert "kill -9: the broker is gone" in said and "everything adds up" in said
+    assert gone(folder)
+
+
 @pytest.mark.slow
 @needs_spark
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -206,7 +227,8 @@ def test_nothing_runs_on_when_it_is_stopped(tmp_path: Path, number: signal.Signa
         until(lambda: is_under_way(folder), process)
         process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130 and errors == ""
+    assert process.returncode == 128 + number
+    assert errors == f"fleetmq demo: {number.name}, stopping\n"
     assert gone(folder)
 
 

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import pytest
 
-from mqtt_broker.cli.main import COMMANDS
+from mqtt_broker.cli.commands import COMMANDS
 from mqtt_broker.server.config.config import DEFAULT_HTTP, Config, load
 from mqtt_broker.server.config.listeners import DEFAULT_PORTS
 from tests.core.peers import publish, subscribe
-from tests.server.process import Process, refused
+from tests.server.broker_process import Process, refused
 from tests.server.transports import connected, over_tls
 
 ROOT: Final = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ if not DEPLOY.exists():
 def parsed(words: list[str]) -> argparse.Namespace:
     """The command line as `fleetmq` reads it; what it does not know ends the test."""
     module = importlib.import_module(COMMANDS[words[0]].module)
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     module.add_arguments(parser)
     return parser.parse_args(words[1:])
 
@@ -138,8 +138,13 @@ def test_extras_exist() -> None:
             for extras in re.findall(r'"\.\[([\w,]+)\]"', rest):
                 named |= set(extras.split(","))
     assert {"build", "postgres", "spark"} <= named <= known
-    dev = set(PROJECT["optional-dependencies"]["dev"])
-    assert set(PROJECT["optional-dependencies"]["build"]) <= dev, "one version of each tool"
+
+
+def test_an_image_is_compiled_or_not_built() -> None:
+    for name in ("build", "build-spark"):
+        [command] = [run for run in only(stages()[name], "RUN") if "pip install" in run]
+        assert "deploy/compile.py --require" in command
+        assert "-c deploy/constraints.txt" in command
 
 
 @pytest.mark.parametrize("name", ["broker", "spark"])

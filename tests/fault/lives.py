@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from tests.fault.tether import tied
-from tests.server.process import ROOT, environment
+from tests.server.broker_process import ROOT, environment
 
 PATIENCE_S: Final = 30.0
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"

@@ -153,13 +153,19 @@ class PostgreSQL:
             "-U", "postgres", "-d", database, text=statement,
         )  # fmt: skip
 
+    def dump(self, database: str) -> str:
+        """Return the statements that make the database anew, of one moment."""
+        path = self.directory / f"{database}.sql"
+        self._run("pg_dump", "-f", str(path), "-h", str(self.directory), "-U", "postgres", database)
+        return path.read_text()
+
     def conninfo(self, database: str) -> str:
         """What libpq takes."""
         return f"host={self.directory} user=postgres dbname={database}"
 
     def database(self, name: str) -> str:
         """A new, empty database; its URL for `--database-url`."""
-        self.psql("postgres", f"CREATE DATABASE {name}")
+        self.psql("postgres", f"CREATE DATABASE {name} STRATEGY FILE_COPY")  # a fifth of the work
         return f"postgresql+psycopg://postgres@/{name}?host={self.directory}"
 
     def keep(self, where: Path) -> None:

@@ -160,17 +160,18 @@ class Scene:
                 return text
 
     def publish(self, size: int = 0) -> None:
-        """One message at each QoS, acknowledged; Silence when that does not happen."""
+        """One message at each QoS, acknowledged."""
         for qos in (1, 2):
-            self._publish(b"%d at QoS %d " % (len(self.sent), qos) + bytes(size), qos)
+            self._publish(b"%d at QoS %d " % (len(self.sent), qos) + bytes(size), qos, PATIENCE_S)
 
-    def _publish(self, payload: bytes, qos: int) -> None:
+    def _publish(self, payload: bytes, qos: int, seconds: float) -> None:
+        """Publish one message; Silence when it is not acknowledged in that time."""
         publisher = self.publishers[qos - 1]
         packet_id = publisher.start_publish("fault/a", payload, qos=qos)
         assert self.listener.take(1)[0].payload == payload
         held = Held(publisher, packet_id, PUBACK if qos == 1 else PUBREC, payload)
         self.held.append(held)
-        held.go_on(self.sent, SILENT_S)
+        held.go_on(self.sent, seconds)
         self.held.remove(held)
 
     def hold(self) -> None:
@@ -180,7 +181,8 @@ class Scene:
             for qos in (1, 2):
                 if not any(held.publisher is self.publishers[qos - 1] for held in self.held):
                     with suppress(Silence):
-                        self._publish(b"%d at QoS %d " % (len(self.sent), qos) + bytes(size), qos)
+                        payload = b"%d at QoS %d " % (len(self.sent), qos) + bytes(size)
+                        self._publish(payload, qos, SILENT_S)
             size = 100_000
         assert len(self.held) == 2, "it is acknowledged, whatever is done to the store"
 

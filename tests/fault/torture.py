@@ -37,7 +37,7 @@ from tests.fault.log_witness import CONFIG, LogRow, LogWitness, judge_log
 from tests.fault.postgres import PostgreSQL, Unavailable
 from tests.fault.tether import tied
 from tests.fault.verdict import Judge, Verdict, explain, table
-from tests.server.process import ROOT
+from tests.server.broker_process import ROOT
 
 PARTS: Final = 3
 _PROGRESS_S: Final = 5.0
@@ -434,7 +434,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fault.torture", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m tests.fault.torture", description=__doc__
+    )
     default = Options()
     parser.add_argument("--kills", type=int, default=default.kills)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default=default.database)

@@ -51,6 +51,7 @@ from mqtt_broker.server.config.endpoints import WebSocketRules
 from mqtt_broker.server.net.proxy_protocol import SIGNATURE, V2_BYTES_MAX, ProxyError, read_header
 from mqtt_broker.server.net.websocket import WebSocketLayer
 from mqtt_broker.topics.names import split_share
+from tests.core.recount import check_bytes
 from tests.fuzz import grammar
 from tests.server.transports import masked
 
@@ -246,6 +247,9 @@ class Play:
     def settle(self) -> None:
         while True:
             self.broker.flush(self.now)
+            while self.broker.has_more:
+                self.broker.work(self.now)
+                self.broker.flush(self.now)
             closed = [n for n, link in enumerate(self.links) if link.is_closed and not self.told[n]]
             if not closed:
                 return
@@ -325,10 +329,9 @@ class Play:
             for client_id in group.members:
                 owner = broker.sessions.get(client_id)
                 assert owner is not None and text in owner.subscriptions
-            queued += group._waiting.bytes
+            queued += group.waiting.bytes
         assert broker.backlog.queued_bytes == queued
-        sizes = sum(message.envelope.size for message in broker.retained.values())
-        assert broker.retained.bytes == sizes
+        check_bytes(broker)
 
     def check_answers(self) -> None:
         """Everything the broker wrote is packets of its side; a DISCONNECT is the last."""

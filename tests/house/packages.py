@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.house.sources import ROOT, source
+
 TOPS: Final = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 
 _SESSIONS: Final = "sessions sessions.messages sessions.journal"
@@ -34,7 +35,7 @@ _BROKER: Final = (
 _HTTP: Final = "http_api http_api.request http_api.v1 http_api.log http_api.pages"
 _SIM: Final = (
     "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge iot_sim.scenarios "
-    "iot_sim.fleet iot_sim.run iot_sim.report"
+    "iot_sim.fleet iot_sim.run iot_sim.report iot_sim.bench"
 )
 _SPARK: Final = (
     "spark_ingest spark_ingest.contract spark_ingest.source spark_ingest.payloads "
@@ -50,6 +51,7 @@ RULE: Final[dict[str, str]] = {
     "topics": "",
     "version": "",
     "lazy": "",
+    "interrupts": "",
     "security.files": "",
     "sessions.messages": "codec",
     "sessions.journal": "sessions.messages codec",
@@ -77,11 +79,14 @@ RULE: Final[dict[str, str]] = {
     "security.authentication": "security.files security.rules core.interfaces codec",
     "security": f"{_SECURITY} core.limits core.interfaces codec",
     "client.url": "",  # a leaf, so that the simulator can read broker URLs too
-    "client": "client.url qos topics codec",
-    "server.config.tables": "",  # a leaf, so that the simulator can read its scenarios with it
-    "server.config": "server.config.tables core.limits core.interfaces core.routing "
-    "sessions.messages sessions.journal streams.format security.rules security.protection "
-    "security.files topics codec",
+    "client.websocket": "codec",  # the framing alone, so that the simulator can use it
+    "client": "client.url client.websocket qos topics codec",
+    "server.config.located": "",
+    # Low, so that the simulator can read its scenarios with it.
+    "server.config.tables": "server.config.located",
+    "server.config": "server.config.tables server.config.located core.limits core.interfaces "
+    "core.routing sessions.messages sessions.journal streams.format security.rules "
+    "security.protection security.files topics codec",
     "server.process": "core core.clients core.runtime sessions.messages sessions.journal",
     "server.net": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
     "security.protection security.authentication codec",
@@ -97,9 +102,12 @@ RULE: Final[dict[str, str]] = {
     "http_api": f"{_HTTP} {_SERVER} {_CORE} codec streams.format streams.write streams.replay "
     "security.protection version",
     "in_process": "server client core.interfaces topics codec",
-    "testing": f"in_process {_SERVER} core.limits core.interfaces",
+    "test_support": "in_process server server.config core.interfaces core.clients core.runtime "
+    "topics sessions sessions.messages codec",
+    "testing": f"test_support in_process http_api {_SERVER} core.limits core.interfaces codec",
     "pytest_plugin": "testing",
-    "mqtt_broker": f"lazy version testing in_process {_SERVER} core.limits core.interfaces topics",
+    "mqtt_broker": f"lazy version testing test_support in_process {_SERVER} core.limits "
+    "core.interfaces topics",
     "iot_sim.payloads": "",
     "iot_sim.devices": "iot_sim.payloads qos codec",
     "iot_sim.models": "iot_sim.payloads iot_sim.devices codec",
@@ -107,9 +115,10 @@ RULE: Final[dict[str, str]] = {
     "iot_sim.scenarios": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge "
     "server.config.tables topics codec",
     "iot_sim.fleet": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge "
-    "iot_sim.scenarios qos codec",
+    "iot_sim.scenarios client.websocket qos codec",
     "iot_sim.report": "iot_sim.judge iot_sim.scenarios",
-    "iot_sim.run": f"{_SIM} client.url qos codec",
+    "iot_sim.run": f"{_SIM} interrupts client.url qos codec",
+    "iot_sim.bench": "iot_sim.judge iot_sim.fleet iot_sim.run iot_sim.report interrupts qos codec",
     "iot_sim.locust_users": f"{_SIM} client.url codec",
     "iot_sim": f"{_SIM} iot_sim.locust_users codec",
     "spark_ingest.contract": "",
@@ -119,11 +128,12 @@ RULE: Final[dict[str, str]] = {
     "spark_ingest.source": "spark_ingest.payloads streams.format streams.read streams.remote codec",
     "spark_ingest.jobs": "spark_ingest spark_ingest.contract spark_ingest.analysis",
     "spark_ingest.bridge": "spark_ingest.payloads streams.format streams.read streams.write "
-    "streams.remote client client.url topics codec",
+    "streams.remote interrupts client client.url topics codec",
     "spark_ingest.run": "spark_ingest spark_ingest.contract spark_ingest.analysis "
     "spark_ingest.payloads spark_ingest.source spark_ingest.sinks",
     "spark_ingest": f"lazy {_SPARK} streams.format",
-    "cli": f"{_BROKER} {_HTTP} client client.url {_SIM} {_SPARK} version",
+    "cli": f"{_BROKER} {_HTTP} server.config.located client client.url {_SIM} {_SPARK} "
+    "interrupts version",
 }
 
 
@@ -173,24 +183,17 @@ def package_of(module: str) -> str:
     return name
 
 
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Every node of a file's syntax tree."""
-    return tuple(ast.walk(ast.parse(path.read_text())))
-
-
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Line and name of each module of ours that a file imports."""
     known = modules()
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
+    found = source(path)
+    for plain in found.each(ast.Import):
+        yield from ((plain.lineno, alias.name) for alias in plain.names if alias.name in known)
+    for node in found.each(ast.ImportFrom):
+        if node.module:
             inside = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [name if name in known else node.module for name in inside]
-        else:
-            continue
-        yield from ((node.lineno, name) for name in names if name in known)
+            yield from ((node.lineno, name) for name in names if name in known)
 
 
 @cache

@@ -5,21 +5,18 @@ What a rule finds is listed whole, each with its file and line, so that one run 
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
-from mqtt_broker.cli.main import COMMANDS
-
-ROOT: Final = Path(__file__).parents[2]
+from mqtt_broker.cli.commands import COMMANDS, parser_of
+from tests.house.sources import ROOT, Source, modules, tracked
 
 TOP_LEVEL: Final = {
     "pyproject.toml", "README.md", "mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest",
@@ -29,7 +26,8 @@ PACKAGES: Final = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 
 # Imported by the name that somebody says: a job, the scheme of a sink; and what notebooks import.
 OPENED_BY_NAME: Final = ("spark_ingest.jobs.", "spark_ingest.sinks.")
-FOR_NOTEBOOKS: Final = {"spark_ingest.bridge.bridge", "spark_ingest.rejects"}
+# Modules that only programs of users import.
+FOR_USERS: Final = {"spark_ingest.bridge.bridge", "spark_ingest.rejects", "iot_sim.devices.thing"}
 
 BANNED_NAMES: Final = {"util", "helper", "common", "misc"}
 # A docstring names its subject or begins with the verb: these words do neither.
@@ -49,77 +47,26 @@ ELSEWHERE: Final = re.compile(
 )
 
 
-class Module(NamedTuple):
-    name: str
-    path: Path
-    tree: ast.Module
-    text: str
-
-    def at(self, node: ast.AST) -> str:
-        return f"{self.path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
-
-
-@cache
-def tracked() -> tuple[Path, ...]:
-    """Every file that is, or may be, committed."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listed.returncode == 0:
-        found = [ROOT / name for name in listed.stdout.split("\0") if name]
-    else:  # an unpacked archive: what is hidden or made by tools does not count
-        found = [
-            path
-            for path in ROOT.rglob("*")
-            if not any(
-                part.startswith(".") or part == "__pycache__" or part.endswith(".egg-info")
-                for part in path.relative_to(ROOT).parts
-            )
-        ]
-    return tuple(sorted(path for path in found if path.is_file()))
-
-
-@cache
-def modules(*tops: str) -> tuple[Module, ...]:
-    found = []
-    for path in tracked():
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        if path.suffix == ".py" and parts[0] in tops:
-            text = path.read_text()
-            name = ".".join(parts).removesuffix(".__init__")
-            found.append(Module(name, path, ast.parse(text, str(path)), text))
-    return tuple(found)
-
-
-def product() -> tuple[Module, ...]:
+def product() -> tuple[Source, ...]:
     return modules(*PACKAGES)
 
 
-def everything() -> tuple[Module, ...]:
+def everything() -> tuple[Source, ...]:
     return modules(*PACKAGES, "tests")
 
 
-def imports(module: Module) -> Iterator[tuple[ast.AST, str]]:
+def imports(module: Source) -> Iterator[tuple[ast.AST, str]]:
     """Each import, with the full names it may mean: `from a import b` is `a` and `a.b`."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{module.at(node)}: a relative import"
-            assert node.module is not None
-            names = {f"{node.module}.{alias.name}" for alias in node.names}
-            known = {one.name for one in product()}
-            yield from ((node, name) for name in names & known)
-            if not names <= known:
-                yield node, node.module
-
-
-def is_ours(name: str) -> bool:
-    return name.partition(".")[0] in PACKAGES
+    known = {one.name for one in product()}
+    for plain in module.each(ast.Import):
+        yield from ((plain, alias.name) for alias in plain.names)
+    for node in module.each(ast.ImportFrom):
+        assert not node.level, f"{module.at(node)}: a relative import"
+        assert node.module is not None
+        names = {f"{node.module}.{alias.name}" for alias in node.names}
+        yield from ((node, name) for name in names & known)
+        if not names <= known:
+            yield node, node.module
 
 
 def check(findings: list[str]) -> None:
@@ -133,10 +80,8 @@ def test_only_commands_print() -> None:
             f"{module.at(node)}: print()"
             for module in product()
             if not module.name.startswith("mqtt_broker.cli")
-            for node in ast.walk(module.tree)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "print"
+            for node in module.each(ast.Call)
+            if isinstance(node.func, ast.Name) and node.func.id == "print"
         ]
     )
 
@@ -150,10 +95,8 @@ def test_docstrings_begin_with_a_verb_or_name_their_subject() -> None:
         [
             f"{module.at(node)}: {getattr(node, 'name', 'module')}: {doc.splitlines()[0]}"
             for module in product()
-            for node in ast.walk(module.tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and (doc := ast.get_docstring(node))
-            and re.split(r"\W", doc, maxsplit=1)[0] in RIDDLES
+            for node in (module.tree, *module.each(ast.ClassDef), *module.functions)
+            if (doc := ast.get_docstring(node)) and re.split(r"\W", doc, maxsplit=1)[0] in RIDDLES
         ]
     )
 
@@ -164,11 +107,10 @@ def test_what_is_long_says_why() -> None:
         lines = module.text.count("\n")
         if lines > FILE_LINES_MAX and LONG not in module.text:
             findings.append(f"{module.at(module.tree)}: {lines} lines")
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                source = ast.get_source_segment(module.text, node) or ""
-                if lines > FUNCTION_LINES_MAX and LONG not in source:
+        for node in module.functions:
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                if LONG not in (ast.get_source_segment(module.text, node) or ""):
                     findings.append(f"{module.at(node)}: {node.name} has {lines} lines")
     check(findings)
 
@@ -186,13 +128,13 @@ def test_names_say_what_is_inside() -> None:
 
 
 def test_no_module_is_an_orphan() -> None:
-    """Each is imported by the product, or is a door that something else opens."""
+    """Each is imported by the product, or is an entry point."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    doors = FOR_NOTEBOOKS | {command.module for command in COMMANDS.values()}
-    doors |= {m.name for m in product() if m.name.startswith(OPENED_BY_NAME)}
+    entered = FOR_USERS | {command.module for command in COMMANDS.values()}
+    entered |= {m.name for m in product() if m.name.startswith(OPENED_BY_NAME)}
     for group in (project["scripts"], *project.get("entry-points", {}).values()):
-        doors |= {target.partition(":")[0] for target in group.values()}
-    used = doors | {name for module in product() for _, name in imports(module)}
+        entered |= {target.partition(":")[0] for target in group.values()}
+    used = entered | {name for module in product() for _, name in imports(module)}
     check(
         [
             f"{module.at(module.tree)}: nobody imports it"
@@ -204,7 +146,7 @@ def test_no_module_is_an_orphan() -> None:
     )
 
 
-def test_doors_exist() -> None:
+def test_entry_points_exist() -> None:
     """Every subcommand and entry point can be imported and has what is called in it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     findings = []
@@ -215,9 +157,9 @@ def test_doors_exist() -> None:
     for name, command in COMMANDS.items():
         subcommand = importlib.import_module(command.module)
         findings += [
-            f"{command.module}: fleetmq {name} needs {door}()"
-            for door in ("add_arguments", "run")
-            if not hasattr(subcommand, door)
+            f"{command.module}: fleetmq {name} needs {function}()"
+            for function in ("add_arguments", "run")
+            if not hasattr(subcommand, function)
         ]
     known = {module.name for module in product()}
     for group in project.get("entry-points", {}).values():
@@ -227,6 +169,47 @@ def test_doors_exist() -> None:
             if target.partition(":")[0] not in known
         ]
     check(findings)
+
+
+def test_options_are_written_in_full() -> None:
+    """Abbreviated, `--seed 7` would be `--seeds 7`: another meaning, and no error."""
+    findings = [
+        f"{module.at(node)}: argparse.ArgumentParser() without allow_abbrev=False"
+        for module in modules(*PACKAGES, "tests", "deploy")
+        for node in module.each(ast.Call)
+        if getattr(node.func, "attr", getattr(node.func, "id", "")) == "ArgumentParser"
+        and "allow_abbrev=False" not in ast.unparse(node)
+    ]
+    for name in COMMANDS:
+        waiting: list[argparse.ArgumentParser] = [parser_of(name)]
+        while waiting:
+            parser = waiting.pop()
+            if parser.allow_abbrev:
+                findings.append(f"{parser.prog}: takes abbreviated options")
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    waiting += action.choices.values()
+    check(findings)
+
+
+def test_no_test_asserts_that_something_was_quick() -> None:
+    """A busy machine would fail it: count calls, bytes or turns, or wait with a deadline."""
+    clocks = ("monotonic()", "perf_counter()", "process_time()", ".time()")
+    check(
+        [
+            f"{module.at(node)}: {ast.unparse(node)}"
+            for module in modules("tests")
+            if not module.name.startswith("tests.bench.")
+            for node in module.each(ast.Compare)
+            if isinstance(node.ops[-1], ast.Lt | ast.LtE)
+            and any(
+                isinstance(side, ast.BinOp)
+                and isinstance(side.op, ast.Sub)
+                and ast.unparse(side.left).endswith(clocks)
+                for side in (node.left, *node.comparators[:-1])
+            )
+        ]
+    )
 
 
 def test_the_top_level_is_fixed() -> None:

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from tests.house import packages
+from tests.house.sources import ROOT, source
 
 # Packages without clock, socket, file, task or chance of their own: `now` is an argument.
 PURE: Final = {
@@ -20,20 +21,35 @@ _ANY_BUT_PURE: Final = set(packages.RULE) - PURE
 
 # Which packages, or modules, may import what is not ours. A name stands for all that is below it.
 ONLY_IN: Final[dict[str, str]] = {
-    "asyncio": "server http_api iot_sim in_process testing cli.broker",
+    "asyncio": "server http_api iot_sim in_process test_support testing cli.broker",
     "uvloop": "server http_api iot_sim cli.broker",
     "socket": "server http_api client streams.remote iot_sim testing cli",
     "ssl": "server http_api client streams.remote iot_sim testing cli spark_ingest",
-    "select": "server.net client iot_sim cli",
+    "select": "server.net client iot_sim cli interrupts",
     "selectors": "server.net client iot_sim cli",
     "sqlalchemy": "sessions.store security.sql spark_ingest",
     "alembic": "sessions.store",
-    "aiohttp": "http_api server.net.websocket server.net.websocket_library",
-    "websockets": "client.websocket server.net.websocket server.net.websocket_library iot_sim",
+    "aiohttp": "http_api server.net.websocket server.net.websocket_aiohttp "
+    "server.net.websocket_fallback",
+    "websockets": "client.websocket server.net.websocket server.net.websocket_library "
+    "server.net.websocket_fallback iot_sim",
     "prometheus_client": "http_api.pages",
     "pyspark": "spark_ingest",
+    **dict.fromkeys(("pickle", "marshal", "shelve", "yaml"), ""),  # reading them may run code
     "pyarrow": "streams.read.arrow streams.remote.parquet_export spark_ingest",
 }
+# Which modules import by a name that is not written in them: names that the configuration, a
+# scenario or the command line gives. A request, a payload and a stored row name no code.
+BY_NAME: Final = {
+    "mqtt_broker.cli.commands": "subcommands",
+    "mqtt_broker.lazy": "names of the public API",
+    "mqtt_broker.server.services.extensions": "shared_strategy",
+    "mqtt_broker.streams.write.partition_functions": "partition_functions",
+    "iot_sim.models.catalogue": "models of a scenario",
+    "spark_ingest.contract.sink": "--sink",
+    "spark_ingest.jobs": "JOB of the command line",
+}
+_RUNS_CODE: Final = {"eval", "exec", "compile", "__import__", "import_module", "run_path"}
 CLOCKS_AND_FILES: Final = (
     "concurrent ctypes datetime fcntl io mmap multiprocessing os pathlib resource secrets shutil "
     "signal subprocess tempfile threading time"
@@ -46,7 +62,7 @@ def check(findings: list[str]) -> None:
 
 
 def at(module: str, line: int) -> str:
-    return f"{packages.modules()[module].relative_to(packages.ROOT)}:{line}"
+    return f"{packages.modules()[module].relative_to(ROOT)}:{line}"
 
 
 def test_packages_import_only_what_is_below_them() -> None:
@@ -76,7 +92,7 @@ def test_the_rule_names_no_package_that_is_gone() -> None:
 
 
 def test_the_documented_table_is_the_rule() -> None:
-    text = (packages.ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     assert packages.table() in text, "python -m tests.house.packages prints the table"
 
 
@@ -88,7 +104,7 @@ def _is_below(module: str, names: str) -> bool:
 def test_outside_modules_stay_where_they_belong() -> None:
     findings = []
     for module, path in packages.modules().items():
-        for node in packages.nodes(path):
+        for node in source(path).nodes:
             if isinstance(node, ast.Import):
                 tops = {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -110,7 +126,7 @@ def test_pure_packages_open_nothing_and_draw_no_chance_of_their_own() -> None:
     for module, path in packages.modules().items():
         if packages.package_of(module) not in PURE:
             continue
-        for node in packages.nodes(path):
+        for node in source(path).nodes:
             line = getattr(node, "lineno", 1)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 if node.func.id == "open":
@@ -126,4 +142,50 @@ def test_pure_packages_open_nothing_and_draw_no_chance_of_their_own() -> None:
                 ]
             elif isinstance(node, ast.AsyncFunctionDef | ast.Await):
                 findings.append(f"{at(module, line)}: a coroutine")
+    check(findings)
+
+
+def test_code_is_imported_by_name_where_its_name_comes_from_who_runs_the_program() -> None:
+    findings = []
+    for module, path in packages.modules().items():
+        for node in source(path).each(ast.Call):
+            if not (node.args and isinstance(node.args[0], ast.Constant)):
+                called = node.func
+                name = called.id if isinstance(called, ast.Name) else ""
+                if isinstance(called, ast.Attribute) and ast.unparse(called.value) != "re":
+                    name = called.attr if called.attr not in ("compile", "eval", "exec") else ""
+                if name in _RUNS_CODE and module not in BY_NAME:
+                    findings.append(f"{at(module, node.lineno)}: {name}()")
+    check(findings)
+
+
+# Reads what we wrote ourselves, or nothing that anybody could nest.
+_OWN_JSON: Final = {
+    "mqtt_broker.cli.demo": "the report and the address file of processes that it started",
+    "spark_ingest.source.data_source": "offsets that it has just encoded",
+    "spark_ingest.source.losses": "what the reading process wrote a moment ago",
+    "spark_ingest.analysis.keyed": "the state that this job keeps with Spark",
+}
+_PARSERS: Final = {("json", "loads"), ("json", "load"), ("tomllib", "loads"), ("tomllib", "load")}
+
+
+def test_a_parser_of_nested_text_expects_text_without_end() -> None:
+    """JSON and TOML that are nested deeper than Python goes raise RecursionError."""
+    findings = []
+    for module, path in packages.modules().items():
+        guarded: set[ast.AST] = set()
+        for attempt in source(path).each(ast.Try):
+            if any(
+                handler.type is not None and "RecursionError" in ast.unparse(handler.type)
+                for handler in attempt.handlers
+            ):
+                guarded.update(inner for part in attempt.body for inner in ast.walk(part))
+        for node in source(path).each(ast.Call):
+            if (
+                isinstance(node.func, ast.Attribute)
+                and (ast.unparse(node.func.value), node.func.attr) in _PARSERS
+                and node not in guarded
+                and module not in _OWN_JSON
+            ):
+                findings.append(f"{at(module, node.lineno)}: RecursionError is not handled")
     check(findings)

@@ -22,8 +22,9 @@ ROOT: Final = Path(__file__).parents[2]
 PUBLIC: Final = {
     "mqtt_broker": """
         Access Allow Broker Challenge ClientLimits Config ConfigError ConnectRequest
-        Disconnected Endpoint Guard InProcessError Later Member Message MessageLog OpenAccess
-        PENDING PayloadCheck PayloadChecks PeerCertificate PublishRefused Refusal Refuse Reply
+        ConnectedClient Disconnected Endpoint Guard InProcessError Later Member Message
+        MessageLog NotConnected NotPublished NotSubscribed OpenAccess PENDING PayloadCheck
+        PayloadChecks PeerCertificate PublishRefused PublishedMessage Refusal Refuse Reply
         Server Settings StartError Strategy StrategyFactory StreamSubscriptions SubscribeRefused
         Subscription ThreadedBroker TopicWriter TurnLoop Verdict __version__
     """,
@@ -41,6 +42,12 @@ PUBLIC: Final = {
 }
 # Modules that programs import by their own names.
 MODULES: Final = ("mqtt_broker.topics.shared", "spark_ingest.jobs.job", "spark_ingest.rejects")
+# Modules that device models of users import: docs/SIMULATOR.md, "A model of your own".
+MODEL_MODULES: Final = (
+    "iot_sim.devices.commands", "iot_sim.devices.device", "iot_sim.devices.device_model",
+    "iot_sim.devices.model_info", "iot_sim.devices.signals", "iot_sim.models.environment",
+    "iot_sim.payloads.schema",
+)  # fmt: skip
 # Loaded by no `import` of a public package, but by the names that need them.
 HEAVY: Final = (
     "asyncio ssl sqlalchemy alembic aiohttp websockets cryptography pyarrow pyspark pandas "

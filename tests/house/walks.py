@@ -25,11 +25,12 @@ import argon2
 
 from mqtt_broker.codec.constants import PUBACK, V5
 from mqtt_broker.codec.decode import Decoder
-from mqtt_broker.codec.encode import encode_ack, encode_from_client, encode_publish
+from mqtt_broker.codec.encode import PINGREQ_BYTES, encode_ack, encode_from_client, encode_publish
 from mqtt_broker.codec.packets import (
     Ack,
     Connack,
     Connect,
+    Pingresp,
     Publish,
     Suback,
     Subscribe,
@@ -146,6 +147,12 @@ class Client:
         """Receive a PUBLISH at QoS 1 and acknowledge it."""
         for packet_id in self.receive(Publish).packet_ids():
             self._socket.sendall(encode_ack(PUBACK, packet_id))
+
+    def ping(self) -> None:
+        """Let the broker end what it was about to do."""
+        for _ in range(3):
+            self._socket.sendall(PINGREQ_BYTES)
+            self.receive(Pingresp)
 
     def close(self) -> None:
         self._socket.close()
@@ -275,6 +282,7 @@ def replay(recorder: Recorder) -> list[Call]:
         walk()
         with _client(port, "reader") as reader:
             reader.connect()
+            reader.ping()
 
             def read() -> None:
                 reader.subscribe("$stream/s/@earliest")
@@ -319,7 +327,7 @@ def record(name: str) -> list[Call]:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("walk", nargs="*", metavar="WALK", help=", ".join(WALKS))
     parser.add_argument("--functions", action="store_true", help="every function, in its order")
     args = parser.parse_args(arguments)

@@ -31,8 +31,10 @@ from mqtt_broker.streams.format.stream_settings import StreamSettings
 from tests.streams.logs import NAME, Sent, Writing
 
 T = TypeVar("T")
-PATIENCE_S: Final = 10.0
-BASE: Final = Snapshot(version="0.1.0", started_at=1_700_000_000.0, store=StoreFigures())
+PATIENCE_S: Final = 30.0
+BASE: Final = Snapshot(
+    version="0.1.0", build="compiled", started_at=1_700_000_000.0, store=StoreFigures()
+)
 
 
 class LogBroker(BrokerInterface):

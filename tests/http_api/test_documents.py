@@ -14,7 +14,7 @@ from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 from mqtt_broker.streams.format.figures import ReplayFigures
 from mqtt_broker.streams.remote import http_protocol
 from tests.http_api.brokers import LogBroker
-from tests.server.process import document
+from tests.server.broker_process import document
 
 
 def test_every_path(broker: LogBroker) -> None:
@@ -36,7 +36,9 @@ def test_every_metric() -> None:
     access = dict.fromkeys(
         ("waiting", "hashes", "reloads", "reload_failures", "audit_lines_lost", "bans"), 0
     )
-    found = Snapshot("x", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures())
+    found = Snapshot(
+        "x", "compiled", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures()
+    )
     kept = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type)
         for family in _Collected(found, WatchFigures()).collect()

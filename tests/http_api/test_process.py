@@ -15,7 +15,7 @@ from mqtt_broker.streams.format.records import records
 from mqtt_broker.streams.remote.http_client import NotAllowed, Unreachable
 from mqtt_broker.streams.remote.remote_source import RemoteReader, RemoteSource
 from tests.core.peers import publish
-from tests.server.process import Process, refused
+from tests.server.broker_process import Process, refused
 from tests.server.running import Raw
 
 TOKEN: Final = "process-token-4711"

@@ -31,7 +31,9 @@ def find(name: str) -> str | None:
     return shutil.which(name, path=_PATH)
 
 
-def start(command: str, *argv: str, broker: ThreadedBroker) -> subprocess.Popen[bytes]:
+def start(
+    command: str, *argv: str, broker: ThreadedBroker, stdout: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
     """`fleetmq pub`, `mosquitto_sub`, ...: with the address of the broker in front."""
     name, _, subcommand = command.partition(" ")
     program = [*FLEETMQ, subcommand] if name == "fleetmq" else [find(name) or name]
@@ -39,7 +41,7 @@ def start(command: str, *argv: str, broker: ThreadedBroker) -> subprocess.Popen[
         [*program, "-h", broker.host, "-p", str(broker.port), *argv],
         cwd=ROOT,
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
     )
 

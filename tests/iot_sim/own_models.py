@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from iot_sim.devices.commands import Outcome
+from iot_sim.devices.commands import CommandResult
 from iot_sim.devices.device import Publication, Spec, Subscription
-from iot_sim.devices.thing import Order, Thing
+from iot_sim.devices.device_model import CommandHandler, DeviceModel
 from iot_sim.models.catalogue import ModelInfo, Option
 from iot_sim.models.environment import Environment
 from iot_sim.payloads.schema import LONG, Field
@@ -82,13 +82,16 @@ class Greenhouse(Environment):
 
     MODEL = "greenhouse"
 
-    def _order_vent(self, args: Mapping[str, Any], now: float) -> Outcome:
-        return Outcome(text="open")
+    def _command_vent(self, args: Mapping[str, Any], now: float) -> CommandResult:
+        return CommandResult(text="open")
 
-    ORDERS: ClassVar[Mapping[str, Order]] = {**Environment.ORDERS, "vent": _order_vent}
+    COMMANDS: ClassVar[Mapping[str, CommandHandler]] = {
+        **Environment.COMMANDS,
+        "vent": _command_vent,
+    }
 
 
-class Counter(Thing):
+class Counter(DeviceModel):
     """The least that a device of plain topics needs."""
 
     FIELDS: ClassVar = (Field("count", LONG),)

@@ -97,5 +97,5 @@ Stub.INFO = ModelInfo(
     documents={"telemetry": ()},
     commands={"ping": Command("answers"), "fail": Command("makes it raise")},
     published=lambda spec: (spec.topic + "/#",),
-    order=_order,
+    make_command=_order,
 )

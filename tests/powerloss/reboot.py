@@ -150,7 +150,7 @@ class Check:
             )
         again = client.taken & waiting
         self._must("once", not again, f"{name} gets {[one[:12] for one in again]} again")
-        ids = set(session.receiver.ids)
+        ids = set(session.inbound.ids)
         lost_ids = client.open_ids - ids
         self._must("packet-ids", not lost_ids, f"{name}: {lost_ids} are not known any longer")
         old_ids = client.free_ids & ids

@@ -28,7 +28,7 @@ from tests.fault.talk import Message, Silence, Talker
 from tests.fault.tether import tied
 from tests.powerloss.disks import Disk
 from tests.powerloss.traces import Call, read, traced
-from tests.server.process import ROOT, environment
+from tests.server.broker_process import ROOT, environment
 
 CONFIG: Final = """
 [[streams]]

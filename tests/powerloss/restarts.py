@@ -58,7 +58,9 @@ def sweep(seed: int, *, sabotage: str = "") -> Outcome:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.powerloss.restarts", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m tests.powerloss.restarts", description=__doc__
+    )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--start", type=int, default=1)
     parser.add_argument("--sabotage", default="", help="put a defect back: see tests/sabotage.py")

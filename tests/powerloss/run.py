@@ -103,7 +103,9 @@ def search(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.powerloss.run", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m tests.powerloss.run", description=__doc__
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--start", type=int, default=1)
     parser.add_argument("--states", type=int, default=400, help="of each run")

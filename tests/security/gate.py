@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import V5
@@ -12,6 +14,7 @@ from mqtt_broker.codec.encode import encode_auth, encode_from_client
 from mqtt_broker.codec.packets import Connect, Will
 from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.interfaces.access import ConnectRequest, PeerCertificate, Verdict
+from mqtt_broker.security.authentication import password_hasher
 from mqtt_broker.security.authentication.accounts import Account
 from mqtt_broker.security.authentication.chain import Chain, ChainEntry, PasswordMethod
 from mqtt_broker.security.authentication.password_hasher import Passwords, hash_password
@@ -24,7 +27,25 @@ from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.core.peers import Peer, World
 
 PASSWORDS = {"ann": b"ann's", "bob": b"bob's"}
-HASHES = {name: hash_password(password) for name, password in PASSWORDS.items()}
+
+
+def _cheaply() -> AbstractContextManager[object]:
+    """Hash at the least cost that argon2 has: what a right cost is, is examined elsewhere."""
+    return mock.patch.multiple(password_hasher, MEMORY_KIB=8, PASSES=1)
+
+
+def cheap_passwords(remember_s: float = 0.0) -> Passwords:
+    """Passwords whose hash for unknown users is cheap, too."""
+    with _cheaply():
+        return Passwords(remember_s)
+
+
+def _hashed(password: bytes) -> str:
+    with _cheaply():
+        return hash_password(password)
+
+
+HASHES = {name: _hashed(password) for name, password in PASSWORDS.items()}
 
 
 class Later:
@@ -95,7 +116,7 @@ class Gate:
         **settings: Any,
     ) -> None:
         self.workers = Later(room)
-        self.passwords = Passwords(remember_s)
+        self.passwords = cheap_passwords(remember_s)
         self.known = accounts()
         self.lines: list[str] = []
         self.audit = Audit(self.lines.append, lambda: self.world.now)

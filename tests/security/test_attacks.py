@@ -23,10 +23,10 @@ from mqtt_broker.security.protection.bans import Bans, Flapping, make_ban, read_
 from mqtt_broker.security.protection.throttle import ConnectLimits, Throttle
 from mqtt_broker.server.services.auth_workers import still_welcome
 from tests.core.peers import START
+from tests.security.authentication.test_jwt import GOOD, SECRET, token, way
+from tests.security.authentication.test_scram import KEYS, data_of
+from tests.security.authentication.test_scram import Client as ScramClient
 from tests.security.gate import HASHES, Gate, Known, connect, reason_of
-from tests.security.test_jwt import GOOD, SECRET, token, way
-from tests.security.test_scram import KEYS, data_of
-from tests.security.test_scram import Client as ScramClient
 
 BAD = reasons.BAD_USER_NAME_OR_PASSWORD
 
@@ -108,7 +108,7 @@ def test_long_client_ids_fill_no_memory() -> None:
     bans, flapping = Bans(), Flapping(10, 60.0, 300.0)
     for n in range(100):
         bans.on_connect(flapping, "u" * 60_000, f"{n}" + "x" * 60_000, 0.0)
-    assert sum(len(str(who)) for who in bans._connects) < 100 * 1_000
+    assert sum(len(str(who)) for who in bans.connects) < 100 * 1_000
     assert [bool(bans.on_connect(flapping, None, "y" * 60_000, 0.0)) for _ in range(10)].count(
         True
     ) == 1
@@ -142,7 +142,7 @@ def test_names_of_strangers_are_not_remembered_at_any_length(tmp_path: Path) -> 
     accounts = sql.SqlAccounts(engine, lambda: 0.0)
     for n in range(50):
         assert accounts.find(f"{n}" + "x" * 60_000) is None
-    assert sum(map(len, accounts._found)) == 0
+    assert sum(map(len, accounts.found)) == 0
     engine.dispose()
 
 

@@ -33,12 +33,12 @@ def named(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def test_ways_in() -> None:
-    text = chapter("Ways in")
+def test_authentication_methods() -> None:
+    text = chapter("Authentication")
     table = {named(row[0])[0]: row for row in rows(text) if len(row) == 3}
     del table["type"]  # the head
-    assert table.keys() == tables._TYPES.keys()
-    for kind, keys in tables._TYPES.items():
+    assert table.keys() == tables.TYPES.keys()
+    for kind, keys in tables.TYPES.items():
         missing = set(keys) - set(named(table[kind][2]))
         assert not missing, (kind, missing)
     for key in AUTH - {"type"}:
@@ -48,7 +48,7 @@ def test_ways_in() -> None:
 def test_keys_of_rules_stand_in_the_example() -> None:
     examples = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)]
     seen = {key for found in examples for row in found.get("acl", ()) for key in row}
-    assert seen == {*tables._ACL_KEYS, "database_url"}
+    assert seen == {*tables.ACL_KEYS, "database_url"}
 
 
 def test_examples_can_be_read() -> None:
@@ -64,7 +64,7 @@ def test_keys_of_security_and_their_defaults() -> None:
     for row in rows(chapter("Keys of `[security]`")):
         keys, defaults = named(row[0]), named(row[1]) or [row[1]]
         said.update(zip(keys, defaults * (len(keys) // len(defaults)), strict=True))
-    assert said.keys() == set(tables._OWN_KEYS)
+    assert said.keys() == set(tables.OWN_KEYS)
     security = read_security({"security": {}}, "")
     assert security == SecurityConfig()
     parts = {
@@ -77,7 +77,9 @@ def test_keys_of_security_and_their_defaults() -> None:
 
 
 def test_columns_of_tables() -> None:
-    table = {named(row[0])[0]: named(row[1]) for row in rows(chapter("Ways in")) if len(row) == 2}
+    table = {
+        named(row[0])[0]: named(row[1]) for row in rows(chapter("Authentication")) if len(row) == 2
+    }
     assert table == {
         name: [column.name for column in found.columns]
         for name, found in sql.METADATA.tables.items()

@@ -12,12 +12,11 @@ from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.interfaces.access import PeerCertificate
 from mqtt_broker.security.authentication.certificates import CertificateMethod
 from mqtt_broker.security.authentication.chain import Chain, ChainEntry
-from mqtt_broker.security.authentication.password_hasher import Passwords
 from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.protection.audit_log import Audit
 from tests.core.peers import Peer, publish
 from tests.core.stored import StoredWorld
-from tests.security.gate import Later, connect, reason_of, rule_set
+from tests.security.gate import Later, cheap_passwords, connect, reason_of, rule_set
 
 
 class Guarded(StoredWorld):
@@ -26,7 +25,7 @@ class Guarded(StoredWorld):
     def __init__(self, *rules: tuple[str, str, str]) -> None:
         clock = lambda: self.now  # noqa: E731 (there is no `self` to bind yet)
         method = CertificateMethod("cn", roles=frozenset({"device"}))
-        chain = Chain([ChainEntry(method)], Passwords(), Later(), clock)
+        chain = Chain([ChainEntry(method)], cheap_passwords(), Later(), clock)
         self.authenticator = Authenticator(
             SecurityPolicy(chain, rule_set(rules)),
             audit=Audit(lambda line: None, clock),
@@ -113,3 +112,69 @@ def test_messages_for_who_is_away_wait_for_their_owner_alone() -> None:
     back = world.come("c", "ann")
     world.page()
     assert back.payloads() == [b"secret"]
+
+
+def waiting_for_ann(world: Guarded, *topics: str) -> None:
+    """Ann goes and the broker dies; then come messages on these topics, which wait for her."""
+    ann = world.come("c", "ann")
+    for topic in topics:
+        ann.subscribe(topic, qos=1)
+    world.commit()
+    ann.drop()
+    world.fold()
+    world.restart()
+
+
+def publish_each(world: Guarded, *topics: str) -> None:
+    peer = world.come("p", "bob")
+    world.commit()
+    for number, topic in enumerate(topics, 1):
+        peer.send(publish(topic, topic.encode(), qos=1, packet_id=number))
+    world.fold()
+
+
+def test_nobody_is_handed_what_came_after_the_right_to_read_it_was_gone() -> None:
+    world = Guarded(("allow", "all", "#"))
+    waiting_for_ann(world, "lose/x", "keep")
+    world.set_rules(("allow", "all", "keep"), ("allow", "publish", "#"))
+    world.broker.reauthorize(world.now)
+    publish_each(world, "lose/x", "keep", "lose/x", "keep")
+    back = world.come("c", "ann")
+    world.page()
+    world.fold()
+    assert back.payloads() == [b"keep", b"keep"]
+    assert world.broker.backlog.dropped == {"not_authorized": 2}
+    back.drop()
+    world.fold()
+    world.restart()
+    again = world.come("c", "ann")
+    world.page()
+    assert again.payloads() == [b"keep", b"keep"]  # which she has not acknowledged
+    assert not world.broker.backlog.dropped
+
+
+def test_a_queue_that_is_not_read_to_its_end_is_checked_to_its_end() -> None:
+    """The subscription is taken back at the first return; what waits is still there at the next."""
+    world = Guarded(("allow", "all", "#"))
+    waiting_for_ann(world, "lose/#", "keep")
+    world.set_rules(("allow", "all", "keep"), ("allow", "publish", "#"))
+    publish_each(world, "keep", *["lose/x"] * 500, "keep")
+    first = world.come("c", "ann")
+    first.drop()  # before the store has answered what waits
+    world.fold()
+    for _ in range(2):
+        back = world.come("c", "ann")
+        world.page()
+        assert back.payloads() == [b"keep", b"keep"]
+        world.fold()
+        world.restart()
+
+
+def test_what_waited_while_the_rules_stood_is_delivered() -> None:
+    world = Guarded(("allow", "all", "#"))
+    waiting_for_ann(world, "t/#")
+    publish_each(world, "t/1", "t/2")
+    back = world.come("c", "ann")
+    world.page()
+    assert back.payloads() == [b"t/1", b"t/2"]
+    assert not world.broker.backlog.dropped

@@ -1,4 +1,4 @@
-"""Accounts and rules where they are stored: the password file, and tables of both databases."""
+"""Accounts and rules in tables, on SQLite."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pytest
 from sqlalchemy import delete, insert, text, update
 
 from mqtt_broker.security import sql
-from mqtt_broker.security.authentication.password_file import PasswordFile, decode_line
-from mqtt_broker.security.authentication.password_hasher import Passwords, hash_password
 from mqtt_broker.security.authentication.scram import make_keys
 from mqtt_broker.security.files.errors import FileError, Unavailable
 from mqtt_broker.security.rules.identity import Identity
@@ -18,80 +16,6 @@ from mqtt_broker.security.rules.ruleset import RuleSet
 from tests.security.gate import HASHES
 
 KEYS = make_keys(b"x", b"salt" * 4).encode()
-
-
-def test_a_password_file(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    lines = [f"ann:{HASHES['ann']}:ops,dev", f"ann:{KEYS}:dev", f"bob:{KEYS}"]
-    path.write_text("\n".join(["# people", "", *lines, f"cyd:{HASHES['bob']}", ""]))
-    file = PasswordFile(str(path))
-    ann = file.find("ann")
-    assert ann is not None and ann.password_hash == HASHES["ann"] and ann.scram is not None
-    assert ann.roles == {"ops", "dev"}
-    bob = file.find("bob")
-    assert bob is not None and bob.password_hash is None
-    assert file.find("nobody") is None and len(file) == 3
-    assert HASHES["ann"] not in repr(ann) and KEYS not in repr(ann)
-    digest = file.digest
-    path.write_text("ann:nonsense\n")
-    with pytest.raises(FileError, match="line 1: user ann: not an argon2 hash"):
-        file.load()
-    assert file.find("bob") == bob and file.digest == digest
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("x", "argon2"), (":{hash}", "empty"), ("a b\x07:{hash}", "control"),
-        ("ann:plain", "not an argon2"), ("ann:SCRAM-SHA-256$1:a$b:c", "SCRAM"),
-        ("ann:{argon2i}", "argon2id"), ("ann:{huge}", "KiB"), (" ann:{hash}", "space"),
-        ("a,b:{hash}", "comma"), ("#ann:{hash}", "begin with #"),
-    ],
-)  # fmt: skip
-def test_bad_lines(line: str, why: str) -> None:
-    hashed = HASHES["ann"]
-    filled = line.format(
-        hash=hashed,
-        argon2i=hashed.replace("argon2id", "argon2i"),
-        huge=hashed.replace("m=19456", "m=99999999"),
-    )
-    with pytest.raises(FileError, match=why) as caught:
-        decode_line(filled)
-    assert hashed.split("$")[-1] not in str(caught.value)
-
-
-def test_a_user_twice(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    path.write_text(f"ann:{HASHES['ann']}\nann:{HASHES['bob']}\n")
-    with pytest.raises(FileError, match="line 2: user ann is listed twice"):
-        PasswordFile(str(path))
-    with pytest.raises(FileError, match="No such file"):
-        PasswordFile(str(tmp_path / "none"))
-    path.write_bytes(b"\xff\n")
-    with pytest.raises(FileError, match="not UTF-8"):
-        PasswordFile(str(path))
-
-
-def test_unknown_users_cost_what_known_ones_do() -> None:
-    from argon2 import PasswordHasher, extract_parameters
-
-    dear = PasswordHasher(time_cost=3, memory_cost=512, parallelism=1)
-    passwords = Passwords()
-    passwords.learn_cost([dear.hash("a"), dear.hash("b"), HASHES["ann"]])
-    assert extract_parameters(passwords._dummy) == extract_parameters(dear.hash("x"))
-    assert not passwords.verify(None, "x", b"y", 0.0)
-    passwords.learn_cost([])
-
-
-def test_what_is_remembered_is_one_password_of_one_user() -> None:
-    passwords = Passwords(60.0)
-    hashed = hash_password(b"bc")
-    assert passwords.verify(hashed, "a", b"bc", 0.0)
-    assert not passwords.verify(hashed, "ab", b"c", 0.0)
-    assert passwords.hashes == 2
-
-
-# Tables.
 
 
 @pytest.fixture
@@ -181,15 +105,19 @@ def test_a_database_that_fails_says_no_secret(url: str, tmp_path: Path) -> None:
             ask()
         assert "ann" not in str(caught.value) and str(tmp_path) not in str(caught.value)
     engine.dispose()
+    for bad in ("nonsense", "what://x", "postgresql+what://u:hunter2@h/d"):
+        with pytest.raises(FileError) as wrong:
+            sql.open_engine(bad)
+        assert "hunter2" not in str(wrong.value)
+
+
+def test_a_database_that_is_away_says_no_password() -> None:
+    pytest.importorskip("psycopg")
     away = sql.open_engine("postgresql+psycopg://u:hunter2@127.0.0.1:1/db")
     with pytest.raises(Unavailable) as caught:
         sql.SqlAccounts(away, lambda: 0.0).find("ann")
     assert "hunter2" not in str(caught.value) and "hunter2" not in repr(away)
     away.dispose()
-    for bad in ("nonsense", "what://x", "postgresql+what://u:hunter2@h/d"):
-        with pytest.raises(FileError) as wrong:
-            sql.open_engine(bad)
-        assert "hunter2" not in str(wrong.value)
 
 
 def test_many_threads_look_up(url: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, TypeVar
 import uvloop
 
 from mqtt_broker.codec.constants import V5
+from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.config.endpoints import Endpoint
@@ -38,9 +39,11 @@ class Running:
         *endpoints: Endpoint,
         loop: str = "turns",
         config: Config | None = None,
+        access: Access | None = None,
         **settings: Any,
     ) -> None:
         self._factory = LOOPS[loop]
+        self._access = access
         self._config = replace(
             config or Config(durability="memory"),
             endpoints=endpoints or (Endpoint("127.0.0.1", 0),),
@@ -69,10 +72,14 @@ class Running:
     ) -> None:
         self.stop()
 
+    def stop_soon(self) -> None:
+        """Ask for the end, and do not wait for it."""
+        self.loop.call_soon_threadsafe(self._stop.set)
+
     def stop(self) -> None:
         with contextlib.suppress(RuntimeError):  # it has just ended by itself
             if self._thread.is_alive():
-                self.loop.call_soon_threadsafe(self._stop.set)
+                self.stop_soon()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         if self._error is not None:
@@ -89,7 +96,7 @@ class Running:
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self.server = Server(self._config)
+        self.server = Server(self._config, self._access)
         self.bound = self.server.start()
         self._is_ready.set()
         await self._stop.wait()

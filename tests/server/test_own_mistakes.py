@@ -155,7 +155,7 @@ def examine(directory: Path, owner: Any, name: str, nth: int, error: type[Except
             faults.is_armed = True
             for payload in sent[:3]:
                 until_acknowledged(broker, "t", payload)
-            store = broker.server.storage._store  # type: ignore[union-attr]
+            store = broker.server.storage.store  # type: ignore[union-attr]
             store.apply_soon()
             for payload in sent[3:]:
                 until_acknowledged(broker, "t", payload)
@@ -171,7 +171,7 @@ def examine(directory: Path, owner: Any, name: str, nth: int, error: type[Except
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "RETRY_S", 0.001)
     monkeypatch.setattr(worker, "RETRY_S_MAX", 0.02)
-    monkeypatch.setattr("mqtt_broker.server.services.storage._RETRY_S", 0.02)
+    monkeypatch.setattr("mqtt_broker.server.services.storage.RETRY_S", 0.02)
 
 
 def test_each_call_fails_in_one_broker(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_each_call_fails_in_one_broker(tmp_path: Path) -> None:
                 sent.append(b"%03d" % number)
                 until_acknowledged(broker, "t", sent[-1])
             for _ in found:  # what is done once in a while has its turn
-                broker.server.storage._store.apply_soon()  # type: ignore[union-attr]
+                broker.server.storage.store.apply_soon()  # type: ignore[union-attr]
                 sent.append(b"%03d" % len(sent))
                 until_acknowledged(broker, "t", sent[-1])
             broker.wait_until(lambda: not broker.server.broker.backpressure.store_state)
@@ -210,7 +210,7 @@ def test_a_turn_that_always_fails_is_tried_again_by_one_timer(tmp_path: Path) ->
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(server.loop, "call_later", call_later)
                 for _ in range(10):
-                    server.turn._try_again(ValueError("a mistake"))
+                    server.turn.try_again(ValueError("a mistake"))
 
         broker.ask(fail_often)
         assert len(made) == 1

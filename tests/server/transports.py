@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,6 +87,7 @@ class WebSocketRaw(Raw):
         subprotocols: Sequence[str] = ("mqtt",),
         origin: str | None = None,
         extensions: Any = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(sock)
         port = sock.getpeername()[1]
@@ -100,15 +101,17 @@ class WebSocketRaw(Raw):
         self._waiting = b""
         self.control: list[Frame] = []
         self.text = ""
-        self.protocol.send_request(self.protocol.connect())
-        self._flush()
+        request = self.protocol.connect()
+        request.headers.update(headers or {})
+        self.protocol.send_request(request)
+        self.flush()
         while not (events := self.protocol.events_received()):
             self._feed()
             if self.protocol.handshake_exc is not None:
                 break
         self.response: Any = events[0] if events else self.protocol.handshake_exc
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         for data in self.protocol.data_to_send():
             if data:
                 self.sock.sendall(data)
@@ -123,7 +126,7 @@ class WebSocketRaw(Raw):
 
     def send(self, *data: bytes) -> None:
         self.protocol.send_binary(b"".join(data))
-        self._flush()
+        self.flush()
 
     def send_frame(self, opcode: Opcode, data: bytes, *, fin: bool = True) -> None:
         self.sock.sendall(

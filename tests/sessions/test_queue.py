@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sessions.journal.transaction import Delivery, JournalNumbers, PublishTransaction
-from sessions.messages.backlog import Backlog, QueueLimits
+from sessions.messages.backlog import Backlog, QueueFull, QueueLimits
 from sessions.messages.message import DeliveryOptions, single
 from sessions.queue import MessageQueue
 
@@ -35,13 +35,28 @@ def size_of(items: list[Delivery]) -> int:
     return sum(item[0].envelope.size for item in items)
 
 
+class Owner:
+    """Takes what its queue gives up, and asks for nothing."""
+
+    def __init__(self) -> None:
+        self.shed: list[Delivery] = []
+        self.pages = 0
+
+    def on_shed(self, items: list[Delivery], now: float) -> None:
+        self.shed += items
+
+    def want_page(self, queue: MessageQueue) -> None:
+        self.pages += 1
+        queue.load_later()
+
+
 class QueueMachine(RuleBasedStateMachine):
     """`store` has every delivery that waits and has a place; `expected` is all that waits."""
 
     def __init__(self) -> None:
         super().__init__()
         self.backlog = Backlog()
-        self.queue = MessageQueue(self.backlog)
+        self.queue = MessageQueue(self.backlog, Owner())
         self.expected: list[Delivery] = []
         self.place = 0
 
@@ -120,7 +135,7 @@ TestQueueMachine.settings = settings(max_examples=150, stateful_step_count=40, d
 
 @pytest.fixture
 def queue() -> MessageQueue:
-    return MessageQueue(Backlog())
+    return MessageQueue(Backlog(), Owner())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +158,7 @@ def test_memory_is_freed_of_what_the_tables_hold(
 
 
 def test_a_shared_subscriptions_own_queue_frees_its_messages() -> None:
-    queue = MessageQueue(Backlog(), is_shared=True)
+    queue = MessageQueue(Backlog(), Owner(), is_shared=True)
     queue.append(delivery(9, options=SHARED))
     queue.unload(0, 0)
     assert queue.in_memory == 0 and len(queue) == 1
@@ -166,7 +181,7 @@ def test_the_front_stays_and_what_comes_later_waits_behind_what_is_stored(
 
 def test_what_the_store_has_lost_is_no_longer_counted() -> None:
     backlog = Backlog()
-    queue = MessageQueue(backlog)
+    queue = MessageQueue(backlog, Owner())
     items = filled(queue, 1, 2, 3)
     queue.unload(0, 0)
     queue.load([items[0]])
@@ -194,6 +209,125 @@ def test_a_queue_that_begins_in_the_store_is_loaded_page_by_page(queue: MessageQ
 def test_limits_count_what_is_stored_too(queue: MessageQueue) -> None:
     items = filled(queue, 1, 2)
     queue.unload(0, 0)
-    assert not queue.allows(QueueLimits(2, 1 << 20), 1) and queue.allows(QueueLimits(3, 1 << 20), 1)
+    owner = Owner()
     full = size_of(items)
-    assert queue.allows(QueueLimits(9, full + 1), 1) and not queue.allows(QueueLimits(9, full), 1)
+    for limits, has_room in (
+        (QueueLimits(2, 1 << 20), False),
+        (QueueLimits(3, 1 << 20), True),
+        (QueueLimits(9, full + 1), True),
+        (QueueLimits(9, full), False),
+    ):
+        queue = MessageQueue(Backlog(queue_full=QueueFull.DROP_NEW), owner)
+        queue.restore(2, full, 2)
+        assert queue.make_room(limits, 1, [], 0.0, is_stored=True) is has_room
+
+
+# The room of all queues.
+
+
+LARGE = 100_000
+UNLIMITED = QueueLimits(1 << 30, 1 << 30)
+
+
+def large(place: int = 0) -> Delivery:
+    return single("a", bytes(LARGE)), LIVE, place, None
+
+
+def fill(queue: MessageQueue, count: int) -> None:
+    for _ in range(count):
+        queue.append(large())
+
+
+def put(queue: MessageQueue) -> bool:
+    """Let one more message come, as an owner does."""
+    item = large()
+    dropped: list[Delivery] = []
+    if not queue.make_room(UNLIMITED, item[0].envelope.size, dropped, 0.0, is_stored=False):
+        return False
+    queue.append(item)
+    return True
+
+
+def test_the_largest_gives_up_for_those_that_have_less() -> None:
+    size = large()[0].envelope.size
+    backlog = Backlog(queue_total_bytes_max=100 * size)
+    owners = [Owner() for _ in range(5)]
+    queues = [MessageQueue(backlog, owner) for owner in owners]
+    for queue, count in zip(queues, (50, 30, 15, 5, 0), strict=True):
+        fill(queue, count)
+    for _ in range(300):
+        assert put(queues[3]) and put(queues[4])
+        assert backlog.queued_bytes <= 100 * size
+    # Within a factor of four, which is how well they are sorted.
+    counts = [len(queue) for queue in queues]
+    assert sum(counts) == 100 and min(counts) >= 5 and max(counts) <= 40
+    assert sum(len(owner.shed) for owner in owners[:3]) == 95 - sum(counts[:3])
+
+
+def test_what_only_the_store_has_is_owed_until_it_comes() -> None:
+    size = large()[0].envelope.size
+    backlog = Backlog(queue_total_bytes_max=10 * size)
+    owner = Owner()
+    stored = MessageQueue(backlog, owner)
+    stored.restore(10, 10 * size, 10)
+    other = MessageQueue(backlog, Owner())
+    assert put(other) and put(other)
+    assert (backlog.owed_bytes, stored.claimed_bytes, owner.pages) == (2 * size, 8 * size, 1)
+    stored.load([large(place) for place in range(1, 4)])
+    stored.pay_owed(0.0)
+    assert [item[2] for item in owner.shed] == [1, 2]
+    assert backlog.owed_bytes == 0 and backlog.queued_bytes == 10 * size
+    assert put(other)
+    assert [item[2] for item in owner.shed] == [1, 2, 3]
+
+
+def test_who_comes_for_it_meanwhile_pays_by_that() -> None:
+    size = large()[0].envelope.size
+    backlog = Backlog(queue_total_bytes_max=10 * size)
+    stored = MessageQueue(backlog, Owner())
+    stored.restore(10, 10 * size, 10)
+    assert put(MessageQueue(backlog, Owner()))
+    stored.load([large(place) for place in range(1, 11)])
+    stored.popleft()
+    assert backlog.owed_bytes == 0
+    fill(stored, 3)
+    assert put(MessageQueue(backlog, Owner()))
+    stored.clear()
+    assert backlog.owed_bytes == 0 and backlog.queued_bytes == 2 * size
+    assert backlog.large.largest() is not stored
+
+
+def test_a_queue_that_is_gone_is_no_large_queue() -> None:
+    backlog = Backlog()
+    queue = MessageQueue(backlog, Owner())
+    fill(queue, 500)
+    assert backlog.large.largest() is queue
+    for _ in range(500):
+        queue.popleft()
+    assert backlog.large.largest() is None
+
+
+def test_without_old_ones_to_drop_each_leaves_as_much_as_it_takes() -> None:
+    size = large()[0].envelope.size
+    backlog = Backlog(queue_total_bytes_max=64 * size, queue_full=QueueFull.DROP_NEW)
+    counts = []
+    for _ in range(5):
+        queue = MessageQueue(backlog, Owner())
+        while put(queue):
+            pass
+        counts.append(len(queue))
+    assert counts == [32, 16, 8, 4, 2]
+
+
+def test_memory_that_no_store_relieves_is_shared_as_well() -> None:
+    size = large()[0].envelope.size
+    backlog = Backlog(memory_bytes_max=20 * size)
+    hog, other = MessageQueue(backlog, Owner()), MessageQueue(backlog, Owner())
+    fill(hog, 20)
+    for _ in range(5):
+        assert put(other)
+    assert (len(hog), len(other)) == (15, 5) and backlog.memory_bytes == 20 * size
+    stored = MessageQueue(backlog, Owner())
+    stored.restore(1_000, 1_000 * size, 1_000)  # the largest, and none of it in memory
+    assert put(other)
+    assert (len(hog), len(other), len(stored)) == (14, 6, 1_000)

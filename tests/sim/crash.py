@@ -26,6 +26,8 @@ from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.topics.names import matches, split_share
 from sessions.journal.journal import Journal, StoredQueue
+from sessions.messages.work import SHARE_UNITS, Work
+from tests.core.recount import check_bytes
 from tests.sessions.store.memory_store import MemoryStore, Page
 from tests.sim.client import Client
 from tests.sim.ledger import KINDS, WATCHER, Ledger
@@ -59,6 +61,9 @@ class CrashWorld(World):
         self._life = 0
         self._doomed = 0  # the life that a planned crash ends
         self.has_parts = seed % 3 == 0  # groups that are too large for one blob
+        # A share of work, of which most packets take several: those of two thirds of the worlds.
+        share = random.Random(f"{seed}/share").choice([SHARE_UNITS, 1, 30, 200, 2_000, SHARE_UNITS])
+        self.work = Work(share, 2 * share)
         self.commit_delay_s = self.rng.choice([0.0, 0.005, 0.2, 1.0])
         self._live()
 
@@ -103,6 +108,7 @@ class CrashWorld(World):
             now=self.now,
             rng=random.Random(self.rng.random()),
             journal=self.journal,
+            work=self.work,
         )
         life = self._life
         self.store.start(
@@ -336,6 +342,8 @@ class CrashWorld(World):
                 if key[1].startswith("m/") and key[2]:
                     self._check_order(client, key, payloads)
         self._check_wills()
+        if not self.is_stopped:
+            check_bytes(self.broker)
 
     def _check(self, oracle: str, holds: bool, text: str) -> None:
         self.oracles.check(oracle, holds, text, is_final=True)
@@ -439,7 +447,7 @@ def play(seed: int, without: Iterable[str] = ()) -> CrashWorld | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--without", default="", help=f"oracles, of {', '.join(ORACLES)}")

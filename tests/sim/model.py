@@ -25,6 +25,7 @@ from mqtt_broker.codec.packets import (
     Unsubscribe,
     Will,
 )
+from mqtt_broker.core.routing.retained_delivery import delivery_to
 from mqtt_broker.topics.names import matches
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class State:
     subscriptions: dict[str, tuple[SubscriptionRequest, int]] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)  # that it was ever in
     owed: list[Owed] = field(default_factory=list)
+    brought: list[tuple[SubscriptionRequest, int]] = field(default_factory=list)  # of this chunk
     inflight: dict[int, bytes] = field(default_factory=dict)  # id -> payload; b"" once released
     open_ids: set[int] = field(default_factory=set)
     order: dict[tuple[str, str, int], int] = field(default_factory=dict)
@@ -108,16 +110,21 @@ class Model:
         self.retained: dict[str, Said] = {}
         self.groups: dict[str, list[Shared]] = {}
         self._number = 0
+        self._heard: State | None = None  # whose packets are heard now
 
     # Towards the broker.
 
     def on_heard(self, wire: Wire, data: bytes) -> None:
         door = self.doors.setdefault(wire, Door())
+        if door.state is not None:
+            self._settle_brought(door.state)
         for packet in wire.heard.feed(data):
             if door.is_over:
-                return
+                break
             assert not isinstance(packet, Violation), f"the client is not honest: {packet}"
             self._on_packet(wire, door, packet)
+            self._heard = door.state  # the broker acts upon it next
+        self._heard = None
 
     def _on_packet(self, wire: Wire, door: Door, packet: Any) -> None:
         if isinstance(packet, Connect):
@@ -135,6 +142,9 @@ class Model:
         elif isinstance(packet, Unsubscribe):
             for text in packet.filters:
                 state.subscriptions.pop(text, None)
+                for owed in self._on_its_way(state):
+                    if matches(text, owed.said.topic):
+                        owed.is_due = False
             self._check_groups()
         elif isinstance(packet, Disconnect):
             if packet.reason == 0:
@@ -208,15 +218,48 @@ class Model:
                 continue
             if request.retain_handling == 2 or (request.retain_handling == 1 and not is_new):
                 continue
-            for topic, said in self.retained.items():
-                if not matches(request.filter, topic):
-                    continue
-                if request.no_local and said.publisher == state.client_id:
-                    continue
-                qos = min(said.qos, request.qos)
-                ids = frozenset({identifier} - {0})
-                is_due = qos > 0 and not said.may_expire
-                state.owed.append(Owed(said, qos, True, ids, is_due, "retained"))
+            state.brought.append((request, identifier))
+            for said in self.retained.values():
+                is_due = min(said.qos, request.qos) > 0 and not said.may_expire
+                self._bring(state, request, identifier, said, is_due)
+
+    def _bring(
+        self, state: State, request: SubscriptionRequest, identifier: int, said: Said, is_due: bool
+    ) -> None:
+        """A subscription brings this message, if it matches."""
+        if not matches(request.filter, said.topic):
+            return
+        if request.no_local and said.publisher == state.client_id:
+            return
+        ids = frozenset({identifier} - {0})
+        qos = min(said.qos, request.qos)
+        state.owed.append(Owed(said, qos, True, ids, is_due, "retained"))
+
+    def _settle_brought(self, state: State) -> None:
+        """Forget what was brought, unless the broker is still at it, or has not begun."""
+        session = self.world.broker.sessions.get(state.client_id)
+        if state is not self._heard and (session is None or delivery_to(session) is None):
+            state.brought.clear()
+
+    def _on_its_way(self, state: State) -> list[Owed]:
+        """What a SUBSCRIBE brings, as far as it may not have been delivered yet."""
+        if not state.brought:
+            return []
+        return [owed for owed in state.owed if owed.kind == "retained" and not owed.is_written]
+
+    def _change_retained(self, said: Said) -> None:
+        """Keep it, or (empty) remove what was there; what is on its way changes with it."""
+        self.retained.pop(said.topic, None)
+        if said.payload:
+            self.retained[said.topic] = said
+        for state in self.sessions.values():
+            self._settle_brought(state)
+            for owed in self._on_its_way(state):
+                if owed.said.topic == said.topic:
+                    owed.is_due = False
+            for request, identifier in state.brought:
+                if said.payload:
+                    self._bring(state, request, identifier, said, False)
 
     def _join(self, state: State, request: SubscriptionRequest) -> None:
         state.groups.add(request.filter)
@@ -229,9 +272,7 @@ class Model:
 
     def route(self, said: Said) -> None:
         if said.retain:
-            self.retained.pop(said.topic, None)
-            if said.payload:
-                self.retained[said.topic] = said
+            self._change_retained(said)
         groups: dict[str, dict[str, int]] = {}
         for state in self.sessions.values():
             matching: list[tuple[SubscriptionRequest, int]] = []
@@ -388,7 +429,8 @@ class Model:
         """What was written has to be owed, and its turn."""
         found = packet.properties.subscription_ids
         late = False
-        for index, owed in enumerate(state.owed):
+        # What has to come is settled before what may come as well.
+        for index, owed in sorted(enumerate(state.owed), key=lambda item: not item[1].is_due):
             said = owed.said
             if owed.is_written or (said.topic, said.payload) != (topic, payload):
                 continue

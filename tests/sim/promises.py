@@ -382,7 +382,7 @@ class Promises(Model):
 
     def _check_state(self, known: Known, session: Any, *, is_certain: bool) -> None:
         name = known.client_id
-        filters, ids = set(session.subscriptions), set(session.receiver.ids)
+        filters, ids = set(session.subscriptions), set(session.inbound.ids)
         old = filters - known.filters
         self._check("state-gone", not old, f"{name}: has the old session's {sorted(old)}")
         old_ids = (ids - known.ids) | (ids & known.free_ids)

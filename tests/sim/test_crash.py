@@ -8,7 +8,9 @@ from tests.sim.crash import play
 from tests.sim.oracles import ORACLES, Abandoned, Oracles
 
 
-@pytest.mark.parametrize("start", range(0, 24, 6))
+@pytest.mark.parametrize(
+    "start", [0, 6, *(pytest.param(start, marks=pytest.mark.slow) for start in (12, 18))]
+)
 def test_seeds(start: int) -> None:
     worlds = [play(seed) for seed in range(start, start + 6)]
     assert sum(world.crashes for world in worlds if world is not None)

@@ -18,7 +18,7 @@ def test_a_seed_plays_the_same_again() -> None:
         world = World(7)
         world.play()
         got = [(name, sorted(client.got.items())) for name, client in world.clients.items()]
-        told.append((world.now, world._order, got, world.broker.counters.bytes_sent))
+        told.append((world.now, world.order, got, world.broker.counters.bytes_sent))
     assert told[0] == told[1]
 
 

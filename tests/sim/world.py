@@ -10,7 +10,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from mqtt_broker.codec.constants import V5, V31, V311
 from mqtt_broker.codec.packets import SubscriptionRequest
@@ -18,6 +18,8 @@ from mqtt_broker.core import dispatch
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.topics.shared import STRATEGIES
+from sessions.messages.work import Work
+from tests.core.recount import check_bytes
 from tests.sim.client import Client
 from tests.sim.model import Model
 from tests.sim.wire import Wire
@@ -41,9 +43,9 @@ class World:
         self.is_draining = False
         self.is_stopped = False  # the broker's process does nothing; time goes on
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = 0
+        self.order = 0
         self._ready: list[Wire] = []
-        self._turn_planned = False
+        self._turn_planned = self._work_planned = False
         self._wires = 0
         rng = self.rng
         self.settings = Settings(
@@ -57,8 +59,12 @@ class World:
             shared_strategy=rng.choice(list(STRATEGIES)),
             connect_timeout_s=2.0,
             retained_sweep_s=7,
+            **_more_limits(seed),
         )
-        self.broker = Broker(self.settings, now=START, rng=random.Random(rng.random()))
+        self.work = Work()
+        self.broker = Broker(
+            self.settings, now=START, rng=random.Random(rng.random()), work=self.work
+        )
         self.model = Model(self)
         self.clients: dict[str, Client] = {}
         for number in range(rng.randint(2, 7)):
@@ -88,8 +94,8 @@ class World:
     # Time.
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._events, (self.now + seconds, self._order, action))
+        self.order += 1
+        heapq.heappush(self._events, (self.now + seconds, self.order, action))
 
     def run_until(self, end: float) -> None:
         for _ in range(EVENTS_MAX):
@@ -139,6 +145,20 @@ class World:
 
     def end_turn(self) -> None:
         self.broker.flush(self.now)
+        if self.broker.has_more:
+            self.work_soon()
+
+    def work_soon(self) -> None:
+        """Give the agenda its part of another turn."""
+        if not self._work_planned:
+            self._work_planned = True
+            self.after(self.rng.choice([0.0, 0.001]), self._work)
+
+    def _work(self) -> None:
+        self._work_planned = False
+        if not self.is_stopped:
+            self.broker.work(self.now)
+            self.end_turn()
 
     def lose_soon(self, wire: Wire) -> None:
         """A link that the broker closed reports its end, as sockets do."""
@@ -228,13 +248,14 @@ class World:
             not broker.subscriptions.groups
             and broker.routes.count == broker.routes.shared_count == 0
         )
-        trie = broker.routes._trie
-        assert not trie._exact and trie._root.is_empty() and broker.routes._groups.count == 0
+        assert broker.routes.bytes == 0 and broker.routes.trie.root.is_empty()
         assert not any(
             route.targets or route.groups for route in broker.routes.cache.results.values()
         )
         budget = broker.backlog
         assert (budget.queued_messages, budget.queued_bytes) == (0, 0)
+        assert (budget.inflight_bytes, budget.owed_bytes, budget.starved) == (0, 0, {})
+        assert budget.large.largest() is None
         assert (
             broker.outboxes.waiting_bytes == 0
             and not broker.outboxes.dirty
@@ -243,5 +264,13 @@ class World:
         assert {m.envelope.topic for m in broker.retained.values()} >= {
             topic for topic, said in self.model.retained.items() if not said.may_expire
         }
-        sizes = sum(message.envelope.size for message in broker.retained.values())
-        assert broker.retained.bytes == sizes
+        check_bytes(broker)
+
+
+def _more_limits(seed: int) -> dict[str, Any]:
+    """Draw limits that came later: a seed goes on to mean what it meant for everything else."""
+    rng = random.Random(f"limits {seed}")
+    return {
+        "inflight_bytes_max": rng.choice([1024, 10_000, 64 << 20]),
+        "inflight_total_bytes_max": rng.choice([4_000, 100_000, 256 << 20]),
+    }

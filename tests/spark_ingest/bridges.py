@@ -33,7 +33,7 @@ PATIENCE_S: Final = 30.0
 _MAIN: Final = (
     "import argparse, sys; "
     "from spark_ingest.bridge.bridge import add_bridge_arguments, run_bridge; "
-    "parser = argparse.ArgumentParser(); add_bridge_arguments(parser); "
+    "parser = argparse.ArgumentParser(allow_abbrev=False); add_bridge_arguments(parser); "
     "sys.exit(run_bridge(parser.parse_args()))"
 )
 

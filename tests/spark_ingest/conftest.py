@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 JAVA_MIN: Final = 17
+# It lives for a minute: what its second compiler and its threads for garbage cost never comes back.
+BRIEF_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The default starts a process, `readlink`, for every file of a checkpoint.
+CHECKPOINT_FILES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 MEMORY: Final = Path("/dev/shm")
 
 
@@ -56,6 +62,7 @@ def local_session() -> Iterator[SparkSession]:
     with tempfile.TemporaryDirectory(prefix="fleetmq-spark-") as directory:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["SPARK_LAUNCHER_OPTS"] = BRIEF_JVM
         path = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
         builder = (
@@ -65,9 +72,10 @@ def local_session() -> Iterator[SparkSession]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={directory}")
+            .config("spark.driver.extraJavaOptions", f"{BRIEF_JVM} -Dderby.system.home={directory}")
             .config("spark.local.dir", directory)
             .config("spark.sql.warehouse.dir", f"{directory}/warehouse")
+            .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINT_FILES)
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.log.level", "ERROR")

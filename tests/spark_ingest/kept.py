@@ -25,7 +25,7 @@ from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from tests.fault.lives import Lives, free_port
 from tests.fault.tether import tied
-from tests.server.process import ROOT
+from tests.server.broker_process import ROOT
 from tests.spark_ingest import devices
 from tests.spark_ingest.telemetry import SCHEMA, STREAM, Message, Writing
 
@@ -66,7 +66,7 @@ class LibraryLog:
     def __init__(self, root: Path, told: Sequence[Message], seconds: float) -> None:
         self.options = ["--log", str(root)]
         self._writing = Writing(root)
-        self._told = told
+        self.told = told
         self._pause_s = seconds * BATCH / max(1, len(told))
         self._is_hurried = threading.Event()
         self._error: Exception | None = None
@@ -83,8 +83,8 @@ class LibraryLog:
 
     def _run(self) -> None:
         try:
-            for at in range(0, len(self._told), BATCH):
-                self._writing.add(self._told[at : at + BATCH])
+            for at in range(0, len(self.told), BATCH):
+                self._writing.add(self.told[at : at + BATCH])
                 self._is_hurried.wait(self._pause_s)
         except Exception as error:
             self._error = error
@@ -93,7 +93,7 @@ class LibraryLog:
         self._is_hurried.set()
         self._thread.join()
         assert self._error is None, self._error
-        return self._told
+        return self.told
 
 
 class BrokerLog:
@@ -185,9 +185,9 @@ class BrokerLog:
         assert code == 0, self._errors.read_text(errors="replace")[-2_000:]
         complaints = self._broker.complaints()
         assert not complaints, complaints[:5]
-        return self._told()
+        return self.told()
 
-    def _told(self) -> list[Message]:
+    def told(self) -> list[Message]:
         """Each message of the ledger is in the log once, as it was sent and in that order, and
         nothing else is."""
         left = {(one.device, one.payload): one for one in devices.read(self._ledger)}

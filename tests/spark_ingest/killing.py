@@ -189,7 +189,9 @@ def library_log(directory: Path, told: Sequence[Message], kills: Sequence[str]) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="killing", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="killing", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--messages", type=int, default=60_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -20,8 +20,16 @@ from tests.spark_ingest.telemetry import Rule
 COUNT = 1_200
 
 
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        ("before:1", "after:1"),
+        pytest.param(("before:1", "after:1", "after:2", "before:2"), marks=pytest.mark.slow),
+    ],
+    ids=len,
+)
 def test_every_window_is_right_after_deaths_around_the_commit(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, deaths: tuple[str, ...]
 ) -> None:
     told = telemetry.messages(COUNT, seed=7)
     log = telemetry.write_log(tmp_path / "log", told)
@@ -31,7 +39,7 @@ def test_every_window_is_right_after_deaths_around_the_commit(
         sink: Sink = DeadlySink(f"url={results.url(out)}&moments={moments}", die_softly)
         results.run(spark, "windows", log, [sink], checkpoint=tmp_path / "c", max_rows=500)
 
-    for moments in ("before:1", "after:1", "after:2", "before:2"):
+    for moments in deaths:
         with pytest.raises(RunError, match="Died"):
             run(moments)
     run("")

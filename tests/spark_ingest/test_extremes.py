@@ -184,7 +184,7 @@ def test_postgresql_takes_what_it_can(postgres: str, monkeypatch: pytest.MonkeyP
         for name in ("things", "dead_letters", "fleetmq_spark_ledger"):
             connection.execute(text(f"DROP TABLE {name}"))
     sink.close()
-    monkeypatch.setattr(tables, "_troubles", lambda rows, output, dialect: {})
+    monkeypatch.setattr(tables, "troubles", lambda rows, output, dialect: {})
     sink = SqlSink(open_engine(postgres))
     tried = check_sql(sink)
     # 2,800 bytes of one letter are packed into a short row of the index.

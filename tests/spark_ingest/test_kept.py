@@ -65,9 +65,9 @@ def test_a_log_that_is_not_what_was_sent_is_found(
     log.close()
     if why:
         with pytest.raises(AssertionError, match=why):
-            broker._told()
+            broker.told()
     else:
-        assert [one.received_us for one in broker._told()] == [9_000, 9_001]
+        assert [one.received_us for one in broker.told()] == [9_000, 9_001]
 
 
 def test_devices_and_a_broker_that_dies_under_them(tmp_path: Path) -> None:

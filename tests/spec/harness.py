@@ -141,6 +141,9 @@ class Player:
         """Flush, and tell the connections that were closed; that may write to others."""
         while True:
             self.broker.flush(self.now)
+            while self.broker.has_more:
+                self.broker.work(self.now)
+                self.broker.flush(self.now)
             closed = [peer for peer in self.peers.values() if peer.link.closed and not peer.lost]
             if not closed:
                 return

@@ -63,14 +63,14 @@ class Failing(Watched):
         self, nth: int, count: int = 1, *, is_after: bool = False, is_partial: bool = True
     ) -> None:
         super().__init__()
-        self._failing = range(nth, nth + count)
+        self.failing = range(nth, nth + count)
         self._is_after = is_after  # it is done, and an error is said all the same
         self._is_partial = is_partial
         self.failed: list[str] = []
 
     def before(self, what: str) -> None:
         self.calls += 1
-        if self.calls in self._failing and not self._is_after:
+        if self.calls in self.failing and not self._is_after:
             self._fail(what)
 
     def _fail(self, what: str) -> None:
@@ -78,11 +78,11 @@ class Failing(Watched):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _after(self, what: str) -> None:
-        if self._is_after and self.calls in self._failing:
+        if self._is_after and self.calls in self.failing:
             self._fail(what)
 
     def write_some(self, file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
-        if self.calls + 1 in self._failing and self._is_partial:
+        if self.calls + 1 in self.failing and self._is_partial:
             part = bytes(buffers[0])[: len(buffers[0]) * 2 // 3]
             os.pwrite(file, part, position)
         done = super().write_some(file, buffers, position)

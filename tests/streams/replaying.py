@@ -147,6 +147,9 @@ class Replays(StoredWorld):
         super().settle()
 
     def settle(self) -> None:
+        """End the turn; groups whose members changed are due in the next one."""
+        super().settle()
+        self.broker.tick(self.now)
         super().settle()
         while self.reads and not self.holds_reads:
             self.read_once()

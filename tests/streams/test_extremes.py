@@ -166,5 +166,5 @@ def test_sealed_segments() -> None:
 def test_ends_of_every_partition(partitions: int, end: int) -> None:
     offsets = Offsets("e" * 36, (end,) * partitions)
     assert Offsets.decode(offsets.text()) == offsets
-    size = committed._size(partitions)
+    size = committed.size_of(partitions)
     assert len(committed.encode(offsets.text(), size)) == size

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -195,8 +196,16 @@ class Machine(RuleBasedStateMachine):
 
 TestModel = Machine.TestCase
 TestModel.settings = settings(
-    max_examples=100,
+    max_examples=40,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+class LongMachine(Machine):
+    """The same, for longer."""
+
+
+TestLong = pytest.mark.slow(LongMachine.TestCase)
+TestLong.settings = settings(TestModel.settings, max_examples=200)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import os
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +15,11 @@ from mqtt_broker.streams.format.batch_builder import BatchBuilder, Run
 from mqtt_broker.streams.format.segment_catalog import Catalog, SealedSegment
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
+from tests.counting import count_calls, count_lines
 from tests.streams.logs import NAME, START_US, Writing
 
 SEGMENTS: Final = 10_000
 ROWS: Final = 10
-OPEN_S_MAX: Final = 1.0
-FIND_S_MAX: Final = 0.001
 
 
 def build(root: Path, count: int) -> None:
@@ -43,23 +42,34 @@ def build(root: Path, count: int) -> None:
     (root / NAME / file_names.COMMITTED).unlink()
 
 
-class Calls:
-    """Counts how often the system is asked."""
+class Looks:
+    """Notes which files of a log the system is asked for, and how often.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.counts = dict.fromkeys(("open", "stat", "fstat", "pread", "listdir"), 0)
-        for name in self.counts:
-            monkeypatch.setattr(os, name, self._counted(name, getattr(os, name)))
+    Other threads of the process may use other files meanwhile, so only paths below the log count.
+    """
 
-    def _counted(self, name: str, call: Any) -> Any:
-        def counted(*arguments: Any, **more: Any) -> Any:
-            self.counts[name] += 1
-            return call(*arguments, **more)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self._root = str(root)
+        self.files: list[str] = []
+        for module, name in (
+            (os, "open"), (os, "stat"), (os, "listdir"), (os, "scandir"), (os, "unlink"),
+            (os, "replace"), (io, "open"),
+        ):  # fmt: skip
+            monkeypatch.setattr(module, name, self._noted(getattr(module, name)))
 
-        return counted
+    def _noted(self, call: Any) -> Any:
+        def noted(path: Any = ".", *arguments: Any, **more: Any) -> Any:
+            if not isinstance(path, int) and str(path).startswith(self._root):
+                self.files.append(str(path).rpartition("/")[2])
+            return call(path, *arguments, **more)
 
-    def total(self) -> int:
-        return sum(self.counts.values())
+        return noted
+
+    def at_segments(self) -> list[str]:
+        """The segments looked at since the last call, each as often as it was."""
+        found = [name for name in self.files if name.endswith((".seg", ".idx"))]
+        self.files.clear()
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -72,46 +82,60 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_opening_looks_at_no_sealed_segment(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Calls(monkeypatch)
-    began = time.perf_counter()
+    looks = Looks(monkeypatch, many)
     with Writing(many) as writing:
-        assert time.perf_counter() - began < OPEN_S_MAX
         assert writing.log.streams[NAME].ends().ends == (SEGMENTS * ROWS,)
-        assert calls.total() < 50, calls.counts
+        active = file_names.segment(SEGMENTS * ROWS)
+        assert len(looks.files) < 30, looks.files
+        assert set(looks.at_segments()) <= {active, file_names.index(Path(active)).name}
         with Source.open(many, NAME) as source:
             assert source.starts().ends == (0,)
-        assert calls.total() < 80, calls.counts
+        assert len(looks.files) < 10, looks.files
+        assert looks.at_segments() == []
 
 
-def test_an_offset_or_a_time_is_found_with_a_handful_of_calls(
+def test_opening_costs_a_name_a_segment(many: Path) -> None:
+    """The names of the directory are parsed and compared with the catalog: nothing slower."""
+    opened = []
+    calls = count_calls(lambda: opened.append(Writing(many)))
+    opened[0].log.close()
+    assert calls < 3 * SEGMENTS
+
+
+def test_an_offset_or_a_time_is_found_in_one_segment(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Source.open(many, NAME) as source:
-        calls = Calls(monkeypatch)
-        places = range(7, SEGMENTS * ROWS, 4_999)
-        spent = []
-        for offset in places:
-            began = time.perf_counter()
+        looks = Looks(monkeypatch, many)
+
+        def by_offset(offset: int) -> int:
             with Reader(source, 0, offset) as reader:
                 [batch] = reader.read(1)
-            spent.append(time.perf_counter() - began)
-            assert batch.base == offset // ROWS * ROWS
-        assert calls.total() <= 10 * len(places), calls.counts
-        assert sorted(spent)[len(spent) // 2] < FIND_S_MAX
-        spent = []
-        for offset in places:
+            return batch.base
+
+        def by_time(offset: int) -> int:
             at = START_US + offset // ROWS * 1_000_000
-            began = time.perf_counter()
-            found = source.partitions[0].find_time(at, SEGMENTS * ROWS)
-            spent.append(time.perf_counter() - began)
-            assert found == offset // ROWS * ROWS
-        assert sorted(spent)[len(spent) // 2] < 4 * FIND_S_MAX
+            return source.partitions[0].find_time(at, SEGMENTS * ROWS)
+
+        for offset in range(7, SEGMENTS * ROWS, 4_999):
+            base = offset // ROWS * ROWS
+            segment = file_names.segment(base)
+            its_own = {segment, file_names.index(Path(segment)).name}
+            for find in (by_offset, by_time):
+                found = []
+                lines = count_lines(lambda: found.append(find(offset)))  # noqa: B023
+                assert found == [base]
+                assert lines < 450, lines
+                looked = looks.at_segments()
+                assert len(looked) < 4 and set(looked) <= its_own, looked
 
 
 def test_writing_on_and_sealing_stay_cheap(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Writing(many) as writing:
-        calls = Calls(monkeypatch)
+        looks = Looks(monkeypatch, many)
         for _ in range(3):
             writing.now_us += 90_000_000_000
             writing.put(b"next")
-        assert calls.total() < 60, calls.counts
+        assert len(looks.files) < 60, looks.files
+        end = f"{SEGMENTS * ROWS:020d}"
+        assert [name for name in looks.at_segments() if name < end] == []

@@ -169,14 +169,37 @@ class TrieMachine(RuleBasedStateMachine):
     def counts(self) -> None:
         assert self.trie.count == len(self.model)
         assert len(self.cache.results) <= 20
-        indexed = Counter(t for topics in self.cache._by_head.values() for t in topics)
+        indexed = Counter(t for topics in self.cache.by_head.values() for t in topics)
         assert indexed == Counter(self.cache.results.keys())
 
     def teardown(self) -> None:
         for text, key in list(self.model):
             self.remove(text, key)
-        assert not self.trie._exact, "empty places stay behind"
-        assert self.trie._root.is_empty(), "empty branches stay behind"
+        assert not self.trie.exact, "empty places stay behind"
+        assert self.trie.root.is_empty(), "empty branches stay behind"
+
+
+class Compared(str):
+    """A topic that counts how often it is compared."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return str(self) == other
+
+
+def test_the_cache_forgets_a_topic_without_a_look_at_those_beside_it() -> None:
+    cache: MatchCache[int] = MatchCache()
+    topics = [Compared(f"a/b/{n}") for n in range(3_000)]
+    for topic in topics:
+        cache.put(topic, 1)
+    Compared.comparisons = 0
+    for topic in reversed(topics):
+        cache.drop(topic)
+    assert not cache.results and not cache.by_head
+    assert Compared.comparisons < 10 * len(topics)
 
 
 class RetainedMachine(RuleBasedStateMachine):
@@ -211,7 +234,7 @@ class RetainedMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for topic in list(self.model):
             self.tree.remove(topic)
-        assert not self.tree._root.children, "empty branches stay behind"
+        assert not self.tree.root.children, "empty branches stay behind"
 
 
 TestTrieMachine = TrieMachine.TestCase

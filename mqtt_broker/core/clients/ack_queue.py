@@ -174,6 +174,10 @@ class Unanswered:
         # order of those times: whatever has not changed by the next check is the oldest.
         self._first: dict[AckQueue, tuple[PendingAck | None, float]] = {}
 
+    def __len__(self) -> int:
+        """The number of queues in which something waits."""
+        return len(self._first)
+
     def add(self, acks: AckQueue) -> None:
         """Note that one waits from now on."""
         if acks not in self._first:

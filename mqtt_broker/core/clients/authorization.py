@@ -16,7 +16,7 @@ from mqtt_broker.core.interfaces.access import Access, AskingGuard, Guard
 from mqtt_broker.core.routing.subscriptions import Subscriptions
 from mqtt_broker.core.runtime.runtime import Runtime
 from mqtt_broker.core.runtime.timers import Timer
-from mqtt_broker.topics.names import level_count
+from mqtt_broker.topics.names import level_count, matches, split_share
 from sessions.registry import SessionRegistry
 from sessions.session import Session
 
@@ -44,7 +44,12 @@ class Authorization:
         self.guard = guard  # None: everything is open to it
         self._levels_max = levels_max  # of a topic
         self.allowed: set[str] | None = set() if remembers else None  # topics; None: any
-        self._expiry = expiry  # when it has to be gone
+        self._expiry = expiry  # ends the connection when its credentials expire
+
+    @property
+    def expires_at(self) -> float:
+        """The time at which the credentials expire; 0: never."""
+        return self._expiry.when if self._expiry is not None else 0.0
 
     def may_publish(self, topic: str) -> bool:
         """Ask the guard, and remember the topics it allows as long as the rules stand."""
@@ -71,6 +76,37 @@ class Authorization:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+
+
+class ReadableTopics:
+    """The topics that a returned client may read, among those of messages that waited for it.
+
+    Its subscriptions were checked before, so what they match it may read. About other topics the
+    guard is asked: they are of subscriptions that were taken back.
+    """
+
+    __slots__ = ("_filters", "_guard", "_known")
+
+    def __init__(self, guard: Guard, session: Session) -> None:
+        self._guard = guard
+        self._filters = [_matched_filter(text) for text in session.subscriptions]
+        self._known: dict[str, bool] = {}
+
+    def may_read(self, topic: str) -> bool:
+        """Tell whether the client may read messages on a topic."""
+        known = self._known.get(topic)
+        if known is None:
+            known = any(matches(text, topic) for text in self._filters)
+            known = known or self._guard.may_subscribe(topic, 0)
+            if len(self._known) >= TOPICS_REMEMBERED_MAX:
+                self._known.clear()
+            self._known[topic] = known
+        return known
+
+
+def _matched_filter(text: str) -> str:
+    shared = split_share(text)
+    return text if shared is None else shared[1]
 
 
 # Of clients without a user name where everything is open, and of those not connected yet.
@@ -109,6 +145,10 @@ class Authorizer:
         self._subscriptions = subscriptions
         self._clients = clients
         self._unchecked: list[str] = []  # client ids that are still to be checked
+
+    def replace_access(self, access: Access) -> None:
+        """Ask this access from now on, in a test. It guards topics if the one before did."""
+        self.access = access
 
     def guard_for(self, guard: Guard | None, client_id: str, username: str | None) -> Guard | None:
         """Complete a verdict's guard: without one, the access is asked if it guards topics."""
@@ -161,7 +201,9 @@ class Authorizer:
         client = self._clients.connections.get(client_id)
         guard = self.guards.get(client_id)
         is_gone = guard is not None and not guard.is_welcome
-        if (self.revoke(session, now) or is_gone) and client is not None:
+        is_less = self.revoke(session, now)
+        self.check_queue(session)
+        if (is_less or is_gone) and client is not None:
             client.end(now, reasons.NOT_AUTHORIZED, why="no longer allowed")
 
     def revoke(self, session: Session, now: float) -> bool:
@@ -178,3 +220,14 @@ class Authorizer:
                 f"{session.client_id}: no longer allowed to subscribe {subscription.filter!r}"
             )
         return bool(lost)
+
+    def check_queue(self, session: Session) -> None:
+        """Hold back what waits for a session from the store and its client may no longer read.
+
+        While the client was away only its client id and user name were known, so subscriptions
+        that a rule for its role or its address had allowed were still in force.
+        """
+        if session.outbound.is_restored:
+            guard = self.guards.get(session.client_id)
+            readable = None if guard is None else ReadableTopics(guard, session)
+            session.outbound.check_queue(None if readable is None else readable.may_read)

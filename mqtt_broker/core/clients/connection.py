@@ -3,6 +3,8 @@
 `core.dispatch` brings what the peer sent; `core.inbound` acts on it. The connection has a
 handshake until CONNACK, and from then on a session, an authorization and the outbox that the
 session writes to.
+
+why long: one object has both directions of a client, its phases, and the reasons not to read it.
 """
 
 from __future__ import annotations
@@ -16,26 +18,38 @@ from mqtt_broker.codec.constants import CONNACK, DISCONNECT, V5
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.encode import encode_connack
 from mqtt_broker.codec.errors import Violation
-from mqtt_broker.codec.packets import Connect, Packet, Publish
+from mqtt_broker.codec.packets import Connect
+from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.clients.ack_queue import AckQueue
 from mqtt_broker.core.clients.authorization import OPEN, Authorization
 from mqtt_broker.core.clients.goodbye import last_packet
 from mqtt_broker.core.clients.handshake import Handshake
 from mqtt_broker.core.clients.send_throttle import SendThrottle
 from mqtt_broker.core.clients.state import BrokerState
+from mqtt_broker.core.clients.unfinished import Unfinished
 from mqtt_broker.core.interfaces.access import Allow
-from mqtt_broker.core.interfaces.link import LATER, NOW, SOON, Link
+from mqtt_broker.core.interfaces.link import LATER, NOW, SOON, ClosedLink, Link
 from mqtt_broker.core.limits.client_limits import ClientLimits
+from mqtt_broker.core.limits.incomplete_packets import INCOMPLETE_BYTES
 from mqtt_broker.core.limits.token_bucket import (
     ListenerLimits,
     TokenBucket,
     known_rate,
     window_max,
 )
-from mqtt_broker.core.runtime.backpressure import READS_SLOWLY, THROTTLED, UNDECIDED
+from mqtt_broker.core.runtime.backpressure import (
+    BEHIND,
+    READS_SLOWLY,
+    THROTTLED,
+    UNDECIDED,
+    UNFINISHED,
+)
+from mqtt_broker.core.runtime.slow_readers import READS_NOTHING
 from mqtt_broker.core.runtime.timers import Timer
 from mqtt_broker.topics.aliases import InboundAliases, OutboundAliases
 from sessions.messages.outbox import Outbox
+from sessions.messages.work import CLOSED as CLOSED_UNITS
+from sessions.messages.work import WorkItem
 from sessions.session import Session
 
 # The phases of a connection, in the order it goes through them.
@@ -43,6 +57,8 @@ NEW: Final = 0  # waiting for CONNECT
 WAITING: Final = 1  # CONNECT is being decided; what follows it is kept
 ACTIVE: Final = 2  # connected
 CLOSED: Final = 3  # nothing more is read or written
+_FILTERS_AT_ONCE: Final = 1_000  # in one packet, though a client may have fewer subscriptions
+_PACKETS_AT_ONCE: Final = 512  # decoded before they are acted upon
 
 
 class Connection:
@@ -57,6 +73,7 @@ class Connection:
         "decoder",
         "handshake",
         "has_session",
+        "is_incomplete",
         "last_heard_at",
         "last_read_at",
         "limits",
@@ -70,6 +87,7 @@ class Connection:
         "state",
         "throttle",
         "timer",
+        "unfinished",
         "wants_reasons",
     )
 
@@ -84,8 +102,12 @@ class Connection:
         self.decoder = Decoder(
             packet_bytes_max=self.limits.packet_bytes_max,
             connect_bytes_max=settings.connect_bytes_max,
+            packets_max=_PACKETS_AT_ONCE,
+            filters_max=max(settings.subscriptions_max, _FILTERS_AT_ONCE),
         )
-        self.outbox = Outbox(0, self, link.write, broker.outboxes.dirty)
+        self.is_incomplete = False  # a large part of a packet is counted
+        self.unfinished: Unfinished | None = None  # what it sent, as far as that is not finished
+        self.outbox = Outbox(0, self, link.write, broker.outboxes)
         self.aliases: InboundAliases | None = None  # made when the peer uses the first
         self.handshake: Handshake | None = Handshake(broker.preconnect_limits)
         self.session: Session  # set by `enter`: it is read for each message, so it is no property
@@ -156,8 +178,10 @@ class Connection:
             self.handshake = None
 
     def wait(self) -> None:
-        """Take only AUTH and DISCONNECT until CONNACK."""
+        """Take only AUTH and DISCONNECT until CONNACK, no larger than a CONNECT."""
         self.state = WAITING
+        bytes_max = self.broker.settings.connect_bytes_max
+        self.decoder.limit_packets(min(self.decoder.packet_bytes_max, bytes_max))
 
     def wait_unread(self) -> None:
         """Read nothing until the CONNECT is decided."""
@@ -215,7 +239,7 @@ class Connection:
             self.wants_reasons = found.number(prop.REQUEST_PROBLEM_INFORMATION, 1) == 1
             self.may_expire = found.number(prop.SESSION_EXPIRY_INTERVAL) > 0
             if found.text(prop.AUTHENTICATION_METHOD) is not None:
-                self.reauthenticates_with = packet
+                self.reauthenticates_with = _without_state(packet)
         alias_maximum = min(
             found.number(prop.TOPIC_ALIAS_MAXIMUM), self.broker.settings.topic_alias_outbound_max
         )
@@ -223,9 +247,11 @@ class Connection:
             version,
             self,
             self.link.write if self.throttle is None else self.throttle.write,
-            self.broker.outboxes.dirty,
+            self.broker.outboxes,
             packet_bytes_max=found.number(prop.MAXIMUM_PACKET_SIZE),
-            aliases=OutboundAliases(alias_maximum) if alias_maximum else None,  # [MQTT-3.1.2-27]
+            aliases=OutboundAliases(alias_maximum, self.broker.aliases)
+            if alias_maximum
+            else None,  # [MQTT-3.1.2-27]
         )
 
     def activate(self, receive_maximum: int, keep_alive: int, now: float) -> None:
@@ -259,11 +285,14 @@ class Connection:
         """Stop reading from the peer."""
         if not self._pauses:
             self.link.pause_reading()
+        if not self._pauses & reason:
+            self.broker.backpressure.count(reason, 1)
         self._pauses |= reason
 
     def resume(self, reason: int) -> None:
         """Read from the peer again, unless there is another reason not to."""
         if self._pauses & reason:
+            self.broker.backpressure.count(self._pauses & reason, -1)
             self._pauses &= ~reason
             if not self._pauses and self.state != CLOSED:
                 self.link.resume_reading()
@@ -271,6 +300,44 @@ class Connection:
     @property
     def is_paused(self) -> bool:
         return self._pauses != 0
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether more of what it sent is under way than one turn could act upon."""
+        return self.unfinished is not None and self.unfinished.is_held
+
+    @property
+    def operation(self) -> WorkItem | None:
+        """The operation under way."""
+        return None if self.unfinished is None else self.unfinished.operation
+
+    def open_unfinished(self) -> Unfinished:
+        """Make the place for what is not finished, unless there is one."""
+        if self.unfinished is None:
+            self.unfinished = Unfinished()
+        return self.unfinished
+
+    def begin(self, operation: WorkItem) -> None:
+        """Go on with this in the next turns, before anything else that the client sent."""
+        self.open_unfinished().begin(operation)
+        self.broker.work.stop()
+
+    def hold(self) -> None:
+        """Read nothing until what it sent is worked on: it stands on the agenda."""
+        self.open_unfinished().hold()
+        self.pause(UNFINISHED)
+
+    def release(self, now: float) -> None:
+        """Read from it again, or let it leave: nothing of it is held."""
+        unfinished, self.unfinished = self.unfinished, None
+        if unfinished is None:
+            return
+        if unfinished.leaves_because:
+            self._leave(unfinished.leaves_because, now)
+        elif unfinished.lost_because:
+            self.end(now, say=False, why=unfinished.lost_because)
+        else:
+            self.resume(UNFINISHED)
 
     def hold_back(self, reason: int, now: float) -> None:
         """Stop reading until what is behind has caught up."""
@@ -281,6 +348,7 @@ class Connection:
         """End the connection for an error, the peer's or our own. [MQTT-4.13.1-1]"""
         if isinstance(error, Violation):
             self._on_violation(error, now)
+            error.with_traceback(None)  # it keeps the packets, of which the violation is one
             return
         on_bug = self.broker.runtime.on_bug
         on_bug(self, data, error)
@@ -298,9 +366,33 @@ class Connection:
         else:
             self.end(now, violation.reason, why=violation.text)
 
+    def end_for_memory(self, now: float) -> None:
+        """End without a word: clients that are not connected yet hold too many bytes."""
+        self.broker.counters.refuse("connect", "connecting_bytes")
+        self.end(now, say=False, why="too much memory for CONNECTs")
+
+    def count_incomplete(self, size: int, now: float, *, is_new: bool) -> None:
+        """Count the bytes of packets that the client has not completed."""
+        packets = self.broker.incomplete
+        self.is_incomplete = packets.count(self, size, now, is_new=is_new)
+
+    def give_up_packet(self, why: str, now: float) -> None:
+        """Close: the parts that its client sent take too much memory."""
+        self.is_incomplete = False
+        self.broker.log(f"{self.name}: {why}, closed")
+        counted_as = INCOMPLETE_BYTES
+        self.end(now, reasons.QUOTA_EXCEEDED, why=counted_as, counted_as=counted_as)
+
     def lost(self, now: float) -> None:
-        """End without a goodbye: the peer closed, or the network did."""
-        self.end(now, say=False, why="connection lost")
+        """End without a goodbye: the peer closed, or the network did.
+
+        What it had sent before still counts.
+        """
+        unfinished = self.unfinished
+        if unfinished is not None and unfinished.is_held and self.state != CLOSED:
+            unfinished.lose("connection lost")
+        else:
+            self.end(now, say=False, why="connection lost")
 
     # To the peer.
 
@@ -314,19 +406,23 @@ class Connection:
         """
         if not self.outbox.fits(len(data)):
             raise Violation(
-                reasons.PACKET_TOO_LARGE, "MQTT-3.1.2-24", "an answer larger than it takes"
+                reasons.PACKET_TOO_LARGE,
+                "MQTT-3.1.2-24",
+                "response larger than its Maximum Packet Size",
             )
 
     def open_aliases(self) -> InboundAliases:
         """Make the table of the peer's Topic Aliases, when it uses the first."""
-        aliases = self.aliases = InboundAliases(self.broker.settings.topic_alias_maximum)
+        aliases = self.aliases = InboundAliases(
+            self.broker.settings.topic_alias_maximum, self.broker.aliases
+        )
         return aliases
 
     def open_acks(self) -> AckQueue:
         """Make the queue of acknowledgements that wait, unless there is one."""
         if self.acks is None:
-            receiver = self.session.receiver
-            self.acks = AckQueue(self, self.outbox, receiver, self.broker.unanswered)
+            inbound = self.session.inbound
+            self.acks = AckQueue(self, self.outbox, inbound, self.broker.unanswered)
         return self.acks
 
     def send_in_order(
@@ -342,6 +438,8 @@ class Connection:
         `safely`: not before everything recorded so far is on disk.
         """
         journal = self.broker.journal
+        if safely and journal is not None and journal.is_behind:
+            self.hold_back(BEHIND, now)  # what it asks for is recorded, like what others publish
         must_wait = (
             safely and journal is not None and journal.awaits_commit and not journal.is_settled
         )
@@ -367,32 +465,18 @@ class Connection:
 
     def on_written(self, waiting_bytes: int, now: float) -> None:
         """Adapt to `waiting_bytes` that wait for the peer: the link or the peer took some."""
+        box = self.outbox
+        if waiting_bytes < box.link_bytes or not box.waiting_bytes:
+            self.last_read_at = now
         try:
-            self._settle_outbox(waiting_bytes, now)
+            self.broker.slow_readers.settle(self, box, waiting_bytes, now)
         except Exception as error:
             self.on_error(error, b"", now)
 
-    def _settle_outbox(self, waiting_bytes: int, now: float) -> None:
-        box = self.outbox
-        broker = self.broker
-        if waiting_bytes < box.waiting_bytes or not waiting_bytes:
-            self.last_read_at = now
-        broker.outboxes.count_waiting(box, waiting_bytes)
-        limit = broker.settings.outbox_bytes_max
-        is_stuck = self._pauses & READS_SLOWLY
-        if waiting_bytes > limit:
-            if not is_stuck:
-                # It reads too slowly, so it is not read from either: what it asks for would
-                # only pile up. [a client that floods and never reads]
-                self.pause(READS_SLOWLY)
-                box.congest()
-                self._watch_stalled(now)
-        elif is_stuck and waiting_bytes <= limit // 2:
-            self.resume(READS_SLOWLY)
-            self.write_on(now)
-        elif self.has_session and self.session.outbound.sources is not None:
+    def read_on(self, now: float) -> None:
+        """Send sources what there is room for: the peer has taken some of what waited."""
+        if self.has_session and self.session.outbound.sources is not None:
             self.session.outbound.pump_sources(now)
-        broker.backpressure.resume()
 
     def write_on(self, now: float) -> None:
         """Send what waits, unless there is still a reason not to."""
@@ -403,24 +487,24 @@ class Connection:
         if self.has_session:
             self.session.outbound.pump(now)
 
-    def _watch_stalled(self, now: float) -> None:
-        self.broker.timers.at(now + self.broker.settings.stalled_reader_s, self._on_stalled_check)
+    @property
+    def reads_slowly(self) -> bool:
+        """Tell whether the peer is over its share, and gets nothing more until it has read."""
+        return self._pauses & READS_SLOWLY != 0
 
-    def _on_stalled_check(self, now: float) -> None:
-        if self.state != CLOSED and self._pauses & READS_SLOWLY:
-            if not self.close_if_stalled(now):
-                self._watch_stalled(now)
+    def give_up(self, counted_as: str, why: str, now: float) -> None:
+        """Close: what the peer does not read takes too much memory.
 
-    def close_if_stalled(self, now: float) -> bool:
-        """Close the connection if the peer has bytes to read and takes none of them."""
-        limit = self.broker.settings.stalled_reader_s
-        if not self.outbox.waiting_bytes or now - self.last_read_at < limit:
-            return False
-        self.broker.counters.refuse("disconnect", "reads nothing")
-        self.broker.log(f"{self.name}: reads nothing, closed")
+        It is told, unless it reads nothing, or its link ends in the middle of a packet.
+        """
+        self.broker.log(f"{self.name}: {why}, closed")
+        if counted_as != READS_NOTHING and self.outbox.kept is None:
+            self.end(now, reasons.QUOTA_EXCEEDED, why=counted_as, counted_as=counted_as)
+            return
+        self.broker.counters.refuse("disconnect", counted_as)
+        self.outbox.forget_kept()
         self.link.abort()
-        self.end(now, say=False, why="reads nothing")
-        return True
+        self.end(now, say=False, why=counted_as)
 
     # How fast.
 
@@ -450,14 +534,8 @@ class Connection:
             if self.state == ACTIVE:  # else its outbox is made next
                 self.outbox.write_through(self.throttle.write)
 
-    def pay(
-        self, bucket: TokenBucket, packets: list[Packet | Violation], size: int, now: float
-    ) -> None:
+    def pay(self, bucket: TokenBucket, messages: int, size: int, now: float) -> None:
         """Count what came; a client that is ahead of its rate is not read until it is not."""
-        messages = 0
-        for packet in packets:
-            if type(packet) is Publish:
-                messages += packet.count
         wait_s = bucket.take(messages, size, now)
         if wait_s > 0 and not self._pauses & THROTTLED and self.state == ACTIVE:
             self.broker.counters.throttled += 1
@@ -476,7 +554,15 @@ class Connection:
 
     # The end.
 
-    def end(self, now: float, reason: int = 0, *, say: bool = True, why: str = "") -> None:
+    def end(
+        self,
+        now: float,
+        reason: int = 0,
+        *,
+        say: bool = True,
+        why: str = "",
+        counted_as: str = "",
+    ) -> None:
         """Close, with the reason in the packet that fits the phase. [MQTT-4.13.1-1]
 
         Whether the reason was sent or not, the link is closed. [MQTT-4.13.2-1]
@@ -486,19 +572,25 @@ class Connection:
         broker = self.broker
         phase, self.state = self.state, CLOSED
         if reason >= reasons.UNSPECIFIED_ERROR and phase == ACTIVE:
-            broker.counters.refuse("disconnect", reasons.name(reason))
+            broker.counters.refuse("disconnect", counted_as or reasons.name(reason))
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
         self.authorization.end()
+        self.decoder.close()
         try:
             if say:
                 self._send_goodbye(phase, reason)
-            broker.outboxes.write(self.outbox, now)
+            broker.outboxes.hand_over_all(self.outbox)
         finally:
             self.link.close()  # DISCONNECT was the last packet. [MQTT-3.14.4-1], [MQTT-3.14.4-2]
             try:
-                self._leave(why or reasons.name(reason), now)
+                why = why or reasons.name(reason)
+                unfinished = self.unfinished
+                if unfinished is None or unfinished.operation is None:
+                    self._leave(why, now)
+                else:
+                    unfinished.leave(why)
             finally:
                 # Let go of what could keep this object in a cycle: a fleet that reconnects all
                 # day then leaves nothing for the garbage collector.
@@ -508,10 +600,29 @@ class Connection:
 
     def _leave(self, why: str, now: float) -> None:
         """Take the connection out of everything that knows it; its session may live on."""
+        try:
+            self._leave_broker(why, now)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Let go of what knows this connection, or it would be left to the garbage collector: that
+        takes a second, in one piece, for 15,000 that go at once.
+        """
+        self.outbox.close()
+        self.throttle = None
+        self.link = ClosedLink(self.link.peer)
+
+    def _leave_broker(self, why: str, now: float) -> None:
         broker = self.broker
+        broker.work.spent += CLOSED_UNITS
         clients = broker.clients
         clients.remove(self)
+        broker.incomplete.forget(self)
+        self._forget_aliases()
         broker.backpressure.forget(self)
+        broker.backpressure.count(self._pauses, -1)
+        self._pauses = 0
         if self.acks is not None:
             broker.unanswered.forget(self.acks)
         handshake = self.handshake
@@ -521,7 +632,6 @@ class Connection:
             if handshake.connect is not None:
                 broker.lifecycle.on_abandoned(self, handshake.connect.client_id)
         broker.outboxes.count_waiting(self.outbox, 0)
-        broker.backpressure.resume()
         if not self.has_session or self.session.outbound.outbox is not self.outbox:
             return
         session = self.session
@@ -532,6 +642,14 @@ class Connection:
                 broker.events.publish(session.client_id, "disconnected", {"reason": why}, now)
         finally:
             broker.lifecycle.on_disconnected(session, now)
+
+    def _forget_aliases(self) -> None:
+        """Stop counting the Topic Aliases of both directions."""
+        if self.aliases is not None:
+            self.aliases.close()
+        outbound = self.outbox.aliases
+        if isinstance(outbound, OutboundAliases):
+            outbound.close()
 
     def refuse(
         self, now: float, reason: int, *, v3_code: int | None = None, counted_as: str = ""
@@ -571,8 +689,18 @@ class Connection:
         self.end(now, say=False, why="no CONNECT in time")
 
     def _on_expired(self, now: float) -> None:
-        self.broker.log(f"{self.name}: credentials expired")
-        self.end(now, reasons.MAXIMUM_CONNECT_TIME, why="credentials expired")
+        second = int(self.authorization.expires_at) % 86_400
+        time = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}Z"
+        why = f"credentials expired at {time}"
+        self.broker.log(f"{self.name}: {why}")
+        self.end(now, reasons.MAXIMUM_CONNECT_TIME, why=why)
+
+    def count_as_heard(self, until: float) -> None:
+        """Let the peer have sent and read something at this time, up to which a test moves the
+        clock.
+        """
+        self.last_heard_at = max(self.last_heard_at, until)
+        self.last_read_at = max(self.last_read_at, until)
 
     def _watch_keep_alive(self, seconds: int, now: float) -> None:
         """Allow one and a half times the keep alive between packets. [MQTT-3.1.2-22]"""
@@ -591,3 +719,11 @@ class Connection:
             return
         self.broker.log(f"{self.name}: keep alive timeout")
         self.end(now, reasons.KEEP_ALIVE_TIMEOUT)
+
+
+def _without_state(packet: Connect) -> Connect:
+    """Return the part of a CONNECT that a re-authentication refers to."""
+    method = packet.properties.text(prop.AUTHENTICATION_METHOD)
+    assert method is not None
+    found = Properties({prop.AUTHENTICATION_METHOD: method})
+    return Connect(packet.version, packet.client_id, packet.clean_start, 0, found)

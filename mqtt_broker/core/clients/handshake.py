@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from mqtt_broker.codec.errors import Violation
-from mqtt_broker.codec.packets import Connect, Packet, Publish
+from mqtt_broker.codec.packets import Connect, Packet
+from mqtt_broker.core.clients.unfinished import packet_bytes
 from mqtt_broker.core.interfaces.access import PENDING, Allow, Challenge, Reply, Verdict
 from mqtt_broker.core.limits.preconnect_limits import PreconnectLimits
-
-_PACKET_BYTES: Final = 256  # about what a packet takes in memory beside its own bytes
 
 
 class Handshake:
@@ -18,11 +16,11 @@ class Handshake:
 
     __slots__ = (
         "_buffered_bytes",
+        "_incomplete_bytes",
         "_limits",
         "_reply",
         "admitted_by",
         "connect",
-        "deferred",
         "is_undecided",
         "proceed",
     )
@@ -30,17 +28,18 @@ class Handshake:
     def __init__(self, limits: PreconnectLimits, connect: Connect | None = None) -> None:
         self._limits = limits
         self._buffered_bytes = 0
+        self._incomplete_bytes = 0  # of these, those of packets that are not complete
         self._reply: Reply | None = None  # to the newest question
         self.connect = connect  # None: it is not complete
         self.proceed: Callable[[bytes | None], Verdict] | None = None  # takes the next AUTH
         self.is_undecided = False  # the verdict comes later
         self.admitted_by: Allow | None = None  # it is allowed, and waits for the store
-        self.deferred: list[Packet | Violation] = []  # came while it was being decided
 
-    def begin(self, connect: Connect) -> None:
-        """Take the CONNECT, which is complete."""
+    def begin(self, connect: Connect) -> bool:
+        """Take the CONNECT, which is complete; False: it holds too many bytes while it waits."""
         self.stop_counting()
         self.connect = connect
+        return self._count(connect.size)
 
     def ask(self, reply: Reply) -> None:
         """Expect the verdict of a new question; the answer to an older one is ignored."""
@@ -70,26 +69,23 @@ class Handshake:
 
     # What it holds in memory.
 
-    def count(self, size: int) -> bool:
-        """Count more bytes of a CONNECT that is not complete; False: it holds too many."""
+    def hold(self, size: int) -> bool:
+        """Count the `size` bytes that are kept by now of what is not complete, a CONNECT or an
+        answer to a challenge; False: it holds too many.
+        """
+        grown = size - self._incomplete_bytes
+        self._incomplete_bytes = size
+        return self._count(grown)
+
+    def _count(self, size: int) -> bool:
         self._buffered_bytes += size
         return self._limits.add(size, self._buffered_bytes)
 
-    def defer(self, packets: list[Packet | Violation]) -> bool:
-        """Keep packets that came behind CONNECT; False: it holds too many bytes."""
-        self.deferred.extend(packets)
-        size = _PACKET_BYTES * len(packets)
-        for packet in packets:
-            if type(packet) is Publish:
-                size += len(packet.raw)
-        return self.count(size)
-
-    def take_deferred(self) -> list[Packet | Violation]:
-        """Hand out the packets that were kept, in their order."""
-        deferred, self.deferred = self.deferred, []
-        return deferred
+    def count_packets(self, packets: list[Packet | Violation]) -> bool:
+        """Count packets that came behind CONNECT and wait; False: it holds too many bytes."""
+        return self._count(sum([packet_bytes(packet) for packet in packets]))
 
     def stop_counting(self) -> None:
         """Release its share of the memory that unconnected clients may hold."""
         self._limits.remove(self._buffered_bytes)
-        self._buffered_bytes = 0
+        self._buffered_bytes = self._incomplete_bytes = 0

@@ -14,6 +14,9 @@ class Client(PausableClient, FailedClient, Protocol):
 
     handshake: Handshake | None
 
+    @property
+    def is_held(self) -> bool: ...
+
     def end(self, now: float, reason: int = 0, *, say: bool = True, why: str = "") -> None: ...
 
     def forget_topics(self) -> None: ...
@@ -22,13 +25,16 @@ class Client(PausableClient, FailedClient, Protocol):
 
 
 class ClientRegistry:
-    __slots__ = ("_users", "arriving", "connections", "is_shutting_down", "links", "users")
+    __slots__ = (
+        "_users", "arriving", "connections", "is_shutting_down", "links", "ready", "users",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         # Every connection that is not closed, in the order they came.
         self.links: dict[Client, None] = {}
         self.connections: dict[str, Client] = {}  # by client id, those past CONNACK
-        self.arriving: dict[str, Client] = {}  # by client id, those that wait for the store
+        self.arriving: dict[str, Client] = {}  # by client id, those that are about to be let in
+        self.ready: list[str] = []  # of those, the ones for whom something was finished
         self.users: dict[str, int] = {}  # user name: how many of its clients are connected
         self._users: dict[str, str] = {}  # client id: the user it is counted with
         self.is_shutting_down = False
@@ -44,6 +50,16 @@ class ClientRegistry:
     def remove(self, client: Client) -> None:
         """Remove a connection that is closed."""
         self.links.pop(client, None)
+
+    def finish(self, client_id: str) -> None:
+        """Let a connection of this client go on that waits for what was finished now."""
+        if client_id in self.arriving:
+            self.ready.append(client_id)
+
+    def take_ready(self) -> list[str]:
+        """Hand out the ids of clients that may go on."""
+        ready, self.ready = self.ready, []
+        return ready
 
     def connect(self, client: Client, client_id: str, username: str | None) -> None:
         """Add a client that is past its CONNACK."""

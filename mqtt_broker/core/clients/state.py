@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from mqtt_broker.core.clients.ack_queue import Unanswered
 from mqtt_broker.core.clients.authorization import Authorizer
 from mqtt_broker.core.clients.events import ClientEvents
 from mqtt_broker.core.clients.lifecycle import Lifecycle
 from mqtt_broker.core.clients.registry import ClientRegistry
+from mqtt_broker.core.clients.unacknowledged import Receiver, UnacknowledgedWatch
 from mqtt_broker.core.clients.wills import Wills
 from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.limits import client_limits
+from mqtt_broker.core.limits.incomplete_packets import IncompletePackets
 from mqtt_broker.core.limits.preconnect_limits import PreconnectLimits
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.routing.retained import RetainedMessages
+from mqtt_broker.core.routing.retained_delivery import RetainedDeliveries
 from mqtt_broker.core.routing.router import Router
 from mqtt_broker.core.routing.routes import Routes
 from mqtt_broker.core.routing.subscriptions import Subscriptions
 from mqtt_broker.core.runtime.backpressure import Backpressure
 from mqtt_broker.core.runtime.runtime import Runtime
+from mqtt_broker.core.runtime.slow_readers import SlowReaders
+from mqtt_broker.topics.aliases import AliasBytes
 from mqtt_broker.topics.shared import StrategyFactory
 from sessions.journal.journal import Journal
 from sessions.messages.backlog import Backlog, QueueFull
@@ -31,6 +37,8 @@ class BrokerState:
     """Holds the services and decides nothing. `Broker` makes it, once."""
 
     __slots__ = (
+        "agenda",
+        "aliases",
         "authorizer",
         "backlog",
         "backpressure",
@@ -38,6 +46,7 @@ class BrokerState:
         "clients",
         "counters",
         "events",
+        "incomplete",
         "journal",
         "known_limits",
         "lifecycle",
@@ -45,15 +54,19 @@ class BrokerState:
         "outboxes",
         "preconnect_limits",
         "retained",
+        "retained_deliveries",
         "router",
         "routes",
         "runtime",
         "sessions",
         "settings",
+        "slow_readers",
         "subscriptions",
         "timers",
+        "unacknowledged",
         "unanswered",
         "wills",
+        "work",
     )
 
     def __init__(
@@ -74,9 +87,13 @@ class BrokerState:
         self.counters = runtime.counters
         self.outboxes = runtime.outboxes
         self.timers = runtime.timers
+        self.work = runtime.work
+        self.agenda = runtime.agenda
         self.log = runtime.log
         self.known_limits = client_limits.KnownLimits(client_limits.of_settings(settings))
         self.preconnect_limits = PreconnectLimits(settings.connecting_bytes_max)
+        self.aliases = AliasBytes(settings.aliases_bytes_max)  # of all connections
+        self.incomplete = IncompletePackets(settings.incomplete_bytes_max)
         self.unanswered = Unanswered()  # acknowledgements that wait for the store
         self.backlog = Backlog(
             settings.queue_messages_max,
@@ -86,11 +103,20 @@ class BrokerState:
             settings.queue_qos0,
             settings.inflight_max,
             0 if journal is None else 2 * settings.queue_memory_bytes_max,
+            inflight_bytes_max=settings.inflight_bytes_max,
+            inflight_total_bytes_max=settings.inflight_total_bytes_max,
             dead_letters=runtime.dead_letters,
+            work=runtime.work,
+            agenda=runtime.agenda,
         )
-        self.sessions = SessionRegistry(self.backlog, settings.receive_maximum, journal)
-        self.routes = Routes()
-        self.retained = RetainedMessages(settings, runtime.timers, journal, now)
+        self.sessions = SessionRegistry(
+            self.backlog, settings.receive_maximum, journal, settings.sessions_bytes_max
+        )
+        self.routes = Routes(runtime.work)
+        self.retained = RetainedMessages(settings, runtime, journal, now)
+        self.retained_deliveries = RetainedDeliveries(
+            runtime, self.retained, self.sessions, journal
+        )
         self.router = Router(
             runtime,
             self.backlog,
@@ -101,10 +127,13 @@ class BrokerState:
             checks=checks,
         )
         self.subscriptions = Subscriptions(
-            self.backlog, journal, self.routes, strategy, runtime.rng
+            settings, self.backlog, journal, self.routes, strategy, runtime.rng
         )
         self.clients = ClientRegistry()
-        self.backpressure = Backpressure(settings, runtime, journal, self.clients.links)
+        self.backpressure = Backpressure(settings, runtime, journal)
+        self.slow_readers = SlowReaders(settings, runtime)
+        receivers = cast(dict[str, Receiver], self.clients.connections)
+        self.unacknowledged = UnacknowledgedWatch(settings, runtime, self.backlog, receivers)
         self.authorizer = Authorizer(
             access, runtime, self.sessions, self.subscriptions, self.clients
         )

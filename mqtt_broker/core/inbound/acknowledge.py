@@ -9,11 +9,14 @@ from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Ack
 from mqtt_broker.core.clients.connection import Connection
 from qos import WrongAck
+from sessions.messages.work import ACKNOWLEDGED
 
 
 def on_ack(connection: Connection, packet: Ack, now: float) -> None:
     packet_type = packet.packet_type
-    connection.broker.counters.packets_received[packet_type] += len(packet.packet_ids)
+    broker = connection.broker
+    broker.counters.packets_received[packet_type] += len(packet.packet_ids)
+    broker.work.spent += ACKNOWLEDGED * len(packet.packet_ids)
     try:
         _act(connection, packet, now)
     except WrongAck:
@@ -68,8 +71,10 @@ def _on_pubrel(connection: Connection, packet: Ack, now: float) -> None:
     """
     session = connection.session
     journal = connection.broker.journal
-    freed = [i for i in packet.packet_ids if session.receiver.on_pubrel(i)]
+    freed = [i for i in packet.packet_ids if session.inbound.on_pubrel(i)]
     connection.broker.counters.packets_sent[PUBCOMP] += len(packet.packet_ids)
+    if session.spares_ids:
+        session.fit_ids()
     data = b"".join([b"\x70\x02" + ID_BYTES[i] for i in packet.packet_ids])
     if freed and session.outbound.session_number and journal is not None:
         journal.on_freed(session.outbound.session_number, freed)

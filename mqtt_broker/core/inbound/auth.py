@@ -62,17 +62,21 @@ def on_auth(connection: Connection, packet: Auth, reply: Reply) -> Verdict:
     method = packet.properties.text(prop.AUTHENTICATION_METHOD)
     expected = None if connect is None else connect.properties.text(prop.AUTHENTICATION_METHOD)
     if connect is None or expected is None or method != expected:  # [MQTT-4.12.1-1]
-        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.1-1", "AUTH without its method")
+        raise Violation(
+            reasons.PROTOCOL_ERROR, "MQTT-4.12.1-1", "AUTH without the method of CONNECT"
+        )
     data = packet.properties.binary(prop.AUTHENTICATION_DATA)
     if handshake is not None and handshake.is_undecided:
-        raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.0-2", "AUTH before its answer")
+        raise Violation(
+            reasons.PROTOCOL_ERROR, "MQTT-4.12.0-2", "AUTH before the response to the previous one"
+        )
     proceed = None if handshake is None else handshake.proceed
     if packet.reason == reasons.CONTINUE_AUTHENTICATION and proceed is not None:
         return proceed(data)
     if packet.reason == reasons.REAUTHENTICATE and connection.state == ACTIVE:
         connection.open_handshake(connect)
         return ask(connection, connect, data, reply)
-    raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.0-2", "AUTH out of place")
+    raise Violation(reasons.PROTOCOL_ERROR, "MQTT-4.12.0-2", "unexpected AUTH")
 
 
 def act_on_verdict(connection: Connection, verdict: Verdict, now: float) -> None:

@@ -24,11 +24,20 @@ from mqtt_broker.codec.properties import Properties
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.inbound import admission, auth
-from mqtt_broker.core.interfaces.access import PENDING, Allow, Challenge, Refuse, Reply, Verdict
+from mqtt_broker.core.interfaces.access import (
+    PENDING,
+    Allow,
+    Challenge,
+    Guard,
+    Refuse,
+    Reply,
+    Verdict,
+)
 from mqtt_broker.core.limits.client_limits import ClientLimits
 from mqtt_broker.core.runtime.backpressure import UNDECIDED
 from mqtt_broker.topics.names import is_reserved, level_count
-from sessions.session import Session
+from sessions.messages.work import CONNECTED
+from sessions.session import Session, state_bytes
 
 KEEPALIVE_ANY = 65_535  # `max_keepalive` that asks for nothing
 _CONNACK_BYTES_MIN = 5
@@ -39,9 +48,13 @@ def on_connect(connection: Connection, packet: Connect, reply: Reply, now: float
     broker = connection.broker
     settings = broker.settings
     broker.counters.packets_received[CONNECT] += 1
+    broker.work.spent += CONNECTED
     handshake = connection.handshake
     assert handshake is not None
-    handshake.begin(packet)
+    packet.forget_user_properties()
+    if not handshake.begin(packet):
+        connection.end_for_memory(now)
+        return
     if 0 < packet.properties.number(prop.MAXIMUM_PACKET_SIZE) < _CONNACK_BYTES_MIN:
         # No CONNACK would fit, not even a refusal. [MQTT-3.1.2-24]
         raise Violation(
@@ -101,10 +114,12 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     version = packet.version
     authorizer = broker.authorizer
     guard = authorizer.guard_for(verdict.guard, packet.client_id, verdict.username)
-    if packet.will is not None and guard is not None:
-        if not guard.may_publish(packet.will.topic):
-            broker.counters.refuse("will", "not_authorized")
-            connection.refuse(now, reasons.NOT_AUTHORIZED)
+    limits = connection.meet_limits(verdict.limits)
+    if packet.will is not None:
+        refusal = _will_refusal(broker, packet.client_id, packet.will, guard, limits)
+        if refusal:
+            broker.counters.refuse("will", reasons.name(refusal))
+            connection.refuse(now, refusal)
             return
     if verdict.is_bound and not _is_its_own(broker, packet.client_id, verdict.username):
         connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID)
@@ -112,21 +127,24 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     if _is_full(broker, packet.client_id):  # again: others came in while this one waited
         connection.refuse(now, reasons.SERVER_BUSY)
         return
+    if not _has_room_for_state(broker, packet, verdict.username):
+        connection.refuse(now, reasons.QUOTA_EXCEEDED, counted_as="sessions_bytes")
+        return
     if verdict.connections_max:
         others = broker.clients.connections_of(verdict.username or "", but=packet.client_id)
         if others >= verdict.connections_max:
             connection.refuse(now, reasons.QUOTA_EXCEEDED)
             return
-    limits = connection.meet_limits(verdict.limits)
     if packet.will is not None and verdict.limits is not None:
         _check_will(broker, packet.will, limits)  # again: now it is known who it is
     keep_alive = _keep_alive(broker, packet)
     properties = _connack_properties(broker, packet, keep_alive, verdict, limits)
     limit = packet.properties.number(prop.MAXIMUM_PACKET_SIZE)
     if limit and len(encode_connack(version, False, 0, properties)) > limit:
-        connection.end(now, say=False, why="its Maximum Packet Size is below our CONNACK")
+        connection.end(now, say=False, why="Maximum Packet Size smaller than the CONNACK")
         return
-    admission.end_earlier(connection, packet, now)
+    if not admission.end_earlier(connection, packet, verdict, now):
+        return
     expiry_interval = min(_asked_expiry(packet), broker.settings.session_expiry_s_max)
     if admission.must_wait(connection, packet, verdict, expiry_interval):
         return
@@ -136,6 +154,7 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     session.connected(verdict.username, expiry_interval, packet.will, inbound_maximum)
     if present:
         authorizer.revoke(session, now)  # what it may no longer have, before it gets any of it
+        authorizer.check_queue(session)
     receive_maximum = packet.properties.number(prop.RECEIVE_MAXIMUM, RECEIVE_MAXIMUM)
     connection.activate(receive_maximum, keep_alive, now)
     broker.counters.packets_sent[CONNACK] += 1
@@ -171,6 +190,14 @@ def _is_full(broker: BrokerState, client_id: str) -> bool:
     return broker.sessions.get(client_id) is None and len(broker.sessions) >= settings.sessions_max
 
 
+def _has_room_for_state(broker: BrokerState, packet: Connect, username: str | None) -> bool:
+    """Tell whether the names and the will of this client may be kept, in place of those it has."""
+    session = broker.sessions.get(packet.client_id)
+    own = 0 if session is None else session.state_bytes
+    more = state_bytes(packet.client_id, username, packet.will) - own
+    return broker.sessions.state.allows(own, more)
+
+
 def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
     """Assign an identifier to a client that brings none; False when it was refused."""
     if packet.client_id:  # of any length and any characters. [MQTT-3.1.3-5]
@@ -182,7 +209,8 @@ def _name_client(connection: Connection, packet: Connect, now: float) -> bool:
     if not settings.allow_zero_length_clientid:  # [MQTT-3.1.3-8]
         connection.refuse(now, reasons.CLIENT_IDENTIFIER_NOT_VALID, v3_code=2)
         return False
-    number = connection.broker.runtime.rng.getrandbits(128)  # its own, by chance. [MQTT-3.1.3-6]
+    # Its own, by chance [MQTT-3.1.3-6]: whoever guesses it may take the session over.
+    number = connection.broker.runtime.id_rng.getrandbits(128)
     packet.client_id = settings.auto_id_prefix + str(uuid.UUID(int=number, version=4))
     packet.properties = Properties(packet.properties)
     packet.properties[prop.ASSIGNED_CLIENT_IDENTIFIER] = packet.client_id  # [MQTT-3.1.3-7]
@@ -195,18 +223,32 @@ def _check_will(broker: BrokerState, will: Will, limits: ClientLimits) -> None:
     if will.retain and not limits.retain_available:  # [MQTT-3.2.2-13]
         raise Violation(reasons.RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", "retained will")
     if is_reserved(will.topic):
-        raise Violation(
-            reasons.NOT_AUTHORIZED, "MQTT-4.7.2", "a will under the broker's own topics"
-        )
+        raise Violation(reasons.NOT_AUTHORIZED, "MQTT-4.7.2", "will to a reserved topic")
     if level_count(will.topic) > limits.topic_levels_max:
-        raise Violation(reasons.TOPIC_NAME_INVALID, "MQTT-4.7.3-3", "a will topic too deep")
+        raise Violation(
+            reasons.TOPIC_NAME_INVALID, "MQTT-4.7.3-3", "Will Topic with too many levels"
+        )
     if will.properties.get(prop.PAYLOAD_FORMAT_INDICATOR) == 1:
         try:
             will.payload.decode()
         except UnicodeDecodeError:
             raise Violation(
-                reasons.PAYLOAD_FORMAT_INVALID, "MQTT-3.1.3.2.3", "a will payload that is not UTF-8"
+                reasons.PAYLOAD_FORMAT_INVALID, "MQTT-3.1.3.2.3", "will payload that is not UTF-8"
             ) from None
+
+
+def _will_refusal(
+    broker: BrokerState, client_id: str, will: Will, guard: Guard | None, limits: ClientLimits
+) -> int:
+    """Return the reason code that refuses a will as it would refuse the message, or 0."""
+    if guard is not None and not guard.may_publish(will.topic):
+        return reasons.NOT_AUTHORIZED
+    if broker.router.payload_problem(will.topic, will.payload):
+        return reasons.PAYLOAD_FORMAT_INVALID
+    own_max = limits.retained_messages_max
+    if will.retain and will.payload and not broker.retained.allows(client_id, will.topic, own_max):
+        return reasons.QUOTA_EXCEEDED
+    return 0
 
 
 def _is_its_own(broker: BrokerState, client_id: str, username: str | None) -> bool:

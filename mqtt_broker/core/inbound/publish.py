@@ -15,9 +15,10 @@ from mqtt_broker.codec.encode import ID_BYTES, encode_ack
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Publish
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
-from mqtt_broker.core.clients.connection import Connection
+from mqtt_broker.core.clients.connection import CLOSED, Connection
 from mqtt_broker.core.clients.state import BrokerState
-from mqtt_broker.core.interfaces.payload_checks import NOT_TEXT, checked
+from mqtt_broker.core.inbound.large_publish import LargePublish, answer, hold_for_log
+from mqtt_broker.core.interfaces.payload_checks import NOT_TEXT, cost_of, problem_of
 from mqtt_broker.core.routing.router import has_room
 from mqtt_broker.core.routing.routes import Route
 from mqtt_broker.core.runtime.backpressure import BEHIND, LOG_BEHIND
@@ -25,6 +26,7 @@ from mqtt_broker.topics.names import level_count
 from sessions.journal.journal import COMMIT
 from sessions.journal.transaction import PublishTransaction
 from sessions.messages.message import DeliveryOptions, Envelope, Message
+from sessions.messages.work import CHECKED, DONE, MORE, PUBLISHED, WorkItem
 from sessions.session import Session
 
 _PUBACK_HEAD: Final = b"\x40\x02"
@@ -51,16 +53,85 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
             raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
         route = broker.router.find(topic)
     if route.check is None and not is_text:
-        _accept(connection, packet, topic, route, "", now)
-        return
-    for part, why in checked(packet, route.check, is_text=is_text):  # each alone. [MQTT-3.3.2-4]
-        _accept(connection, part, topic, route, why, now)
+        operation = _accept(connection, packet, topic, route, "", now)
+    else:
+        run = _CheckedRun(connection, packet, topic, route, is_text)
+        operation = None if run.go_on(now) == DONE else run
+    if operation is not None:
+        connection.begin(operation)
+
+
+class _CheckedRun:
+    """A run whose payloads are checked, each alone. [MQTT-3.3.2-4]"""
+
+    __slots__ = (
+        "_at",
+        "_connection",
+        "_is_text",
+        "_operation",
+        "_packet",
+        "_payloads",
+        "_problem",
+        "_route",
+        "_topic",
+    )
+
+    def __init__(
+        self, connection: Connection, packet: Publish, topic: str, route: Route, is_text: bool
+    ) -> None:
+        self._connection = connection
+        self._packet = packet
+        self._topic = topic
+        self._route = route
+        self._is_text = is_text
+        self._payloads = packet.payloads()
+        self._at = 0
+        self._problem = self._check(0)  # of the next payload
+        self._operation: WorkItem | None = None
+
+    def _check(self, at: int) -> str:
+        payload, check = self._payloads[at], self._route.check
+        self._connection.broker.work.spent += CHECKED + cost_of(payload, check)
+        return problem_of(payload, check, is_text=self._is_text)
+
+    def go_on(self, now: float) -> int:
+        """Take some more of the messages; see `WorkItem`."""
+        connection = self._connection
+        work = connection.broker.work
+        while True:
+            if self._operation is not None:
+                if self._operation.go_on(now) == MORE:
+                    return MORE
+                self._operation = None
+            if self._at == len(self._payloads) or connection.state == CLOSED:
+                return DONE
+            if self._at and work.is_over:
+                return MORE
+            self._take_part(now)
+
+    def _take_part(self, now: float) -> None:
+        """Take the messages up to the next that has another problem, or to the end of the share."""
+        payloads, why, begin = self._payloads, self._problem, self._at
+        work = self._connection.broker.work
+        self._at += 1
+        while self._at < len(payloads):
+            self._problem = self._check(self._at)
+            if self._problem != why or work.is_over:
+                break
+            self._at += 1
+        part = self._packet
+        if self._at - begin < len(payloads):
+            part = part.part(begin, self._at)
+        self._operation = _accept(self._connection, part, self._topic, self._route, why, now)
 
 
 def _accept(
     connection: Connection, packet: Publish, topic: str, route: Route, why: str, now: float
-) -> None:
-    """Take a PUBLISH or refuse it; `why` says what is wrong with its payload, if anything."""
+) -> WorkItem | None:
+    """Take a PUBLISH or refuse it; `why` says what is wrong with its payload, if anything.
+
+    Returns what is left to do if it goes to more than one turn can serve.
+    """
     broker = connection.broker
     session = connection.session
     refusal = 0
@@ -81,22 +152,23 @@ def _accept(
             else:
                 _dead_letter(connection, packet, topic, why, now)
     elif not packet.qos:
-        _forward_qos0(broker, packet, topic, route, session, now)
-        backpressure = broker.backpressure
-        if broker.outboxes.waiting_bytes > backpressure.waiting_bytes_max:
-            connection.hold_back(BEHIND, now)
-        elif route.writer is not None and backpressure.is_log_behind:
+        operation = _forward_qos0(connection, packet, topic, route, session, now)
+        if route.writer is not None and broker.backpressure.is_log_behind:
             connection.hold_back(LOG_BEHIND, now)
-        return
+        return operation
     if packet.qos == 2:  # each QoS has its own answer. [MQTT-3.3.4-1]
-        _take_qos2(connection, packet, topic, route, refusal, why, now)
+        operation = _take_qos2(connection, packet, topic, route, refusal, why, now)
     else:
-        _take(connection, packet, topic, route, refusal, why, now)
+        operation = _take(connection, packet, topic, route, refusal, why, now)
     journal = broker.journal
-    if broker.outboxes.waiting_bytes > broker.backpressure.waiting_bytes_max or (
-        journal is not None and (packet.qos or packet.retain) and journal.is_behind
-    ):
+    if journal is not None and (packet.qos or packet.retain) and journal.is_behind:
         connection.hold_back(BEHIND, now)
+    return operation
+
+
+def _is_large(broker: BrokerState, route: Route, count: int) -> bool:
+    """Tell whether so many messages go to more receivers than one turn can serve."""
+    return (len(route.targets) + len(route.groups)) * count > broker.work.deliveries_max
 
 
 def _dead_letter(connection: Connection, packet: Publish, topic: str, why: str, now: float) -> None:
@@ -105,6 +177,7 @@ def _dead_letter(connection: Connection, packet: Publish, topic: str, why: str, 
     if dead_letters is not None:
         client_id = connection.session.client_id
         envelope = _envelope(packet, topic, client_id, connection.version == V5, now)
+        envelope.forget_properties()
         for payload in packet.payloads():
             dead_letters.add("schema", Message(envelope, payload), client_id, why)
 
@@ -117,19 +190,26 @@ def _take(
     refusal: int,
     why: str,
     now: float,
-) -> None:
+) -> WorkItem | None:
     """Take QoS 1, and QoS 0 that has to be checked.
 
     The acknowledgement stands in front of what comes back to the publisher itself, unless it
     waits: until the message is on disk, or every stored session has taken it.
     """
     broker = connection.broker
+    broker.work.spent += PUBLISHED * packet.count
     session = connection.session
     envelope = _envelope(packet, topic, session.client_id, session.outbound.version == V5, now)
     payloads = packet.payloads()
     messages = [Message(envelope, payload) for payload in payloads]
     if route.writer is not None and not refusal and not has_room(route.writer, envelope, payloads):
         refusal = _log_is_full(connection)
+    receivers = len(route.targets) + len(route.groups)
+    if receivers * packet.count > broker.work.deliveries_max and not refusal:
+        if not packet.retain or _retain_alone(connection, messages[-1], route):
+            data = _pubacks(connection, packet, 0, "", route) if packet.qos else b""
+            return _publish_to_many(connection, messages, route, data, [], now)
+        refusal = reasons.QUOTA_EXCEEDED
     txn: PublishTransaction | None = None
     if route.durability and not refusal:
         txn = broker.router.begin(messages, route)
@@ -142,14 +222,16 @@ def _take(
         else:
             if route.writer is not None:
                 route.writer.append(envelope, payloads, now)
-            broker.router.deliver(messages, route, session.outbound, txn, now)
+            broker.router.deliver(messages, route.targets, route.groups, session.outbound, txn, now)
     finally:
+        if packet.properties:
+            envelope.forget_properties()
         if txn is not None and broker.journal is not None:
             broker.journal.add(txn)
     if packet.qos:  # and forgotten: the same id again is a new message. [MQTT-4.3.2-5]
         data = _pubacks(connection, packet, refusal, why, route)
         if route.writer is not None and not refusal and route.durability == COMMIT:
-            _hold_for_log(connection, data, txn)
+            hold_for_log(connection, data, txn)
         elif txn is not None and txn.awaits_commit and txn.is_wanted:
             txn.acknowledge_with((connection.acks or connection.open_acks()).hold(data))
         elif txn is not None and txn.awaits_commit and packet.retain and not refusal:
@@ -157,6 +239,33 @@ def _take(
             connection.send_in_order(data, now, safely=True)
         else:
             connection.send_before(data, place)
+    return None
+
+
+def _publish_to_many(
+    connection: Connection,
+    messages: list[Message],
+    route: Route,
+    data: bytes,
+    opened: list[int],
+    now: float,
+    *,
+    is_certain: bool = True,
+    violation: Violation | None = None,
+) -> WorkItem | None:
+    """Begin to deliver messages to very many; `data` is the answer. Returns what is left to do."""
+    distribution = connection.broker.router.distribute(messages, route, connection.session.outbound)
+    if distribution.txn is not None and messages[0].envelope.retain:
+        distribution.txn.pin()  # the answer waits for what is retained, or removed, and recorded
+    return LargePublish(
+        connection, distribution, route, data,
+        opened=opened, is_certain=is_certain, violation=violation,
+    ).start(now)  # fmt: skip
+
+
+def _retain_alone(connection: Connection, message: Message, route: Route) -> bool:
+    own_max = connection.limits.retained_messages_max
+    return connection.broker.router.retain_alone(message, route, own_max)
 
 
 def _retain(connection: Connection, message: Message, txn: PublishTransaction | None) -> bool:
@@ -165,18 +274,12 @@ def _retain(connection: Connection, message: Message, txn: PublishTransaction | 
 
 def _log_is_full(connection: Connection) -> int:
     if connection.version != V5:  # without a word for it: unanswered, it is sent again
-        raise Violation(reasons.QUOTA_EXCEEDED, "MQTT3-4.8.0-1", "the log takes no more now")
+        raise Violation(
+            reasons.QUOTA_EXCEEDED,
+            "MQTT3-4.8.0-1",
+            "the telemetry log accepts no more messages now",
+        )
     return reasons.QUOTA_EXCEEDED
-
-
-def _hold_for_log(connection: Connection, data: bytes, txn: PublishTransaction | None) -> None:
-    """Hold the acknowledgement until the next group is on disk, and the log's files with it."""
-    journal = connection.broker.journal
-    assert journal is not None, "without a journal nothing promises to commit"
-    answer = (connection.acks or connection.open_acks()).hold(data)
-    journal.wait(answer)
-    if txn is not None:
-        txn.refuse_with(answer)
 
 
 def _resolve_alias(connection: Connection, packet: Publish) -> str:
@@ -187,7 +290,10 @@ def _resolve_alias(connection: Connection, packet: Publish) -> str:
     if alias > aliases.limit:  # [MQTT-3.3.2-9]
         raise Violation(reasons.TOPIC_ALIAS_INVALID, "MQTT-3.3.2-9", f"Topic Alias {alias}")
     if packet.topic:
-        aliases.put(alias, packet.topic)  # [MQTT-3.3.2-12]
+        if not aliases.put(alias, packet.topic):  # [MQTT-3.3.2-12]
+            shared = connection.broker.aliases
+            why = f"Topic Aliases of {aliases.bytes} bytes, of {shared.bytes} of all clients"
+            raise Violation(reasons.QUOTA_EXCEEDED, "MQTT-4.13.1-1", why)
         return packet.topic
     topic = aliases.get(alias)
     if topic is None:
@@ -209,13 +315,18 @@ def _refusal(connection: Connection, packet: Publish, topic: str) -> int:
 
 
 def _forward_qos0(
-    broker: BrokerState, packet: Publish, topic: str, route: Route, session: Session, now: float
-) -> None:
+    connection: Connection,
+    packet: Publish,
+    topic: str,
+    route: Route,
+    session: Session,
+    now: float,
+) -> WorkItem | None:
     """Forward QoS 0 that needs no check: the bytes go out as they came in."""
     v5 = session.outbound.version == V5
     if route.rest or route.groups:
-        _route_qos0(broker, packet, topic, route, session, now)
-        return
+        return _route_qos0(connection, packet, topic, route, session, now)
+    broker = connection.broker
     same, other = (route.plain_v5, route.plain_v3) if v5 else (route.plain_v3, route.plain_v5)
     if same:
         broker.router.fan_out(same, packet.raw, packet.count)
@@ -226,6 +337,7 @@ def _forward_qos0(
     if other:
         data = envelope.encode_qos0(not v5, _QOS0, packet.payloads(), now)
         broker.router.fan_out(other, data, packet.count)
+    return None
 
 
 def _envelope(packet: Publish, topic: str, publisher: str, v5: bool, now: float) -> Envelope:
@@ -244,15 +356,63 @@ def _envelope(packet: Publish, topic: str, publisher: str, v5: bool, now: float)
 
 
 def _route_qos0(
-    broker: BrokerState, packet: Publish, topic: str, route: Route, session: Session, now: float
-) -> None:
+    connection: Connection,
+    packet: Publish,
+    topic: str,
+    route: Route,
+    session: Session,
+    now: float,
+) -> WorkItem | None:
+    broker = connection.broker
     v5 = session.outbound.version == V5
     envelope = _envelope(packet, topic, session.client_id, v5, now)
     payloads = packet.payloads()
+    messages = [Message(envelope, payload) for payload in payloads]
+    if _is_large(broker, route, packet.count):
+        return _publish_to_many(connection, messages, route, b"", [], now)
     if route.writer is not None:
         route.writer.append(envelope, payloads, now)
-    messages = [Message(envelope, payload) for payload in payloads]
-    broker.router.deliver(messages, route, session.outbound, None, now)
+    broker.router.deliver(messages, route.targets, route.groups, session.outbound, None, now)
+    return None
+
+
+class _SortedIds:
+    """The packet ids of a QoS 2 run by what they are."""
+
+    __slots__ = ("answered", "freed", "fresh", "opened", "violation")
+
+    def __init__(self) -> None:
+        self.fresh: list[bytes] = []  # payloads of new messages,
+        self.opened: list[int] = []  # and their packet ids
+        self.answered: list[int] = []
+        self.freed: list[int] = []  # of repetitions that are refused now
+        self.violation: Violation | None = None
+
+    def sort(self, session: Session, packet: Publish, *, is_refused: bool) -> None:
+        """Open the packet ids that are new, as far as the Receive Maximum and memory go."""
+        receiver = session.inbound
+        for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
+            if packet_id in receiver.ids:  # again, as often as it likes. [MQTT-4.3.3-10]
+                if is_refused:  # [MQTT-4.3.3-9]
+                    receiver.refuse(packet_id)
+                    self.freed.append(packet_id)
+            else:
+                if receiver.over_quota(1) and not session.allow_more_ids():
+                    self.violation = _too_many_ids(session)
+                    return
+                if not is_refused:
+                    receiver.on_publish(packet_id)
+                self.fresh.append(payload)
+                self.opened.append(packet_id)
+            self.answered.append(packet_id)
+
+
+def _too_many_ids(session: Session) -> Violation:
+    if session.inbound.limit < session.receive_maximum:
+        why = f"no memory for more than {session.inbound.limit} QoS 2 messages in flight"
+        return Violation(reasons.QUOTA_EXCEEDED, "MQTT-4.13.1-1", why)
+    why = "more QoS 2 messages in flight than Receive Maximum"
+    return Violation(reasons.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-8", why)
 
 
 def _take_qos2(
@@ -263,34 +423,18 @@ def _take_qos2(
     refusal: int,
     why: str,
     now: float,
-) -> None:
+) -> WorkItem | None:
     """Take QoS 2: deliver what is new, answer every id with PUBREC. [MQTT-4.3.3-8]
 
     A burst that runs over the Receive Maximum is taken as far as it was allowed.
     """
-    receiver = connection.session.receiver
-    fresh: list[bytes] = []
-    opened: list[int] = []
-    answered: list[int] = []
-    freed: list[int] = []
-    violation: Violation | None = None
-    for packet_id, payload in zip(packet.packet_ids(), packet.payloads(), strict=True):
-        if packet_id in receiver.ids:  # again, as often as it likes. [MQTT-4.3.3-10]
-            if refusal:  # [MQTT-4.3.3-9]
-                receiver.refuse(packet_id)
-                freed.append(packet_id)
-        else:
-            if receiver.over_quota(1):  # [MQTT-3.3.4-8]
-                violation = Violation(
-                    reasons.RECEIVE_MAXIMUM_EXCEEDED, "MQTT-3.3.4-8", "too many QoS 2 under way"
-                )
-                break
-            if not refusal:
-                receiver.on_publish(packet_id)
-            fresh.append(payload)
-            opened.append(packet_id)
-        answered.append(packet_id)
+    receiver = connection.session.inbound
+    ids = _SortedIds()
+    ids.sort(connection.session, packet, is_refused=refusal > 0)
+    fresh, opened, answered, freed = ids.fresh, ids.opened, ids.answered, ids.freed
+    violation = ids.violation
     broker = connection.broker
+    broker.work.spent += PUBLISHED * packet.count
     session = connection.session
     txn: PublishTransaction | None = None
     place = len(connection.outbox.pieces)
@@ -302,6 +446,21 @@ def _take_qos2(
             for packet_id in opened:  # the session outlives the connection
                 receiver.refuse(packet_id)
             refused, refusal = opened, _log_is_full(connection)
+        if not refusal and _is_large(broker, route, len(messages)):
+            if not packet.retain or _retain_alone(connection, messages[-1], route):
+                return _publish_to_many(
+                    connection,
+                    messages,
+                    route,
+                    _pubrecs(connection, answered, [], 0, ""),
+                    opened,
+                    now,
+                    is_certain=len(opened) == len(answered) or not session.session_number,
+                    violation=violation,
+                )
+            for packet_id in opened:
+                receiver.refuse(packet_id)
+            refused, refusal = opened, reasons.QUOTA_EXCEEDED
         if route.durability and not refusal:
             txn = broker.router.begin(messages, route)
         try:
@@ -314,29 +473,32 @@ def _take_qos2(
                     route.writer.append(envelope, fresh, now)
                 if txn is not None and session.outbound.session_number:
                     txn.receive(session.outbound.session_number, opened)
-                broker.router.deliver(messages, route, session.outbound, txn, now)
+                broker.router.deliver(
+                    messages, route.targets, route.groups, session.outbound, txn, now
+                )
         finally:
+            if packet.properties:
+                envelope.forget_properties()
             if txn is not None and broker.journal is not None:
                 broker.journal.add(txn)
     if refusal:
         _count_refused(broker, refusal, len(fresh))
     if freed and session.outbound.session_number and broker.journal is not None:
         broker.journal.on_freed(session.outbound.session_number, freed)
-    broker.counters.packets_sent[PUBREC] += len(answered)
     data = _pubrecs(connection, answered, refused, refusal, why)
-    if route.writer is not None and fresh and not refusal and route.durability == COMMIT:
-        _hold_for_log(connection, data, txn)
-    elif txn is not None and txn.awaits_commit and txn.is_wanted:
-        txn.acknowledge_with((connection.acks or connection.open_acks()).hold(data))
-    elif (session.outbound.session_number and len(opened) < len(answered)) or (
-        txn is not None and txn.awaits_commit and packet.retain and not refusal
-    ):
-        # An id is repeated, or nothing was there to remove: what it rests on may not be on disk.
-        connection.send_in_order(data, now, safely=True)
-    else:
-        connection.send_before(data, place)
+    is_logged = bool(route.writer is not None and fresh and not refusal)
+    # An id is repeated, or nothing was there to remove: what it rests on may not be on disk.
+    is_certain = not (
+        (session.outbound.session_number and len(opened) < len(answered))
+        or (txn is not None and txn.awaits_commit and packet.retain and not refusal)
+    )
+    answer(
+        connection, data, txn, now, place=place,
+        is_logged=is_logged and route.durability == COMMIT, is_certain=is_certain,
+    )  # fmt: skip
     if violation is not None:
         raise violation
+    return None
 
 
 def _pubacks(
@@ -366,6 +528,7 @@ def _pubrecs(
 
     [MQTT-4.3.3-8], [MQTT-4.6.0-3]
     """
+    connection.broker.counters.packets_sent[PUBREC] += len(answered)
     if not refused or connection.version != V5:
         return b"".join([_PUBREC_HEAD + ID_BYTES[i] for i in answered])
     rejects = set(refused)

@@ -51,7 +51,7 @@ class _NoReply:
     is_wanted = True
 
     def __call__(self, verdict: Verdict, now: float) -> None:
-        raise AssertionError("nobody waits for this verdict")
+        raise AssertionError("no connection waits for this verdict")
 
 
 _NO_REPLY: Final = _NoReply()

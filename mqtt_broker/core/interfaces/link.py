@@ -31,3 +31,32 @@ class Link(Protocol):
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+
+class ClosedLink:
+    """The link of a connection that is gone: its address is left, and nothing is written."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    def write(self, data: bytes) -> int:
+        """Drop the data: there is nobody to read it."""
+        return 0
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+    def pause_reading(self) -> None:
+        """Do nothing."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""

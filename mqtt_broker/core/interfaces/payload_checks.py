@@ -7,16 +7,15 @@ refused alone, whatever run it came in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
-from operator import itemgetter
 from typing import Final, Protocol
-
-from mqtt_broker.codec.packets import Publish
 
 
 class PayloadCheck(Protocol):
-    """Checks the payloads of some topics."""
+    """Checks the payloads of some topics.
+
+    It may have a `cost(payload)`, which says in units of 0.1 us how long `problem` takes at most:
+    after much work of one client others have their turn. Without it, the size is what counts.
+    """
 
     def problem(self, payload: bytes) -> str:
         """Return why a payload is rejected, in one line; empty: it is accepted."""
@@ -35,20 +34,14 @@ class PayloadChecks(Protocol):
 NOT_TEXT: Final = "the payload is not UTF-8"
 
 
-def checked(
-    packet: Publish, check: PayloadCheck | None, *, is_text: bool
-) -> Iterator[tuple[Publish, str]]:
-    """Split a run into parts, each with why it is rejected, or with an empty text."""
-    problems = [_problem(payload, check, is_text) for payload in packet.payloads()]
-    if not any(problems):
-        yield packet, ""
-        return
-    for why, part in groupby(enumerate(problems), itemgetter(1)):
-        places = [place for place, _ in part]
-        yield packet.part(places[0], places[-1] + 1), why
+def cost_of(payload: bytes, check: PayloadCheck | None) -> int:
+    """Return about what it costs to check a payload, in units of `Work`."""
+    cost = getattr(check, "cost", None)
+    return len(payload) // 10 if cost is None else int(cost(payload))
 
 
-def _problem(payload: bytes, check: PayloadCheck | None, is_text: bool) -> str:
+def problem_of(payload: bytes, check: PayloadCheck | None, *, is_text: bool) -> str:
+    """Say why a payload is rejected; empty: it is accepted."""
     if is_text:
         try:
             payload.decode()

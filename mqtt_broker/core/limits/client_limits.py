@@ -31,6 +31,7 @@ class ClientLimits:
     queue_messages_max: int = UNLIMITED
     queue_bytes_max: int = UNLIMITED
     subscriptions_max: int = UNLIMITED
+    subscriptions_bytes_max: int = UNLIMITED
     topic_levels_max: int = UNLIMITED
     retain_available: bool = True
     retained_messages_max: int = UNLIMITED  # that it published itself
@@ -50,6 +51,7 @@ def of_settings(settings: Settings) -> ClientLimits:
         settings.queue_messages_max,
         settings.queue_bytes_max,
         settings.subscriptions_max,
+        settings.subscriptions_bytes_max,
         settings.topic_levels_max,
         settings.retain_available,
         settings.retained_messages_max,
@@ -67,6 +69,7 @@ def stricter(one: ClientLimits, other: ClientLimits | None) -> ClientLimits:
         min(one.queue_messages_max, other.queue_messages_max),
         min(one.queue_bytes_max, other.queue_bytes_max),
         min(one.subscriptions_max, other.subscriptions_max),
+        min(one.subscriptions_bytes_max, other.subscriptions_bytes_max),
         min(one.topic_levels_max, other.topic_levels_max),
         one.retain_available and other.retain_available,
         min(one.retained_messages_max, other.retained_messages_max),
@@ -80,33 +83,33 @@ def stricter(one: ClientLimits, other: ClientLimits | None) -> ClientLimits:
 class KnownLimits:
     """Caches combined limits: a fleet of one kind has one object, not one a client."""
 
-    __slots__ = ("_bounds", "_met", "base")
+    __slots__ = ("base", "met_limits", "queue_limits")
 
     def __init__(self, base: ClientLimits) -> None:
         self.base = base  # what the settings say of everybody
-        self._met: dict[tuple[ClientLimits | None, ClientLimits | None], ClientLimits] = {}
-        self._bounds: dict[tuple[int, int], QueueLimits] = {}
+        self.met_limits: dict[tuple[ClientLimits | None, ClientLimits | None], ClientLimits] = {}
+        self.queue_limits: dict[tuple[int, int], QueueLimits] = {}
 
     def met(self, of_listener: ClientLimits | None, own: ClientLimits | None) -> ClientLimits:
         if of_listener is None and own is None:
             return self.base
         key = (of_listener, own)
-        found = self._met.get(key)
+        found = self.met_limits.get(key)
         if found is None:
-            if len(self._met) >= _KNOWN_MAX:
-                self._met.clear()
+            if len(self.met_limits) >= _KNOWN_MAX:
+                self.met_limits.clear()
             found = stricter(stricter(self.base, of_listener), own)
-            self._met[key] = found
+            self.met_limits[key] = found
         return found
 
     def bounds(self, limits: ClientLimits) -> QueueLimits:
         """Return the limits of a client's queue."""
         key = (limits.queue_messages_max, limits.queue_bytes_max)
-        found = self._bounds.get(key)
+        found = self.queue_limits.get(key)
         if found is None:
-            if len(self._bounds) >= _KNOWN_MAX:
-                self._bounds.clear()
-            found = self._bounds[key] = QueueLimits(*key)
+            if len(self.queue_limits) >= _KNOWN_MAX:
+                self.queue_limits.clear()
+            found = self.queue_limits[key] = QueueLimits(*key)
         return found
 
 
@@ -119,6 +122,7 @@ def as_told(fresh: ClientLimits, told: ClientLimits) -> ClientLimits:
         fresh.queue_messages_max,
         fresh.queue_bytes_max,
         fresh.subscriptions_max,
+        fresh.subscriptions_bytes_max,
         fresh.topic_levels_max,
         told.retain_available,
         fresh.retained_messages_max,

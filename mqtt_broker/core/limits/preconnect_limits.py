@@ -14,10 +14,10 @@ SMALL_BYTES: Final = 16 << 10
 
 
 class PreconnectLimits:
-    __slots__ = ("_bytes", "_bytes_max")
+    __slots__ = ("_bytes_max", "bytes")
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes = 0
+        self.bytes = 0
         self._bytes_max = bytes_max
 
     def add(self, size: int, share: int) -> bool:
@@ -25,9 +25,9 @@ class PreconnectLimits:
 
         False when the connection has to be closed for it.
         """
-        self._bytes += size
-        return self._bytes <= self._bytes_max or share <= SMALL_BYTES
+        self.bytes += size
+        return self.bytes <= self._bytes_max or share <= SMALL_BYTES
 
     def remove(self, share: int) -> None:
         """Stop counting the bytes of a connection that has connected or closed."""
-        self._bytes -= share
+        self.bytes -= share

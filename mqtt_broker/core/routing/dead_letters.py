@@ -48,9 +48,9 @@ def _dead_letter(reason: str, message: Message, client_id: str, detail: str, now
         topic = f"{ROOT}/{reason}"  # its own is as long as a topic may be
     user = [("dlq-reason", detail or reason), ("dlq-client", client_id), ("dlq-time", f"{now:.3f}")]
     body = envelope.forwarded + encode_each(Properties({prop.USER_PROPERTY: user}))
-    properties = Properties(envelope.properties)
+    properties = Properties(envelope.decoded())
     properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
-    properties[prop.USER_PROPERTY] = envelope.properties.user + user
+    properties[prop.USER_PROPERTY] = properties.user + user
     section = encode_varint(len(body)) + body
     return Message(
         Envelope(

@@ -13,11 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mqtt_broker.topics.shared import Strategy
+from sessions.forgotten import ForgottenDeliveries
 from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Journal
 from sessions.journal.rows import ShareRow
 from sessions.journal.transaction import Delivery, PublishTransaction
-from sessions.messages.backlog import Backlog, QueueFull
+from sessions.messages.backlog import Backlog
 from sessions.messages.message import DeliveryOptions, Message, OptionsByQos, options_by_qos
+from sessions.messages.outbox import NO_CONNECTION
+from sessions.messages.work import DELIVERY, DONE
 from sessions.outbound import Outbound
 from sessions.queue import MessageQueue
 from sessions.session import Session, Subscription
@@ -43,16 +46,17 @@ class SharedGroup:
 
     __slots__ = (
         "_backlog",
+        "_is_on_agenda",
         "_is_stored",
         "_journal",
         "_last_place",
         "_online",
-        "_strategy",
-        "_waiting",
         "filter",
         "members",
         "name",
         "session_number",
+        "strategy",
+        "waiting",
     )
 
     def __init__(
@@ -60,13 +64,14 @@ class SharedGroup:
     ) -> None:
         self.name = name  # whole: $share/<group>/<filter>
         self.filter = text
-        self._strategy = strategy
+        self.strategy = strategy
         self._backlog = backlog
         self._journal = journal
         self.members: dict[str, GroupMember] = {}
         self._online: list[GroupMember] | None = None  # worked out when asked,
+        self._is_on_agenda = False  # more waited than one turn could hand out
         self._is_stored = False  # and with it, whether a member's session is stored
-        self._waiting = MessageQueue(self._backlog, is_shared=True)
+        self.waiting = MessageQueue(self._backlog, self, is_shared=True)
         self.session_number = 0  # in the store, once something had to wait here
         self._last_place = 0
 
@@ -84,26 +89,42 @@ class SharedGroup:
         return options_by_qos(subscription.qos, retain, subscription.identifiers, self)
 
     def leave(self, session: Session) -> None:
-        self.members.pop(session.client_id, None)
-        self._online = None
+        """Take a member out, unless a newer session of its client has its place."""
+        member = self.members.get(session.client_id)
+        if member is not None and member.subscription.session is session:
+            del self.members[session.client_id]
+            self._online = None
 
     def refresh(self, now: float) -> None:
         """Adapt to a member that came or went: what waited goes to those that are online."""
         self._online = None
-        if len(self._waiting) and self._members_online():
+        if len(self.waiting) and self._members_online():
             self._hand_out(now)
 
+    def go_on(self, now: float) -> int:
+        """Hand out more of what was too much for one turn; see `WorkItem`."""
+        self._is_on_agenda = False
+        self.refresh(now)
+        return DONE
+
     def _hand_out(self, now: float) -> None:
-        """Give what waits to the members that are online, and ask for the rest of it."""
-        waiting = self._waiting
-        items: list[Delivery] = []
-        while waiting.head:
-            items.append(waiting.popleft())
-        for item in items:
+        """Give what waits to the members that are online, and ask for the rest of it.
+
+        A share of it in a turn; what is new waits behind the rest.
+        """
+        backlog = self._backlog
+        waiting = self.waiting
+        while waiting.head and self._members_online():
+            item = waiting.popleft()
+            backlog.work.spent += 2 * DELIVERY
             self.hand_over(self.session_number, item, now)
+            if backlog.work.is_over and waiting.head and backlog.agenda is not None:
+                if not self._is_on_agenda:
+                    self._is_on_agenda = True
+                    backlog.agenda.add(self)
+                return
         if waiting.wants_page and self._journal is not None:
-            waiting.load_later()
-            self._journal.want_page(self)
+            self.want_page(waiting)
 
     def hand_over(self, sid: int, item: Delivery, now: float) -> bool:
         """Give a message that `sid` has to a member, unless it has expired; False: there is none.
@@ -114,18 +135,22 @@ class SharedGroup:
         journal = self._journal
         message = item[0]
         if message.envelope.is_expired(now):  # nobody else gets it. [MQTT-3.3.2-5]
-            self._backlog.lose("expired", message, self.name)
+            self._backlog.drop_message("expired", message, self.name)
             self._end(sid, item, now)
             return True
         if journal is None:
-            return self.deliver(message, None, now)
-        if item[3] is not None:
-            item[3].pin()
+            return self._give(message, None, now)
+        own = item[3]
+        if own is not None and own.is_open:  # it goes on with the same transaction
+            self._end(sid, item, now)
+            return self._give(message, own, now)
+        if own is not None:
+            own.pin()
         self._end(sid, item, now)
         copy = Message(message.envelope, message.payload)
         txn = journal.begin([copy], awaits_commit=journal.awaits_commit)
         try:
-            return self.deliver(copy, txn, now)
+            return self._give(copy, txn, now)
         finally:
             journal.add(txn)
 
@@ -142,30 +167,48 @@ class SharedGroup:
 
     @property
     def page_after(self) -> int:
-        return self._waiting.stored_after
+        return self.waiting.stored_after
 
     def on_page(self, items: list[Delivery], now: float) -> None:
-        self._waiting.load(items)
+        self.waiting.load(items)
+        self.waiting.pay_owed(now)
         self.refresh(now)
 
+    def on_shed(self, items: list[Delivery], now: float) -> None:
+        """Record that these waited in vain: the queue, or all of them together, are full."""
+        for item in items:
+            self._end(self.session_number, item, now)
+            self._backlog.drop_message("queue_full", item[0], self.name)
+
+    def want_page(self, queue: MessageQueue) -> None:
+        """Ask the store for the next page of the queue."""
+        assert self._journal is not None
+        queue.load_later()
+        self._journal.want_page(self)
+
     def unload(self, folded: int, keep: int) -> bool:
-        self._waiting.unload(folded, keep)
-        return self._waiting.in_memory <= QUEUE_HEAD_MESSAGES
+        self.waiting.unload(folded, keep)
+        return self.waiting.in_memory <= QUEUE_HEAD_MESSAGES
 
     def restore(self, number: int, messages: int, size: int, last_place: int) -> None:
         """Take over what the store has for the group from an earlier life."""
         self.session_number = number
         self._last_place = last_place
         if messages:
-            self._waiting.restore(messages, size, last_place)
+            self.waiting.restore(messages, size, last_place)
 
     def deliver(self, message: Message, txn: PublishTransaction | None, now: float) -> bool:
-        """Give the message to one member; False when a QoS 0 message found nobody."""
+        """Give the message to one member, behind what waits; False: QoS 0, and there is nobody."""
+        if self._is_on_agenda and message.envelope.qos:
+            return self._wait(message, txn, now)
+        return self._give(message, txn, now)
+
+    def _give(self, message: Message, txn: PublishTransaction | None, now: float) -> bool:
         envelope = message.envelope
         online = self._members_online()
         if not online:
             return self._wait(message, txn, now)
-        member = online[self._strategy.choose(online, envelope.topic, envelope.publisher)]
+        member = online[self.strategy.choose(online, envelope.topic, envelope.publisher)]
         options = (member.retained if envelope.retain else member.live)[envelope.qos]
         outbound = member.subscription.session.outbound
         if options.qos:
@@ -203,17 +246,15 @@ class SharedGroup:
         if not message.envelope.qos or not self.members:
             return False
         backlog = self._backlog
-        waiting = self._waiting
-        limits = backlog.limits
-        size = message.envelope.size
-        while waiting.head and not waiting.allows(limits, size):
-            if backlog.queue_full is not QueueFull.DROP_OLDEST:
-                break
-            item = waiting.popleft()
-            self._end(self.session_number, item, now)
-            backlog.lose("queue_full", item[0], self.name)
-        if not waiting.allows(limits, size):
-            backlog.lose("queue_full", message, self.name)
+        waiting = self.waiting
+        dropped: list[Delivery] = []
+        is_stored = txn is not None and txn.is_recorded(message)
+        has_room = waiting.make_room(
+            backlog.limits, message.envelope.size, dropped, now, is_stored=is_stored
+        )
+        self.on_shed(dropped, now)
+        if not has_room:
+            backlog.drop_message("queue_full", message, self.name)
             return True
         place, txn = self._record(message, txn)
         options = DeliveryOptions(message.envelope.qos, False, (), self)
@@ -238,19 +279,27 @@ class SharedGroup:
         return self._last_place, txn
 
     def _members_online(self) -> list[GroupMember]:
-        if self._online is None:
-            sessions = [m.subscription.session for m in self.members.values()]
-            self._online = [m for m in self.members.values() if m.subscription.session.is_online]
-            self._is_stored = any(session.session_number for session in sessions)
-        return self._online
+        found = self._online
+        if found is None:
+            found = self._online = []
+            self._is_stored = False
+            for member in self.members.values():
+                outbound = member.subscription.session.outbound
+                if outbound.outbox is not NO_CONNECTION:
+                    found.append(member)
+                if outbound.session_number:
+                    self._is_stored = True
+            self._backlog.work.spent += len(self.members)
+        return found
 
     def dissolve(self, now: float) -> None:
         """Drop what waited: the last member left for good."""
-        waiting = self._waiting
+        waiting = self.waiting
         if len(waiting):
             self._backlog.drop("no_member", len(waiting))
         items = waiting.clear()
         if self.session_number and self._journal is not None:
-            self._journal.on_end(self.session_number, items, now)
+            self._journal.on_end(self.session_number)
             self._journal.forget_queue(self)
+        self._backlog.start(ForgottenDeliveries(items, self._backlog.work), now)
         self.session_number = 0

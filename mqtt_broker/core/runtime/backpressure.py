@@ -1,12 +1,14 @@
-"""Stop reading from publishers while readers, the store or the telemetry log cannot keep up.
+"""Stop reading from publishers while the store, the telemetry log or the sockets cannot keep up.
 
 A publisher is paused by the PUBLISH that finds too much waiting, and goes on when enough of it
-is gone. Nothing that waits is dropped for it: TCP tells the publisher to wait.
+is gone. Nothing that waits is dropped for it: TCP tells the publisher to wait. Readers that do not
+keep up hold nobody back: see `slow_readers`.
+
+Whoever is not read from, for whatever reason, is counted here, and a line of the log names one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final, Protocol
 
 from mqtt_broker.core.limits.settings import Settings
@@ -14,55 +16,59 @@ from mqtt_broker.core.runtime.runtime import Runtime
 from sessions.journal.journal import Journal
 
 # Reasons not to read from a client, as bits.
-BEHIND: Final = 1  # readers or the store cannot keep up with publishers
+BEHIND: Final = 1  # the store cannot keep up with publishers
 LOG_BEHIND: Final = 2  # the telemetry log cannot keep up with QoS 0
 ACKS_OWED: Final = 4  # too many of its acknowledgements wait for the store
 THROTTLED: Final = 8  # it sent faster than it may
 READS_SLOWLY: Final = 16  # too much waits for it
 UNDECIDED: Final = 32  # its CONNECT waits for a verdict or for the store
-_RESUME_BELOW: Final = 0.8  # of the limit
+UNFINISHED: Final = 64  # what it sent before is still being worked on
+STOPPING: Final = 128  # the broker stops
+UNSENT: Final = 256  # much of what was published is not handed to the sockets of its receivers yet
+NAMES: Final = {
+    BEHIND: "store",
+    LOG_BEHIND: "log",
+    ACKS_OWED: "acknowledgements",
+    THROTTLED: "rate",
+    READS_SLOWLY: "unread",
+    UNDECIDED: "connect",
+    UNFINISHED: "work",
+    STOPPING: "stop",
+    UNSENT: "output",
+}
 
 
 class PausableClient(Protocol):
     """A connection, as far as it is paused here."""
 
+    @property
+    def name(self) -> str:
+        """Client id and address, for the log."""
+
     def pause(self, reason: int) -> None: ...
 
     def resume(self, reason: int) -> None: ...
 
-    def close_if_stalled(self, now: float) -> bool:
-        """Close it if it has bytes to read and takes none of them."""
-
 
 class Backpressure:
     __slots__ = (
-        "_clients",
+        "_counts",
         "_journal",
         "_log_waiting",
-        "_outboxes",
-        "_stalled_reader_s",
-        "_timers",
+        "_notices",
         "paused",
         "store_state",
-        "waiting_bytes_max",
+        "unsent",
     )
 
-    def __init__(
-        self,
-        settings: Settings,
-        runtime: Runtime,
-        journal: Journal | None,
-        clients: Collection[PausableClient],
-    ) -> None:
-        self._outboxes = runtime.outboxes
-        self._timers = runtime.timers
+    def __init__(self, settings: Settings, runtime: Runtime, journal: Journal | None) -> None:
         self._journal = journal
-        self._clients = clients  # every one that is connected
-        self.waiting_bytes_max = settings.outbox_total_bytes_max
-        self._stalled_reader_s = settings.stalled_reader_s
+        self._notices = runtime.notices
+        self._counts = dict.fromkeys(NAMES, 0)
         self.store_state = ""  # what is wrong with the store; empty: nothing
-        self.paused: set[PausableClient] = set()  # publishers that wait for readers or the store
+        self.paused: set[PausableClient] = set()  # publishers that wait for the store or the log
         self._log_waiting: set[PausableClient] = set()  # of them, those that wait for the log
+        self.unsent: dict[PausableClient, None] = {}  # publishers that wait for the sockets
 
         if journal is not None:
             journal.limit(
@@ -79,25 +85,43 @@ class Backpressure:
 
     def pause(self, client: PausableClient, reason: int, now: float) -> None:
         """Stop reading from a publisher, for one of the first two reasons."""
-        if not self.paused:
-            self._watch_readers(now)
         client.pause(reason)
         self.paused.add(client)
         if reason == LOG_BEHIND:
             self._log_waiting.add(client)
+        if self._journal is not None and self._notices.is_due("held", now):
+            why = self._journal.behind
+            self._notices.say("held", f"{client.name}: reading pauses: {why}")
 
     def forget(self, client: PausableClient) -> None:
         """Drop a connection that is closed."""
         self.paused.discard(client)
         self._log_waiting.discard(client)
+        self.unsent.pop(client, None)
+
+    def wait_for_output(self, client: PausableClient, now: float) -> None:
+        """Stop reading from a publisher while much has yet to be handed to sockets."""
+        client.pause(UNSENT)
+        self.unsent[client] = None
+        if self._notices.is_due("output", now):
+            line = f"{client.name}: not read from, what it published is not written to all yet"
+            self._notices.say("output", line)
+
+    def on_written(self) -> None:
+        """Read from publishers again: the sockets of all receivers have what was published."""
+        for client in self.unsent:
+            client.resume(UNSENT)
+        self.unsent.clear()
+
+    def note_work(self, client: PausableClient, seconds: int, now: float) -> None:
+        """Say that a client is not read from, since what it sent is more than its share."""
+        if self._notices.is_due("work", now):
+            line = f"{client.name}: not read from, what it sent has been worked on for {seconds} s"
+            self._notices.say("work", line)
 
     def resume(self) -> None:
         """Read from everybody again if enough of what waited is gone."""
-        if (
-            self.paused
-            and self._outboxes.waiting_bytes < self.waiting_bytes_max * _RESUME_BELOW
-            and not (self._journal is not None and self._journal.is_behind)
-        ):
+        if self.paused and not (self._journal is not None and self._journal.is_behind):
             for client in self.paused:
                 client.resume(BEHIND | LOG_BEHIND)
             self.paused.clear()
@@ -112,15 +136,14 @@ class Backpressure:
                 self.paused.discard(client)
             self._log_waiting.clear()
 
-    def _watch_readers(self, now: float) -> None:
-        self._timers.at(now + self._stalled_reader_s, self._on_readers_check)
+    # Who is not read from.
 
-    def _on_readers_check(self, now: float) -> None:
-        """Close readers that stand still: each below its own limit, they may not stop everybody."""
-        try:
-            if self.paused:
-                for client in list(self._clients):
-                    client.close_if_stalled(now)
-        finally:
-            if self.paused:
-                self._watch_readers(now)
+    def count(self, reasons: int, change: int) -> None:
+        """Count a client that is not read from any more for these reasons, or is again."""
+        for reason in NAMES:
+            if reasons & reason:
+                self._counts[reason] += change
+
+    def held(self) -> dict[str, int]:
+        """The clients that are not read from now, by reason; one may have several."""
+        return {NAMES[reason]: count for reason, count in self._counts.items()}

@@ -1,6 +1,7 @@
 """The objects that all of the core shares: from its embedder, and its counters and outboxes.
 
-Everything here is independent of MQTT: deadlines, random numbers, a log, counters, outboxes.
+Everything here is independent of MQTT: deadlines, random numbers, a log, counters, outboxes, the
+work of a turn and the agenda of what goes on in the next.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from mqtt_broker.core.runtime.agenda import Agenda
 from mqtt_broker.core.runtime.dead_letter_buffer import DeadLetterBuffer
+from mqtt_broker.core.runtime.notices import Notices
 from mqtt_broker.core.runtime.timers import Timers
 from sessions.messages.counters import Counters
 from sessions.messages.outbox import Outboxes
+from sessions.messages.work import Work
 
 
 class FailedClient(Protocol):
@@ -69,16 +73,20 @@ class Runtime:
     """The runtime of a broker."""
 
     __slots__ = (
+        "agenda",
         "counters",
         "dead_letters",
         "heap_bytes",
+        "id_rng",
         "log",
         "metrics",
+        "notices",
         "on_bug",
         "outboxes",
         "repaired",
         "rng",
         "timers",
+        "work",
     )
 
     def __init__(
@@ -86,18 +94,32 @@ class Runtime:
         *,
         now: float,
         rng: random.Random,
+        id_rng: random.Random,
         log: Callable[[str], None],
         on_bug: OnBug,
         heap_bytes: Callable[[], int],
         dead_letters: DeadLetterBuffer | None,
+        outbox_bytes_max: int,
+        outbox_total_bytes_max: int,
+        work: Work,
     ) -> None:
         self.rng = rng
+        self.id_rng = id_rng  # of names that nobody may guess
         self.log = log
         self.on_bug = on_bug
         self.heap_bytes = heap_bytes
         self.dead_letters = dead_letters  # None: dead letters are not wanted
+        self.work = work
+        self.agenda = Agenda(work, lambda error: on_bug(None, b"", error))
         self.timers = Timers()
         self.counters = Counters(now)
-        self.outboxes = Outboxes(self.counters, now)
+        self.outboxes = Outboxes(
+            self.counters,
+            now,
+            work,
+            share_bytes_max=outbox_bytes_max,
+            waiting_bytes_max=outbox_total_bytes_max,
+        )
+        self.notices = Notices(log)
         self.metrics = Metrics()
         self.repaired: dict[str, int] = {}  # impossible values of the store, by what they were

@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from sessions.messages.work import TIMER, Work
+
 Action = Callable[[float], None]
 
 
@@ -74,8 +76,11 @@ class Timers:
         self.earliest = heap[0].when if heap else float("inf")
         return self.earliest
 
-    def run(self, now: float) -> None:
-        """Fire what is due, in the order of the deadlines."""
+    def run(self, now: float, work: Work) -> None:
+        """Fire what is due, in the order of the deadlines, as far as the share of work goes."""
         while self.next() <= now:
             timer = heapq.heappop(self._heap)
+            work.spent += TIMER
             timer.fire(now)
+            if work.is_over:
+                return

@@ -161,7 +161,7 @@ class _Ends:
 
     def __init__(self, site: Site, streams: OpenStreams, name: str, epoch: str) -> None:
         self._site = site
-        self._shelf = streams
+        self._streams = streams
         self._name = name
         self._epoch = epoch
         self.waiting: dict[asyncio.Future[None], tuple[int, int]] = {}  # partition, offset
@@ -187,7 +187,7 @@ class _Ends:
         try:
             while True:
                 await asyncio.sleep(_LOOK_S)
-                ends = await self._site.in_thread(self._shelf.ends, self._name, self._epoch)
+                ends = await self._site.in_thread(self._streams.ends, self._name, self._epoch)
                 for moved, (partition, offset) in self.waiting.items():
                     if ends[partition] > offset and not moved.done():
                         moved.set_result(None)

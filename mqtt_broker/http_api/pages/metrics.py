@@ -84,6 +84,13 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Me
     return family
 
 
+def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
 def _watch(watch: WatchFigures) -> Iterator[Metric]:
     yield _gauge("healthy", "0 while the watchdog finds something wrong.", not watch.why)
     yield _gauge(
@@ -96,9 +103,11 @@ def _watch(watch: WatchFigures) -> Iterator[Metric]:
 
 def _broker(now: Snapshot) -> Iterator[Metric]:
     build = GaugeMetricFamily(
-        PREFIX + "build_info", "The version of the broker.", labels=["version"]
+        PREFIX + "build_info",
+        "The version of the broker, and whether it is compiled.",
+        labels=["version", "build"],
     )
-    build.add_metric([now.version], 1)
+    build.add_metric([now.version, now.build], 1)
     yield build
     yield _gauge("start_time_seconds", "When the broker started, as Unix time.", now.started_at)
     yield _gauge("stopping", "1 while the broker stops.", now.is_stopping)
@@ -121,8 +130,16 @@ def _broker(now: Snapshot) -> Iterator[Metric]:
     yield _counter("publish_sent_bytes", "Payload to clients.", now.publish_bytes_sent)
     yield _counters("messages_dropped", "Messages dropped, by reason.", "reason", now.dropped)
     yield _refused(now.refused)
+    yield _counter("accept_pauses", "Times a listener waited for descriptors.", now.accept_pauses)
     yield _counter("throttled", "Times a client exceeded its rate limit.", now.throttled)
+    yield _gauge("unread_bytes", "Bytes that clients have not read yet.", now.unread_bytes)
+    yield _gauge("sessions_bytes", "Bytes of names and wills of sessions.", now.sessions_bytes)
+    yield _gauge("aliases_bytes", "Bytes of Topic Aliases.", now.aliases_bytes)
+    yield _gauge("incomplete_bytes", "Bytes of incomplete packets.", now.incomplete_bytes)
+    yield _gauge("inflight_bytes", "Bytes of messages not acknowledged yet.", now.inflight_bytes)
+    yield _gauges("clients_held", "Clients not read from now, by reason.", "reason", now.held)
     yield _gauge("subscriptions", "Subscriptions.", now.subscriptions)
+    yield _gauge("subscriptions_bytes", "Bytes of subscriptions.", now.subscriptions_bytes)
     yield _gauge("shared_subscriptions", "Shared subscriptions.", now.shared_subscriptions)
     yield _gauge("retained_messages", "Retained messages.", now.retained_messages)
     yield _gauge("retained_bytes", "Bytes of retained messages.", now.retained_bytes)
@@ -195,6 +212,11 @@ def _streams(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
         "Messages refused: too many waited.",
         labels=of,
     )
+    failures = CounterMetricFamily(
+        PREFIX + "stream_partition_failures",
+        "Messages that went by client id: their partition function failed or is not configured.",
+        labels=of,
+    )
     for stream in streams:
         name = [stream.settings.name]
         for family, offsets in ((starts, stream.starts), (ends, stream.ends)):
@@ -204,7 +226,8 @@ def _streams(streams: Iterable[StreamFigures]) -> Iterator[Metric]:
         segments.add_metric(name, stream.segments)
         appended.add_metric(name, stream.appended)
         refused.add_metric(name, stream.refused)
-    yield from (starts, ends, size, segments, appended, refused)
+        failures.add_metric(name, stream.partition_failures)
+    yield from (starts, ends, size, segments, appended, refused, failures)
 
 
 def _groups(streams: Iterable[StreamFigures]) -> Iterator[Metric]:

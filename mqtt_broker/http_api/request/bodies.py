@@ -13,6 +13,7 @@ from aiohttp import web
 
 from mqtt_broker.http_api.request.middleware import HttpLimits, Problem, bad_request
 from mqtt_broker.streams.format.errors import Invalid
+from mqtt_broker.streams.format.nesting import BODY_LEVELS_MAX, json_problem
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 
 NUMBER_MAX: Final = (1 << 63) - 1
@@ -48,6 +49,8 @@ async def read_object(request: web.Request, limits: HttpLimits) -> dict[str, Any
         raise bad_request("the body is not JSON") from None
     if not isinstance(found, dict):
         raise bad_request("the body is not a JSON object")
+    if problem := json_problem(found, BODY_LEVELS_MAX, limits.body_bytes_max):
+        raise bad_request(f"the body is refused: {problem}")
     return found
 
 

@@ -47,6 +47,7 @@ class StreamFigures:
     segments: int = 0
     appended: int = 0  # messages since the start of the broker
     refused: int = 0  # of them, for want of room
+    partition_failures: int = 0  # that the partition function did not deal
     groups: Sequence[GroupFigures] = ()
 
 
@@ -68,6 +69,7 @@ class Snapshot:
     """The broker at one moment. Counters are since its start, times are Unix time in seconds."""
 
     version: str
+    build: str  # compiled or interpreted
     started_at: float
     is_stopping: bool = False
     clients: int = 0  # connected
@@ -85,9 +87,17 @@ class Snapshot:
     publish_bytes_sent: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)  # messages, by reason
     refused: Mapping[str, int] = field(default_factory=dict)  # by `what/reason`
+    accept_pauses: int = 0  # times a listener waited for descriptors
     throttled: int = 0  # times a client was faster than it may be
+    unread_bytes: int = 0  # sent to clients that have not read them
+    sessions_bytes: int = 0  # of the names and wills of sessions
+    aliases_bytes: int = 0  # of Topic Aliases of connected clients
+    incomplete_bytes: int = 0  # of packets that clients have sent in part
+    inflight_bytes: int = 0  # of messages that clients have not acknowledged
+    held: Mapping[str, int] = field(default_factory=dict)  # clients not read from now, by reason
     access: Mapping[str, int] = field(default_factory=dict)  # of the security service
     subscriptions: int = 0
+    subscriptions_bytes: int = 0
     shared_subscriptions: int = 0
     retained_messages: int = 0
     retained_bytes: int = 0

@@ -232,10 +232,10 @@ def _error_answer(
         case ConnectionError():
             raise error  # the client has closed the connection
         case OSError():
-            log(f"http: {request.method} {request.path!r}: {error.strerror or error}")
+            log(f"http: {request.method} {request.path[:200]!r}: {error.strerror or error}")
             answer = _plain_answer(500, "DiskError", error.strerror or "the disk failed")
         case _:
-            log(f"http: internal error: {request.method} {request.path!r}\n" + _trace(error))
+            log(f"http: internal error: {request.method} {request.path[:200]!r}\n" + _trace(error))
             answer = _plain_answer(500, "InternalError", "internal error; see the broker's log")
     answer.headers.update(headers)
     if request.can_read_body and not request.content.at_eof():

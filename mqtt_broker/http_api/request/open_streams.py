@@ -26,7 +26,7 @@ from mqtt_broker.streams.read import verify
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source, stream_names
 
-_OPEN_MAX: Final = 64
+OPEN_MAX: Final = 64
 _TRIES: Final = 10
 _PARTITION: Final = re.compile(r"p(0|[1-9]\d{0,8})")
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class OpenStreams:
                 if other is not None:
                     old.append(other)
                 self._open[name] = opened
-                if len(self._open) > _OPEN_MAX:
+                if len(self._open) > OPEN_MAX:
                     old.append(self._open.popitem(last=False)[1])
         finally:
             for one in old:

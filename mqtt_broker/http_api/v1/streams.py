@@ -68,7 +68,7 @@ class _Api:
         found = checked_settings(await read_object(request, self._site.limits))
         if "name" not in found:
             raise Invalid("name", "it is missing")
-        settings = StreamSettings(**found).checked()
+        settings = StreamSettings(**found).checked().check_schema()
         await self._site.ask(self._broker.stream_create, settings)
         answer = json_answer(await self._described(settings.name), 201)
         answer.headers["Location"] = f"{ROOT}/{settings.name}"

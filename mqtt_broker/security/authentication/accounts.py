@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from mqtt_broker.security.authentication.scram import StoredKeys
 
@@ -39,3 +39,11 @@ class Accounts(Protocol):
 
     def roles(self, username: str) -> frozenset[str] | None:
         """Return the roles that a user has now; None: those it had when it authenticated."""
+
+
+@runtime_checkable
+class RenewableAccounts(Protocol):
+    """A store of user accounts whose hashes the broker may replace."""
+
+    def renew(self, username: str, stored: str, fresh: str) -> None:
+        """Replace a stored hash by another one of the same password. From any thread."""

@@ -17,7 +17,11 @@ from typing import Final, Protocol
 from mqtt_broker.codec import reasons
 from mqtt_broker.core.interfaces.access import PENDING, Challenge, ConnectRequest, Verdict
 from mqtt_broker.security.authentication import scram
-from mqtt_broker.security.authentication.accounts import Account, Accounts
+from mqtt_broker.security.authentication.accounts import (
+    Account,
+    Accounts,
+    RenewableAccounts,
+)
 from mqtt_broker.security.authentication.password_hasher import PASSWORD_BYTES_MAX, Passwords
 from mqtt_broker.security.authentication.scram import ScramError
 from mqtt_broker.security.files.errors import Unavailable
@@ -203,10 +207,18 @@ class Chain:
         password = request.password[:PASSWORD_BYTES_MAX]
         is_right = self.passwords.verify(account.password_hash, account.username, password, now)
         if is_right and len(request.password) <= PASSWORD_BYTES_MAX:
+            self._renew(account, method.accounts, password)
             return Proof(
                 account.username, account.roles, method=method.name, accounts=method.accounts
             )
         return BAD_PASSWORD
+
+    def _renew(self, account: Account, accounts: Accounts, password: bytes) -> None:
+        """Replace a hash that mosquitto made by one of ours, now that the password is known."""
+        stored = account.password_hash
+        if isinstance(accounts, RenewableAccounts) and stored is not None:
+            if fresh := self.passwords.renewed(stored, password):
+                accounts.renew(account.username, stored, fresh)
 
     # SCRAM.
 
@@ -216,7 +228,7 @@ class Chain:
         def on_first(data: bytes | None) -> Verdict:
             try:
                 if not data:
-                    raise ScramError("an empty first message")
+                    raise ScramError("empty first message")
                 first = scram.decode_client_first(data)
             except ScramError as error:
                 return judge(request, Denied(reasons.NOT_AUTHORIZED, f"SCRAM: {error}"))
@@ -262,7 +274,7 @@ class Chain:
             try:
                 last = exchange.finish(data or b"")
                 if found is None:
-                    raise ScramError("a wrong proof")
+                    raise ScramError("wrong proof")
             except ScramError as error:
                 return judge(request, Denied(reasons.NOT_AUTHORIZED, f"SCRAM: {error}"))
             proof = Proof(

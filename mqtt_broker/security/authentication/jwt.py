@@ -115,7 +115,7 @@ def _read_jwks(path: str, data: bytes) -> list[Key]:
     try:
         found = json.loads(data)["keys"]
         rows: list[Mapping[str, Any]] = [dict(row) for row in found]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise FileError(f"{path}: not a JSON Web Key Set") from None
     keys: list[Key] = []
     for number, row in enumerate(rows, 1):
@@ -144,7 +144,7 @@ def _read_jwks(path: str, data: bytes) -> list[Key]:
             algorithms = (named,)
         keys.append(Key(row.get("kid"), algorithms, key))
     if not keys:
-        raise FileError(f"{path}: the set holds no key for signatures")
+        raise FileError(f"{path}: the set has no key for signatures")
     return keys
 
 
@@ -181,7 +181,7 @@ class TokenMethod:
             return None
         try:
             header = jwt.get_unverified_header(token)
-        except jwt.InvalidTokenError:
+        except (jwt.InvalidTokenError, RecursionError):  # JSON, as deep as the client likes
             return None
         for key in self._keys:
             if header.get("alg") not in key.algorithms:
@@ -204,7 +204,7 @@ class TokenMethod:
                         "verify_jti": False,
                     },
                 )
-            except jwt.InvalidTokenError:
+            except (jwt.InvalidTokenError, RecursionError):
                 continue
             return self._judge(request, claims, now)
         return None
@@ -224,8 +224,10 @@ class TokenMethod:
             return _denied("wrong issuer")
         if wanted.audience and wanted.audience not in audiences:
             return _denied("wrong audience")
+        if audience is not None and not wanted.audience:  # another service's. [RFC 7519, 4.1.3]
+            return _denied("it has an audience, but the configuration has none")
         if not isinstance(username, str) or not username:
-            return _denied(f"claim {wanted.username} holds no user name")
+            return _denied(f"claim {wanted.username} has no user name")
         if wanted.client_id and claims.get(wanted.client_id) != request.client_id:
             return _denied(f"claim {wanted.client_id} is not the client id")
         try:

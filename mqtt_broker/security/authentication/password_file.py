@@ -3,15 +3,17 @@
 A secret is an argon2id hash or SCRAM-SHA-256 keys; a user may have one line of each. A third
 part, `user:secret:role,role`, names roles. Empty lines and lines that begin with # are ignored.
 A wrong line makes the whole file invalid; the error names its number.
+
+Hashes of mosquitto's password files are accepted. When their user has logged in, the broker
+replaces them: `renew` at once in memory, `write_renewed` later in the file.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
+import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqtt_broker.security.authentication.accounts import USERNAME_CHARS_MAX, Account
@@ -23,6 +25,7 @@ from mqtt_broker.security.authentication.scram import (
     decode_stored_keys,
     is_stored_keys,
 )
+from mqtt_broker.security.files.atomic_files import locked, write_whole
 from mqtt_broker.security.files.errors import FileError
 
 
@@ -105,11 +108,6 @@ def read_entries(path: str) -> list[Entry]:
     return found
 
 
-def open_to_others(path: str) -> bool:
-    """Tell whether other users of the machine may read or write the file."""
-    return bool(os.stat(path).st_mode & (stat.S_IROTH | stat.S_IWOTH))
-
-
 class PasswordFile:
     """The accounts of a file, as it was when it was last read."""
 
@@ -120,6 +118,8 @@ class PasswordFile:
         self._accounts: dict[str, Account] = {}
         self.digest = b""  # of all secrets
         self.scram_iterations = ITERATIONS
+        self._renewed: dict[str, tuple[str, str]] = {}  # by user: the hash of the file, the new one
+        self._lock = threading.Lock()  # of what several threads change
         self.load()
 
     def load(self) -> None:
@@ -135,12 +135,56 @@ class PasswordFile:
                 keys = decode_stored_keys(entry.secret)
             else:
                 hashed = entry.secret
+                with self._lock:
+                    known, fresh = self._renewed.get(entry.username, ("", ""))
+                if known == hashed:  # and not yet in the file
+                    hashed = fresh
             roles = before.roles | frozenset(entry.roles)
             accounts[entry.username] = Account(entry.username, hashed, keys, roles)
         costs = Counter(a.scram.iterations for a in accounts.values() if a.scram is not None)
         self.scram_iterations = costs.most_common(1)[0][0] if costs else ITERATIONS
         self._accounts = accounts
         self.digest = digest.digest()
+
+    def renew(self, username: str, stored: str, fresh: str) -> None:
+        """Use another hash of a user's password from now on. From any thread."""
+        with self._lock:
+            account = self._accounts.get(username)
+            if account is not None and account.password_hash == stored:
+                self._renewed[username] = stored, fresh
+                self._accounts[username] = replace(account, password_hash=fresh)
+
+    @property
+    def has_renewed(self) -> bool:
+        """Tell whether hashes were replaced that the file still has."""
+        return bool(self._renewed)
+
+    def write_renewed(self) -> int:
+        """Replace the hashes in the file too, and return their number; FileError if that fails.
+
+        Lines that somebody has changed meanwhile stay as they are.
+        """
+        with self._lock:
+            renewed = dict(self._renewed)
+        changed = 0
+        try:
+            with locked(self.path):
+                lines = Path(self.path).read_text().splitlines()
+                for at, line in enumerate(lines):
+                    entry = None if is_comment(line) else decode_line(line.rstrip())
+                    stored, fresh = renewed.get(entry.username if entry else "", ("", ""))
+                    if entry is not None and entry.secret == stored:
+                        lines[at] = replace(entry, secret=fresh).encode()
+                        changed += 1
+                if changed:
+                    write_whole(self.path, "".join(f"{line}\n" for line in lines), 0o600)
+        except OSError as error:
+            raise FileError(f"{self.path}: {error.strerror}") from None
+        with self._lock:
+            for username, pair in renewed.items():
+                if self._renewed.get(username) == pair:
+                    del self._renewed[username]
+        return changed
 
     def find(self, username: str) -> Account | None:
         return self._accounts.get(username)

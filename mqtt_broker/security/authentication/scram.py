@@ -106,31 +106,31 @@ def decode_client_first(data: bytes) -> ClientFirst:
     text = _text(data)
     parts = text.split(",", 2)
     if len(parts) != 3:
-        raise ScramError("a malformed first message")
+        raise ScramError("malformed first message")
     flag, authzid, bare = parts
     if flag.startswith("p="):
         raise ScramError("channel binding is not supported")
     if flag not in ("n", "y"):
-        raise ScramError("a malformed first message")
+        raise ScramError("malformed first message")
     fields = bare.split(",")
     if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r="):
-        raise ScramError("a malformed first message")  # also `m=`, a mandatory extension
+        raise ScramError("malformed first message")  # also `m=`, a mandatory extension
     username, nonce = _unescaped(fields[0][2:]), fields[1][2:]
     if authzid and (not authzid.startswith("a=") or _unescaped(authzid[2:]) != username):
         raise ScramError("authzid differs from the user name")
     if not username:
-        raise ScramError("an empty user name")
+        raise ScramError("empty user name")
     _check_nonce(nonce)
     return ClientFirst(username, nonce, f"{flag},{authzid},", bare)
 
 
 def _text(data: bytes) -> str:
     if len(data) > _MESSAGE_BYTES_MAX:
-        raise ScramError("a message too long")
+        raise ScramError("message too long")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ScramError("a message that is not UTF-8") from None
+        raise ScramError("message that is not UTF-8") from None
 
 
 def _unescaped(name: str) -> str:
@@ -143,7 +143,7 @@ def _unescaped(name: str) -> str:
             continue
         code = name[at : at + 3]
         if code not in ("=2C", "=3D"):
-            raise ScramError("a malformed user name")
+            raise ScramError("malformed user name")
         out.append("," if code == "=2C" else "=")
         at += 3
     return "".join(out)
@@ -151,9 +151,9 @@ def _unescaped(name: str) -> str:
 
 def _check_nonce(nonce: str) -> None:
     if not 8 <= len(nonce) <= _NONCE_CHARS_MAX:
-        raise ScramError("a nonce of a wrong length")
+        raise ScramError("nonce with a wrong length")
     if any(not "!" <= character <= "~" for character in nonce):
-        raise ScramError("a malformed nonce")
+        raise ScramError("malformed nonce")
 
 
 class Exchange:
@@ -178,7 +178,7 @@ class Exchange:
         without_proof, _, proof_text = _text(data).rpartition(",p=")
         fields = without_proof.split(",")
         if len(fields) < 2 or not fields[0].startswith("c=") or not fields[1].startswith("r="):
-            raise ScramError("a malformed last message")
+            raise ScramError("malformed last message")
         proof = _bytes(proof_text)
         binding = self._first.binding.encode()
         # Everything is compared before the answer, and in constant time.
@@ -187,10 +187,10 @@ class Exchange:
         message = f"{self._first.bare},{self._server_first},{without_proof}".encode()
         signature = hmac.digest(self._keys.stored_key, message, "sha256")
         if len(proof) != len(signature):
-            raise ScramError("a proof of a wrong length")
+            raise ScramError("proof with a wrong length")
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         found = hashlib.sha256(client_key).digest()
         fits &= hmac.compare_digest(found, self._keys.stored_key)
         if not fits:
-            raise ScramError("a wrong proof")
+            raise ScramError("wrong proof")
         return b"v=" + base64.b64encode(hmac.digest(self._keys.server_key, message, "sha256"))

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from mqtt_broker.security.files.errors import FileError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
     """Hold the lock of the file's directory, against other writers that take it."""
+    if fcntl is None:
+        raise FileError(f"{path} cannot be changed: this system has no fcntl, which locks it")
     fd = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -46,9 +55,14 @@ def write_whole(path: str, text: str, mode: int) -> None:
             os.fsync(file.fileno())
         part.replace(target)
         _sync_directory(target.parent)
-    except OSError:
+    except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def open_to_others(path: str) -> bool:
+    """Tell whether other users of the machine may read or write the file."""
+    return bool(os.stat(path).st_mode & (stat.S_IROTH | stat.S_IWOTH))
 
 
 def _sync_directory(directory: Path) -> None:

@@ -14,6 +14,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,7 @@ EVENTS: Final = (
 )  # fmt: skip
 _LINES_WAITING_MAX: Final = 10_000
 _CLOSE_S: Final = 2.0
+_SAID_EVERY_S: Final = 1.0  # that lines are lost
 _CHARS_MAX: Final = 256  # of one value: names come from clients
 _log = logging.getLogger("fleetmq.audit")
 
@@ -57,19 +59,32 @@ class AuditFile:
             self.lost += 1
 
     def _run(self) -> None:
+        said_at = -_SAID_EVERY_S
         while (line := self._lines.get()) is not None:
             try:
                 if self._is_stale:
-                    self._is_stale = False
-                    before, self._fd = self._fd, self._open()
-                    os.close(before)
+                    self._reopen()
                 data = line.encode() + b"\n"
                 if os.write(self._fd, data) < len(data):  # the disk filled up within the line
                     self.lost += 1
             except OSError as error:
                 self.lost += 1
-                _log.error("%s: %s; lost: %s", self._path, error.strerror, line)
+                if time.monotonic() >= said_at + _SAID_EVERY_S:
+                    said_at = time.monotonic()
+                    _log.error(
+                        "%s: %s; lost (%d so far): %s", self._path, error.strerror, self.lost, line
+                    )
         os.close(self._fd)
+
+    def _reopen(self) -> None:
+        """Open the file anew; if that fails, go on with the one that is open, and try again."""
+        try:
+            opened = self._open()
+        except OSError:
+            return
+        self._is_stale = False
+        before, self._fd = self._fd, opened
+        os.close(before)
 
     def reopen(self) -> None:
         """Open the file again before the next line, after a tool has moved it away."""

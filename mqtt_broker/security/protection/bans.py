@@ -83,7 +83,7 @@ def read_bans(path: str) -> list[Ban]:
             ban = make_ban(kind, value, float(row.get("until", 0)), why)
         except FileError as error:
             raise FileError(f"{path}: line {number}: {error}") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise FileError(
                 f"{path}: line {number}: not a ban: expected a JSON object with texts kind, value "
                 "and why, and a number until"
@@ -137,7 +137,7 @@ class Bans:
         self._addresses: dict[Address, Ban] = {}
         # By version and prefix length, then by the prefix: a long list costs few look-ups.
         self._networks: dict[tuple[int, int], dict[int, Ban]] = {}
-        self._connects: dict[Source, deque[float]] = {}
+        self.connects: dict[Source, deque[float]] = {}
         self._flapped: dict[Source, float] = {}  # until when
         self._lock = threading.Lock()  # clients are authenticated in several threads
 
@@ -225,25 +225,25 @@ class Bans:
             until = self._flapped.get(source, 0.0)
             if until > now:
                 return Ban("client", client_id, until, FLAPPING)
-            times = self._connects.get(source)
+            times = self.connects.get(source)
             if times is None:
-                if len(self._connects) >= _WATCHED_MAX:
+                if len(self.connects) >= _WATCHED_MAX:
                     self._forget(now - flapping.within_s, now)
-                times = self._connects[source] = deque(maxlen=flapping.connects)
+                times = self.connects[source] = deque(maxlen=flapping.connects)
             elif times.maxlen != flapping.connects:  # the policy has changed
-                times = self._connects[source] = deque(times, maxlen=flapping.connects)
+                times = self.connects[source] = deque(times, maxlen=flapping.connects)
             times.append(now)
             if len(times) < flapping.connects or now - times[0] > flapping.within_s:
                 return None
-            del self._connects[source]
+            del self.connects[source]
             self._flapped[source] = now + flapping.ban_s
         return Ban("client", client_id, now + flapping.ban_s, FLAPPING)
 
     def _forget(self, since: float, now: float) -> None:
         """Forget clients that did not connect since then, and all when that is not enough."""
-        self._connects = {who: t for who, t in self._connects.items() if t[-1] > since}
-        if len(self._connects) >= _WATCHED_MAX:
-            self._connects.clear()
+        self.connects = {who: t for who, t in self.connects.items() if t[-1] > since}
+        if len(self.connects) >= _WATCHED_MAX:
+            self.connects.clear()
         self._flapped = {who: until for who, until in self._flapped.items() if until > now}
 
 

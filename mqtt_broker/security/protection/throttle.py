@@ -45,9 +45,9 @@ class Throttle:
     """Counts open connections and the rate of new ones, by address and in all."""
 
     def __init__(self) -> None:
-        self._open: dict[Address, int] = {}
+        self.open_connections: dict[Address, int] = {}
         self._all: _Bucket | None = None
-        self._buckets: dict[Address, _Bucket] = {}
+        self.buckets: dict[Address, _Bucket] = {}
 
     def admit(self, limits: ConnectLimits, address: Address | None, now: float) -> str:
         """Count a connection, or return the name of the limit that refuses it.
@@ -55,7 +55,7 @@ class Throttle:
         Unix sockets have no address.
         """
         address = network_of(address)
-        count = 0 if address is None else self._open.get(address, 0)
+        count = 0 if address is None else self.open_connections.get(address, 0)
         if address is not None:
             if limits.connections_per_address and count >= limits.connections_per_address:
                 return "connections_per_address"
@@ -71,27 +71,27 @@ class Throttle:
             if not self._all.take(rate, size, now):
                 return "connects_per_s"
         if address is not None:  # also without a limit: there may be one tomorrow
-            self._open[address] = count + 1
+            self.open_connections[address] = count + 1
         return ""
 
     def release(self, address: Address | None) -> None:
         """Stop counting a connection that was admitted."""
         address = network_of(address)
-        if address is None or address not in self._open:
+        if address is None or address not in self.open_connections:
             return
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
+        self.open_connections[address] -= 1
+        if not self.open_connections[address]:
+            del self.open_connections[address]
 
     def _bucket(self, address: Address, rate: float, size: float, now: float) -> _Bucket:
-        bucket = self._buckets.get(address)
+        bucket = self.buckets.get(address)
         if bucket is None:
-            if len(self._buckets) >= _ADDRESSES_MAX:
+            if len(self.buckets) >= _ADDRESSES_MAX:
                 full_after = size / rate
-                self._buckets = {a: b for a, b in self._buckets.items() if now - b.at < full_after}
-                if len(self._buckets) >= _ADDRESSES_MAX:
-                    self._buckets.clear()
-            bucket = self._buckets[address] = _Bucket(size, now)
+                self.buckets = {a: b for a, b in self.buckets.items() if now - b.at < full_after}
+                if len(self.buckets) >= _ADDRESSES_MAX:
+                    self.buckets.clear()
+            bucket = self.buckets[address] = _Bucket(size, now)
         return bucket
 
 

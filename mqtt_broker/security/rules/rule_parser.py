@@ -34,7 +34,7 @@ def rule_of(
     found = {"users": frozenset(users), "roles": frozenset(roles), "clients": frozenset(clients)}
     for name, values in found.items():
         if "" in values:
-            raise RuleError(f"{name} holds an empty name")
+            raise RuleError(f"{name} has an empty name")
     if is_anonymous and found["users"]:
         raise RuleError("anonymous excludes users: no client has a user name and none")
     networks = []

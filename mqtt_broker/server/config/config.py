@@ -1,6 +1,6 @@
 """Configuration: a TOML file, `FLEETMQ_*` in the environment, the command line; in that order.
 
-Every field of the core's `Settings` is a key, and so are those of `_OWN_KEYS`. A mistake ends in
+Every field of the core's `Settings` is a key, and so are those of `OWN_KEYS`. A mistake ends in
 one `ConfigError` that names the key, where it stands, its value, and what would be right.
 """
 
@@ -16,12 +16,19 @@ from typing import Any, Final
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.routing.dead_letters import REASONS as DEAD_LETTER_REASONS
 from mqtt_broker.server.config.endpoints import Endpoint
-from mqtt_broker.server.config.listeners import DEFAULT_PORT, PORT_MAX, read_listeners
+from mqtt_broker.server.config.listeners import (
+    DEFAULT_PORT,
+    PORT_MAX,
+    check_addresses,
+    read_listeners,
+)
+from mqtt_broker.server.config.located import place_of
 from mqtt_broker.server.config.schemas import Schema, read_schemas, with_columns
 from mqtt_broker.server.config.security import TABLES as SECURITY_TABLES
 from mqtt_broker.server.config.security import SecurityConfig, check_listeners, read_security
 from mqtt_broker.server.config.streams import read_streams
 from mqtt_broker.server.config.tables import ConfigError, Table, read_toml, tables, unknown_key
+from mqtt_broker.streams.format.partitioning import names_function
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.topics.names import filter_problem
 from mqtt_broker.topics.shared import STRATEGIES
@@ -29,7 +36,7 @@ from sessions.journal.journal import MODES
 from sessions.messages.backlog import QueueFull
 
 DEFAULT_HTTP: Final = Endpoint("127.0.0.1", 8080)
-_OWN_KEYS: Final[dict[str, type[Any]]] = {
+OWN_KEYS: Final[dict[str, type[Any]]] = {
     "host": str,
     "port": int,
     "unix_socket": str,
@@ -49,12 +56,17 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
 }
 _FIELDS: Final = {found.name: found for found in dataclasses.fields(Settings)}
 _TABLES: Final = ("listeners", "topics", "streams", "schemas", *SECURITY_TABLES)
+_OF_COMMANDS: Final = ("FLEETMQ_TOKEN", "FLEETMQ_SIM_SCENARIO")  # variables of other commands
 DEAD_LETTERS_S: Final = 7 * 86_400  # retention of dead letters without a stream of their own
 DATA_DIR: Final = "fleetmq-data"  # in the working directory
 
 
 class StartError(Exception):
     """The broker cannot start, although its configuration is valid; one line."""
+
+
+class DatabaseUnreachable(StartError):
+    """A database that the configuration names does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +86,17 @@ class Config:
     http_is_default: bool = True  # the port is not configured: another one may be used
     http_token: str = field(default="", repr=False)
     streams: tuple[StreamSettings, ...] = ()
+    partition_functions: tuple[str, ...] = ()  # dotted names; beside those of `streams`
     schemas: tuple[Schema, ...] = ()
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    secrets_file: str = ""  # the configuration file, if it holds a token or a password
+    # Where each key that is given comes from: `fleet.toml:3`, `FLEETMQ_PORT`, `--port`.
+    origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def error(self, key: str, text: str) -> ConfigError:
+        """Make an error about the value of a key, which says where it comes from."""
+        origin = self.origins.get(key, "")
+        return ConfigError(f"{origin}: {key}: {text}" if origin else f"{key}: {text}")
 
     @property
     def store_name(self) -> str:
@@ -83,6 +104,12 @@ class Config:
         if not self.database_url:
             return self.data_dir
         return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.database_url.partition("?")[0])
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The dotted names of all partition functions that the configuration names."""
+        said = [one.partition_by for one in self.streams if names_function(one.partition_by)]
+        return tuple(dict.fromkeys((*self.partition_functions, *said)))
 
     @property
     def needs_store(self) -> bool:
@@ -93,41 +120,86 @@ class Config:
 
 def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """Return the configuration from all sources; `overrides` are the command line's."""
-    values: dict[str, Any] = {}
-    listeners: Any = []
-    topics: Any = []
-    streams: Any = []
-    schemas: Any = []
-    security = SecurityConfig()
-    if path is not None:
-        table = read_toml(path)
-        listeners = table.pop("listeners", [])
-        topics = table.pop("topics", [])
-        streams = table.pop("streams", [])
-        schemas = table.pop("schemas", [])
-        security = read_security(
-            {key: table.pop(key) for key in SECURITY_TABLES if key in table}, path
-        )
-        for key, value in table.items():
-            values[key] = _checked(key, value, path)
+    table = read_toml(path) if path is not None else {}
+    return _load(table, path or "", environment, overrides)
+
+
+def load_values(values: Mapping[str, Any]) -> Config:
+    """Return the configuration of a program: keys and tables as in the file, in one mapping."""
+    return _load(dict(values), "", {}, {})
+
+
+class _Given:
+    """The values that are given for keys at the top, and where each comes from."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+
+    def add(self, key: str, value: Any, where: str) -> None:
+        self.values[key] = _checked(key, value, where)
+        self.origins[key] = where
+
+
+def _load(
+    table: dict[str, Any],
+    path: str,
+    environment: Mapping[str, str],
+    overrides: Mapping[str, Any],
+) -> Config:
+    given = _Given()
+    secrets_file = path if _holds_secret(table) else ""
+    rows = {key: table.pop(key, []) for key in ("listeners", "topics", "streams", "schemas")}
+    functions = _functions(table, path)
+    security = read_security(table, path)
+    for key in SECURITY_TABLES:
+        table.pop(key, None)
+    for key, value in table.items():
+        given.add(key, value, place_of(table, key, path))
     for name, text in environment.items():
-        if name.startswith("FLEETMQ_"):
+        if name.startswith("FLEETMQ_") and name not in _OF_COMMANDS:
             key = name[len("FLEETMQ_") :].lower()
-            values[key] = _checked(key, _parsed(key, text, name), name)
+            given.add(key, _parsed(key, text, name), name)
     for key, value in overrides.items():
         if value is not None:
-            values[key] = _checked(key, value, f"--{key.replace('_', '-')}")
-    config = _build(values, listeners, _durabilities(topics, path or ""), path or "", security)
-    found = read_schemas(schemas, path or "")
+            given.add(key, value, f"--{key.replace('_', '-')}")
+    config = _build(given, rows["listeners"], _durabilities(rows["topics"], path), path, security)
+    found = read_schemas(rows["schemas"], path)
     return dataclasses.replace(
-        config, streams=with_columns(_streams(config, streams, path or ""), found), schemas=found
+        config,
+        streams=with_columns(_streams(config, rows["streams"], path), found),
+        partition_functions=functions,
+        schemas=found,
+        secrets_file=secrets_file,
     )
+
+
+def _holds_secret(found: Any) -> bool:
+    """Tell whether the tables hold a token, or the URL of a database with its password."""
+    if isinstance(found, list):
+        return any(_holds_secret(one) for one in found)
+    if not isinstance(found, dict):
+        return False
+    url = found.get("database_url")
+    has_password = isinstance(url, str) and re.search(r"://[^/@]*:[^/@]*@", url) is not None
+    return has_password or bool(found.get("http_token")) or _holds_secret(list(found.values()))
 
 
 def read_security_of(path: str) -> SecurityConfig:
     """Read only the security tables of a file, for a reload."""
-    table = read_toml(path)
-    return read_security({key: table[key] for key in SECURITY_TABLES if key in table}, path)
+    return read_security(read_toml(path), path)
+
+
+def _functions(table: dict[str, Any], path: str) -> tuple[str, ...]:
+    """Take `partition_functions` out of the file's table: code is named nowhere else."""
+    key = "partition_functions"
+    found = Table({key: table.pop(key, [])}, path, (key,))
+    for name in found.texts(key):
+        if not names_function(name):
+            raise found.error(
+                f"{key}: {name!r} is not the dotted name of a function, as package.module.function"
+            )
+    return found.texts(key)
 
 
 def _streams(config: Config, found: Any, path: str) -> tuple[StreamSettings, ...]:
@@ -139,13 +211,16 @@ def _streams(config: Config, found: Any, path: str) -> tuple[StreamSettings, ...
 
 
 def _kind(key: str, where: str) -> type[Any]:
-    if key in _OWN_KEYS:
-        return _OWN_KEYS[key]
+    prefix = f"{where}: " if where else ""
+    if key in OWN_KEYS:
+        return OWN_KEYS[key]
     if key in _FIELDS:
         return type(_FIELDS[key].default)
+    if key == "partition_functions":
+        raise ConfigError(f"{prefix}set {key} in the configuration file, as a list")
     if key in _TABLES:
-        raise ConfigError(f"{where}: {key} are written in the file, as [[{key}]]")
-    raise ConfigError(f"{where}: {unknown_key(key, (*_OWN_KEYS, *_FIELDS, *_TABLES))}")
+        raise ConfigError(f"{prefix}set {key} in the configuration file, as [[{key}]]")
+    raise ConfigError(f"{prefix}{unknown_key(key, (*OWN_KEYS, *_FIELDS, *_TABLES))}")
 
 
 def _parsed(key: str, text: str, where: str) -> Any:
@@ -211,25 +286,28 @@ def _durabilities(topics: Any, path: str) -> tuple[tuple[str, str], ...]:
 
 
 def _build(
-    values: dict[str, Any],
+    given: _Given,
     listeners: Any,
     durabilities: tuple[tuple[str, str], ...],
     path: str,
     security: SecurityConfig,
 ) -> Config:
+    values = given.values
     settings = Settings(**{key: value for key, value in values.items() if key in _FIELDS})
     own = {key: value for key, value in values.items() if key not in _FIELDS}
-    endpoints = _endpoints(own, listeners, path)
+    endpoints = _endpoints(own, given.origins, listeners, path)
     check_listeners(security, (endpoint.name for endpoint in endpoints))
     allow_anonymous = own.get("allow_anonymous", False)
     for endpoint in endpoints:
         is_guarded = security.has_auth or _is_guarded(endpoint)
         if not (allow_anonymous or is_local(endpoint) or is_guarded):
-            raise ConfigError(
+            raise _error(
+                endpoint.place,
                 f"{endpoint} can be reached from other machines and clients need not log in: "
-                "set --allow-anonymous (allow_anonymous = true), or listen on 127.0.0.1"
+                "set --allow-anonymous (allow_anonymous = true), or listen on 127.0.0.1",
             )
-    http = _http(own)
+    http = _http(own, given.origins.get("http", ""))
+    check_addresses([*endpoints, *([http] if http is not None and "http" in own else [])])
     return Config(
         settings,
         tuple(endpoints),
@@ -244,32 +322,44 @@ def _build(
         "http" not in own,
         own.get("http_token", ""),
         security=security,
+        origins=given.origins,
     )
 
 
-def _http(own: dict[str, Any]) -> Endpoint | None:
+def _error(where: str, text: str) -> ConfigError:
+    return ConfigError(f"{where}: {text}" if where else text)
+
+
+def _http(own: dict[str, Any], where: str) -> Endpoint | None:
     """Return the address of the HTTP server; None for `off`."""
     text: str = own.get("http", str(DEFAULT_HTTP))
     if text == "off":
         return None
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"http is HOST:PORT or off, not {text!r}")
-    endpoint = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        raise _error(where, f"http is HOST:PORT or off, not {text!r}")
+    place = f"{where}: http" if where else "http"
+    endpoint = Endpoint(host.removeprefix("[").removesuffix("]"), int(port), place=place)
     if not (is_local(endpoint) or own.get("http_token")):
-        raise ConfigError(
+        raise _error(
+            where,
             f"http: {endpoint} can be reached from other machines: set http_token "
-            "(FLEETMQ_HTTP_TOKEN) for them to send, or listen on 127.0.0.1"
+            "(FLEETMQ_HTTP_TOKEN) for them to send, or listen on 127.0.0.1",
         )
     return endpoint
 
 
-def _endpoints(own: dict[str, Any], listeners: Any, path: str) -> list[Endpoint]:
+def _endpoints(
+    own: dict[str, Any], origins: Mapping[str, str], listeners: Any, path: str
+) -> list[Endpoint]:
     found = read_listeners(listeners, path)
     if own.get("unix_socket"):
-        found.append(Endpoint(path=own["unix_socket"]))
+        place = origins.get("unix_socket", "")
+        found.append(Endpoint(path=own["unix_socket"], place=place))
     if not found or "host" in own or "port" in own:
-        found.insert(0, Endpoint(own.get("host", "127.0.0.1"), own.get("port", DEFAULT_PORT)))
+        place = origins.get("host", origins.get("port", ""))
+        port = own.get("port", DEFAULT_PORT)
+        found.insert(0, Endpoint(own.get("host", "127.0.0.1"), port, place=place))
     return found
 
 

@@ -42,6 +42,7 @@ class WebSocketRules:
     origins: tuple[str, ...] = ()  # none: any
     compression: bool = False
     message_bytes_max: int = 0  # 0: what the largest packet needs
+    own_pages_only: bool = False  # without `origins`: pages of this machine, and no others
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ class Endpoint:
     port: int = 1883
     path: str = ""
     rules: ListenerRules = field(default=PLAIN)
+    # Where the configuration says it, as `fleet.toml:3: listeners 1`.
+    place: str = field(default="", compare=False, repr=False)
 
     @property
     def name(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from mqtt_broker.core.limits.client_limits import ClientLimits
@@ -18,32 +19,33 @@ from mqtt_broker.server.config.endpoints import (
     TlsRules,
     WebSocketRules,
 )
-from mqtt_broker.server.config.tables import Table, tables
+from mqtt_broker.server.config.tables import ConfigError, Table, tables
 
 DEFAULT_PORT: Final = 1883
 PORT_MAX: Final = 65_535
 DEFAULT_PORTS: Final = {"mqtt": DEFAULT_PORT, "mqtts": 8883, "ws": 8083, "wss": 8084}
-_KEYS: Final = (
+KEYS: Final = (
     "name host port path tls websocket proxy_protocol max_connections connects_per_s "
     "messages_per_s bytes_per_s limits handshake_timeout_s connect_timeout_s allow_anonymous "
     "tcp_nodelay"
 ).split()
-_TLS_KEYS: Final = "cert key ca crl verify min_version ciphers".split()
-_WEBSOCKET_KEYS: Final = "path origins compression message_bytes_max".split()
-_PROXY_KEYS: Final = ("trusted",)
+TLS_KEYS: Final = "cert key ca crl verify min_version ciphers".split()
+WEBSOCKET_KEYS: Final = "path origins compression message_bytes_max".split()
+PROXY_KEYS: Final = ("trusted",)
 _VERIFY: Final = ("none", "optional", "required")
 _VERSIONS: Final = ("1.2", "1.3")
 _TIMEOUT_S_MAX: Final = 3_600.0
+_LOCALHOST: Final = {"localhost": "127.0.0.1"}
 
 
 def read_listeners(found: Any, path: str) -> list[Endpoint]:
     endpoints: list[Endpoint] = []
     names: set[str] = set()
-    for table in tables("listeners", found, path, _KEYS):
+    for table in tables("listeners", found, path, KEYS):
         rules = _rules(table)
         if rules.name:
             if rules.name in names:
-                raise table.error(f"name {rules.name} is another listener's")
+                raise table.error(f"name {rules.name} is used twice")
             names.add(rules.name)
         endpoints.append(_endpoint(table, rules))
     return endpoints
@@ -54,12 +56,39 @@ def _endpoint(table: Table, rules: ListenerRules) -> Endpoint:
         for key in ("host", "port", "tcp_nodelay"):
             if key in table:
                 raise table.error(f"it has path or {key}, not both")
-        return Endpoint(path=table.text("path"), rules=rules)
+        return Endpoint(path=table.text("path"), rules=rules, place=table.place("path"))
     return Endpoint(
         table.text("host", "127.0.0.1"),
         table.whole("port", DEFAULT_PORTS[rules.scheme], 0, PORT_MAX),
         rules=rules,
+        place=table.place("port" if "port" in table else "host"),
     )
+
+
+def check_addresses(endpoints: Sequence[Endpoint]) -> None:
+    """Raise ConfigError for an address that two of them listen on."""
+    for at, one in enumerate(endpoints):
+        for other in endpoints[:at]:
+            if _overlap(one, other):
+                where = f"{one.place}: " if one.place else ""
+                also = f" ({other.place})" if other.place else ""
+                shared = str(one) if str(one) == str(other) else f"{one}, with {other},"
+                raise ConfigError(
+                    f"{where}two listeners on one address: {shared} is another listener's{also}; "
+                    f"give one of them another {'path' if one.path else 'port'}"
+                )
+
+
+def _overlap(one: Endpoint, other: Endpoint) -> bool:
+    if one.path or other.path:
+        return os.path.abspath(one.path) == os.path.abspath(other.path) and bool(one.path)
+    if one.port != other.port or not one.port:
+        return False
+    hosts = {_LOCALHOST.get(one.host, one.host), _LOCALHOST.get(other.host, other.host)}
+    if len(hosts) == 1 or "" in hosts:
+        return True
+    has_six = [":" in host for host in hosts]
+    return bool(hosts & {"0.0.0.0", "::"}) and has_six[0] == has_six[1]
 
 
 def _rules(table: Table) -> ListenerRules:
@@ -87,15 +116,17 @@ def _rules(table: Table) -> ListenerRules:
 def _tls(listener: Table) -> TlsRules | None:
     if "tls" not in listener:
         return None
-    table = listener.table("tls", _TLS_KEYS)
-    texts = {key: table.text(key, "") for key in _TLS_KEYS}
+    table = listener.table("tls", TLS_KEYS)
+    texts = {key: table.text(key, "") for key in TLS_KEYS}
     for key in ("cert", "key"):
         if not texts[key]:
             raise table.error(f"it needs {key}, a file in PEM")
     verify = table.choice("verify", _VERIFY, "required" if texts["ca"] else "none")
     version = table.choice("min_version", _VERSIONS, "1.2")
     if verify != "none" and not texts["ca"]:
-        raise table.error(f"verify = {verify!r} needs ca, the file of who signs the clients")
+        raise table.error(
+            f"verify = {verify!r} needs ca, the file of the CA that signs the clients"
+        )
     if verify == "none":
         for key in ("ca", "crl"):
             if texts[key]:
@@ -104,7 +135,7 @@ def _tls(listener: Table) -> TlsRules | None:
 
 
 def _websocket(listener: Table) -> WebSocketRules | None:
-    table = _table_or_flag(listener, "websocket", _WEBSOCKET_KEYS)
+    table = _table_or_flag(listener, "websocket", WEBSOCKET_KEYS)
     if table is None:
         return None
     path = table.text("path", WEBSOCKET_PATH)
@@ -119,7 +150,7 @@ def _websocket(listener: Table) -> WebSocketRules | None:
 
 
 def _proxy(listener: Table) -> ProxyRules | None:
-    table = _table_or_flag(listener, "proxy_protocol", _PROXY_KEYS)
+    table = _table_or_flag(listener, "proxy_protocol", PROXY_KEYS)
     if table is None:
         return None
     trusted: list[Network] = []

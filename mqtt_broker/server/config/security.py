@@ -11,12 +11,12 @@ The result is plain data; `services.security` opens the files and databases that
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
+from mqtt_broker.security.files.errors import FileError
 from mqtt_broker.security.protection.bans import Flapping
 from mqtt_broker.security.protection.throttle import ConnectLimits
 from mqtt_broker.security.rules.client_limits import ClientLimitRule, ClientLimitRules
@@ -24,10 +24,11 @@ from mqtt_broker.security.rules.rule import Rule, RuleError
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.server.config.client_limits import KEYS as CLIENT_KEYS
 from mqtt_broker.server.config.client_limits import read_limits
+from mqtt_broker.server.config.located import LocatedTable, place_of
 from mqtt_broker.server.config.tables import ConfigError, Table, rows, tables
 
 TABLES: Final = ("auth", "acl", "roles", "client_limits", "security")
-_TYPES: Final[dict[str, tuple[str, ...]]] = {
+TYPES: Final[dict[str, tuple[str, ...]]] = {
     "password_file": ("file",),
     "sql": ("database_url", "cache_s"),
     "jwt": (
@@ -38,15 +39,19 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
     "scram": (),
     "anonymous": (),
 }  # fmt: skip
-_ACL_KEYS: Final = (
+ACL_KEYS: Final = (
     "permit", "action", "topics", "users", "roles", "clients", "addresses", "anonymous",
 )  # fmt: skip
 _LIMIT_KEYS: Final = ("user", "role", *CLIENT_KEYS, "connections_max")
-_OWN_KEYS: Final = (
+OWN_KEYS: Final = (
     "bans_file", "audit_file", "audit_connects", "remember_passwords_s", "hash_threads",
     "waiting_max", "poll_s", "connections_per_address", "connects_per_s",
     "connects_per_s_per_address", "flapping_connects", "flapping_within_s", "flapping_ban_s",
 )  # fmt: skip
+_OPEN_WITHOUT: Final = {
+    "auth": "nobody has to log in",
+    "acl": "everybody may publish and subscribe everything",
+}
 SQL_RULES_FROM: Final = 1_000_000_000  # rules of tables come after those of the file
 _SOURCES: Final = ("cn", "dns", "email", "uri")
 
@@ -59,6 +64,18 @@ class AuthTable:
     name: str
     listeners: frozenset[str] = frozenset()
     values: dict[str, Any] = field(default_factory=dict, repr=False)  # a URL may hold a password
+    places: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @contextmanager
+    def place_errors(self, key: str) -> Iterator[None]:
+        """Say of an error what key names the file or database, and where."""
+        where = f"{self.places.get(key, f'auth {self.name}')}: {key}"
+        try:
+            yield
+        except FileError as error:
+            raise ConfigError(f"{where}: {error}") from None
+        except OSError as error:
+            raise ConfigError(f"{where}: {error.filename}: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,7 @@ class SecurityConfig:
     auth: tuple[AuthTable, ...] = ()
     rules: tuple[Rule, ...] = ()
     rules_url: str = field(default="", repr=False)
+    rules_url_place: str = field(default="", compare=False)
     roles: dict[str, frozenset[str]] = field(default_factory=dict)  # by user name
     client_limits: ClientLimitRules = field(default_factory=ClientLimitRules)
     connect_limits: ConnectLimits = field(default_factory=ConnectLimits)
@@ -107,9 +125,16 @@ class SecurityConfig:
 
 
 def read_security(table: dict[str, Any], path: str) -> SecurityConfig:
-    """Read the security tables of a file, which are given by name; any may be missing."""
+    """Read the security tables of a file; any may be missing."""
+    for key, meaning in _OPEN_WITHOUT.items():
+        if table.get(key) == []:
+            place = _prefix(place_of(table, key, path))
+            raise ConfigError(
+                f"{place}{key} is an empty list, and without [[{key}]] {meaning}; "
+                "write at least one, or leave the key out"
+            )
     auth = _read_auth(table.get("auth", []), path)
-    rules, url = _read_rules(table.get("acl", []), path)
+    rules, url, url_place = _read_rules(table.get("acl", []), path)
     if not auth:
         for rule in rules:
             if rule.users or "%u" in rule.topic:
@@ -121,10 +146,15 @@ def read_security(table: dict[str, Any], path: str) -> SecurityConfig:
         auth=auth,
         rules=rules,
         rules_url=url,
+        rules_url_place=url_place,
         roles=_read_roles(table.get("roles", []), path),
         client_limits=_read_client_limits(table.get("client_limits", []), path),
     )
-    return _read_own(found, table.get("security", {}), f"{path}: security")
+    return _read_own(found, table.get("security", {}), f"{_prefix(path)}security")
+
+
+def _prefix(path: str) -> str:
+    return f"{path}: " if path else ""  # a program's configuration has no path
 
 
 def check_listeners(found: SecurityConfig, names: Iterable[str]) -> None:
@@ -133,7 +163,7 @@ def check_listeners(found: SecurityConfig, names: Iterable[str]) -> None:
     for table in found.auth:
         if unknown := table.listeners - known:
             raise ConfigError(
-                f"{found.path}: auth {table.name}: no listener is named {min(unknown)!r}; "
+                f"{_prefix(found.path)}auth {table.name}: no listener is named {min(unknown)!r}; "
                 f"there are {', '.join(sorted(known))}"
             )
 
@@ -144,17 +174,21 @@ def check_listeners(found: SecurityConfig, names: Iterable[str]) -> None:
 def _read_auth(found: Any, path: str) -> tuple[AuthTable, ...]:
     methods: list[AuthTable] = []
     for where, row in rows("auth", found, path):
-        kind = Table(row, where, row).choice("type", _TYPES)  # which says what keys there are
-        table = Table(row, where, ("type", "name", "listeners", *_TYPES[kind]))
+        kind = Table(row, where, row).choice("type", TYPES)  # which says what keys there are
+        table = Table(row, where, ("type", "name", "listeners", *TYPES[kind]))
         name = table.text("name", "") or _own_name(kind, methods)
         if any(method.name == name for method in methods):
-            raise table.error(f"name {name} is another method's")
+            raise table.error(f"name {name} is used twice")
         _check_values(kind, table)
-        values = {key: row[key] for key in _TYPES[kind] if key in row}
-        methods.append(AuthTable(kind, name, frozenset(table.texts("listeners")), values))
+        values = {key: row[key] for key in TYPES[kind] if key in row}
+        places = {key: table.place(key) for key in values}
+        listeners = frozenset(table.texts("listeners"))
+        methods.append(AuthTable(kind, name, listeners, values, places))
     kinds = {method.type for method in methods}
     if "scram" in kinds and not kinds & {"password_file", "sql"}:
-        raise ConfigError(f"{path}: auth: scram needs a password_file or sql that has its keys")
+        raise ConfigError(
+            f"{_prefix(path)}auth: scram needs a password_file or sql that has its keys"
+        )
     return tuple(methods)
 
 
@@ -167,7 +201,7 @@ def _check_values(kind: str, table: Table) -> None:
     needed = {"password_file": "file", "sql": "database_url", "jwt": "key_file"}.get(kind)
     if needed is not None and not table.text(needed, ""):
         raise table.error(f"{kind} needs {needed}")
-    for key in _TYPES[kind]:
+    for key in TYPES[kind]:
         if key in ("cache_s", "leeway_s"):
             table.number(key, 0.0, 0.0, 86_400.0)
         elif key == "require_expiry":
@@ -183,25 +217,23 @@ def _check_values(kind: str, table: Table) -> None:
 # Rules.
 
 
-def _read_rules(found: Any, path: str) -> tuple[tuple[Rule, ...], str]:
-    lines = _lines_of("acl", path)
+def _read_rules(found: Any, path: str) -> tuple[tuple[Rule, ...], str, str]:
+    """Return the rules, and the URL of the database of further ones with its place."""
     rules: list[Rule] = []
-    url = ""
-    places = list(rows("acl", found, path))
-    for place, (where, row) in enumerate(places):
-        if len(lines) == len(places):
-            where = f"{path}:{lines[place]}"
+    url = url_place = ""
+    for where, row in rows("acl", found, path):
         if "database_url" in row:
+            table = Table(row, where, ("database_url",))
             if url:
-                raise ConfigError(
-                    f"{where}: database_url is given twice; rules come from one database"
-                )
-            url = Table(row, where, ("database_url",)).text("database_url")
+                raise table.error("database_url is given twice; rules come from one database")
+            url, url_place = table.text("database_url"), table.place("database_url")
             continue
         if url:
-            raise ConfigError(f"{where}: a rule after database_url; move it before that table")
-        rules += _rules_of(Table(row, where, _ACL_KEYS), len(rules))
-    return tuple(rules), url
+            raise Table(row, where, row).error(
+                "a rule after database_url; move it before that table"
+            )
+        rules += _rules_of(Table(row, where, ACL_KEYS), len(rules))
+    return tuple(rules), url, url_place
 
 
 def _rules_of(table: Table, first: int) -> list[Rule]:
@@ -210,6 +242,8 @@ def _rules_of(table: Table, first: int) -> list[Rule]:
     if not topics:
         raise table.error("it needs topics")
     found = []
+    row = table.data
+    where = f"{row.file}:{row.line}" if isinstance(row, LocatedTable) else table.where
     for place, topic in enumerate(topics, first):
         try:
             rule = rule_of(
@@ -222,24 +256,12 @@ def _rules_of(table: Table, first: int) -> list[Rule]:
                 clients=table.texts("clients"),
                 addresses=table.texts("addresses"),
                 is_anonymous=table.flag("anonymous", False),
-                where=table.where,
+                where=where,
             )
         except RuleError as error:
             raise table.error(str(error)) from None
         found.append(rule)
     return found
-
-
-def _lines_of(key: str, path: str) -> list[int]:
-    """Return the lines at which the tables begin, if they can be found in the text."""
-    if not path:
-        return []
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError):
-        return []
-    header = re.compile(rf"\s*\[\[\s*{key}\s*\]\]")
-    return [at for at, line in enumerate(text.splitlines(), 1) if header.match(line)]
 
 
 def _read_roles(found: Any, path: str) -> dict[str, frozenset[str]]:
@@ -281,7 +303,7 @@ def _read_client_limits(found: Any, path: str) -> ClientLimitRules:
 def _read_own(found: SecurityConfig, row: Any, where: str) -> SecurityConfig:
     if not isinstance(row, dict):
         raise ConfigError(f"{where} is written [security], once")
-    table = Table(row, where, _OWN_KEYS)
+    table = Table(row, where, OWN_KEYS)
     return replace(
         found,
         connect_limits=ConnectLimits(

@@ -13,20 +13,20 @@ from mqtt_broker.streams.format.stream_settings import StreamSettings, parse_byt
 _TEXTS: Final = ("name", "filter", "partition_by", "event_time", "sent_time")
 _DURATIONS: Final = {"retain": "retain_s", "tombstone": "tombstone_s", "segment": "segment_s"}
 _SIZES: Final = ("max_bytes", "segment_bytes")
-_KEYS: Final = (*_TEXTS, *_DURATIONS, *_SIZES, "partitions", "compact", "schema")
+KEYS: Final = (*_TEXTS, *_DURATIONS, *_SIZES, "partitions", "compact", "schema")
 
 
 def read_streams(found: Any, path: str) -> tuple[StreamSettings, ...]:
     streams: dict[str, StreamSettings] = {}
-    for table in tables("streams", found, path, _KEYS):
+    for table in tables("streams", found, path, KEYS):
         for key in ("name", "filter"):
             table.text(key)
         try:
-            settings = StreamSettings(**_values(table, Path(path).parent)).checked()
+            settings = StreamSettings(**_values(table, Path(path).parent)).checked().check_schema()
         except Invalid as error:
             raise table.error(str(error)) from None
         if settings.name in streams:
-            raise table.error(f"name {settings.name} is another stream's")
+            raise table.error(f"name {settings.name} is used twice")
         streams[settings.name] = settings
     return tuple(streams.values())
 

@@ -2,7 +2,7 @@
 
 Every error is one line that says where the table is, which key is wrong, its value, and what
 would be right. The simulator reads its scenarios with it too, so this module imports nothing
-of ours.
+of ours but `located`, which knows the lines of a file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import pathlib
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
+
+from mqtt_broker.server.config.located import LocatedTable, locate
 
 SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
 _LISTED_MAX: Final = 20  # known keys that an error lists
@@ -28,9 +30,12 @@ class ConfigError(Exception):
 def read_toml(path: str) -> dict[str, Any]:
     """Read a TOML file. Raises ConfigError."""
     try:
-        return tomllib.loads(pathlib.Path(path).read_text())
+        text = pathlib.Path(path).read_text()
+        return locate(tomllib.loads(text), text.replace("\r\n", "\n"), path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
     except ValueError as error:  # also of a number with too many digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
 
@@ -45,20 +50,29 @@ class Table:
         self.where = where
         for key in data:
             if key not in keys:
-                raise self.error(unknown_key(key, keys))
+                raise self.error(unknown_key(key, keys), key)
 
     def __contains__(self, key: str) -> bool:
         return key in self.data
 
-    def error(self, text: str) -> ConfigError:
-        """Make an error that says where the table is."""
-        return ConfigError(f"{self.where}: {text}" if self.where else text)
+    def error(self, text: str, key: str = "") -> ConfigError:
+        """Make an error that says where the table is, with the line of the key in its file."""
+        where = self.place(key)
+        return ConfigError(f"{where}: {text}" if where else text)
+
+    def place(self, key: str = "") -> str:
+        """Return where the table is, with the line of the key, or of the table, in its file."""
+        data = self.data
+        if isinstance(data, LocatedTable) and (line := data.lines.get(key, data.line)):
+            if self.where == data.file or self.where.startswith(f"{data.file}: "):
+                return f"{data.file}:{line}{self.where[len(data.file) :]}"
+        return self.where
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a text. Without a default the key is required, and not empty."""
         found: str = self._typed(key, str, default)
         if default is None and not found:
-            raise self.error(f"{key} is empty")
+            raise self.error(f"{key} is empty", key)
         return found
 
     def flag(self, key: str, default: bool) -> bool:
@@ -72,7 +86,7 @@ class Table:
         found = self.text(key, "" if default is None else default)
         if found not in choices:
             near = did_you_mean(found, choices)
-            raise self.error(f"{key} is one of {listed}, not {shown(found)}{near}")
+            raise self.error(f"{key} is one of {listed}, not {shown(found)}{near}", key)
         return found
 
     def whole(self, key: str, default: int | None, low: int, high: float = math.inf) -> int:
@@ -88,15 +102,15 @@ class Table:
     def texts(self, key: str) -> tuple[str, ...]:
         found = self.data.get(key, [])
         if not (isinstance(found, list) and all(isinstance(one, str) and one for one in found)):
-            raise self.error(f"{key} is a list of texts, not {shown(found)}")
+            raise self.error(f"{key} is a list of texts, not {shown(found)}", key)
         return tuple(found)
 
-    def mapping(self, key: str) -> dict[str, Any]:
+    def mapping(self, key: str) -> Mapping[str, Any]:
         """Return a table whose keys the caller checks; empty if it is missing."""
         found = self.data.get(key, {})
         if not isinstance(found, Mapping):
-            raise self.error(f"{key} is a table {{ ... }}, not {shown(found)}")
-        return dict(found)
+            raise self.error(f"{key} is a table {{ ... }}, not {shown(found)}", key)
+        return found
 
     def table(self, key: str, keys: Collection[str]) -> Table:
         """Return a table in the table; empty if it is not there."""
@@ -112,14 +126,14 @@ class Table:
             value = float(value)
         if type(value) is not kind:
             given = "" if key in SECRETS else f", not {shown(value)}"
-            raise self.error(f"{key} is {_A[kind]}{given}")
+            raise self.error(f"{key} is {_A[kind]}{given}", key)
         return value
 
     def _check_limits(self, key: str, found: float, low: float, high: float) -> None:
         if key in self.data and not (low <= found <= high and found < math.inf):
             is_open = high == math.inf or (found < low and high >= _UNLIMITED)
             limits = f"{_plain(low)} or more" if is_open else f"{_plain(low)} to {_plain(high)}"
-            raise self.error(f"{key} is {limits}, not {shown(self.data[key])}")
+            raise self.error(f"{key} is {limits}, not {shown(self.data[key])}", key)
 
 
 def _plain(number: float) -> str:
@@ -129,6 +143,8 @@ def _plain(number: float) -> str:
 def rows(key: str, found: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the tables of `[[key]]`, each with where it is."""
     if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
+        if isinstance(found, LocatedTable) and found.line:
+            where = f"{found.file}:{found.line}"
         prefix = f"{where}: " if where else ""
         raise ConfigError(f"{prefix}{key} is written [[{key}]], once for each")
     for number, row in enumerate(found, 1):

@@ -11,13 +11,12 @@ from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.limits.token_bucket import ListenerLimits
 from mqtt_broker.server.config.endpoints import ListenerRules
 from mqtt_broker.server.net.handshake_queue import HandshakeQueue
-from mqtt_broker.server.net.poller import Poller
+from mqtt_broker.server.net.poller import READ_BYTES, Poller
+from mqtt_broker.server.process.descriptors import Descriptors
 from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.server.process.turn import Turn
 
-# All links read into one buffer of this size and keep a copy of what came. Asking `recv` for
-# as much makes the allocator map and unmap memory at each call: three system calls more.
-READ_BYTES: Final = 262_144
+_LINGERING_SMALL: Final = 4096  # a last word is sent however much others hold
 
 
 class ConnectionFilter(Protocol):
@@ -76,13 +75,16 @@ class NetContext:
         connection_filter: ConnectionFilter | None,
         reload: Reload,
         log: Callable[[str], None],
+        descriptors: Descriptors,
     ) -> None:
         self.loop: Final = loop
         self.poller: Final = poller
         self.turn: Final = turn
         self.broker: Final = broker
+        poller.bound(broker.runtime.work)
         self.reload: Final = reload
         self.log: Final = log
+        self.descriptors: Final = descriptors
         self.connection_filter = connection_filter  # None: everybody may connect
         self.read_buffer: Final = bytearray(READ_BYTES)
         self.read_view: Final = memoryview(self.read_buffer)
@@ -90,6 +92,19 @@ class NetContext:
         self.links: set[OpenLink] = set()
         self.idle: Final = asyncio.Event()  # no link is open
         self.idle.set()
+        self.lingering_bytes = 0  # unread by the peers of links that are closing
+        self._lingering_bytes_max = broker.settings.outbox_total_bytes_max >> 3
+
+    def may_linger(self, size: int) -> bool:
+        """Count what a closing link holds; False: it is closed at once, for there is too much."""
+        if self.lingering_bytes + size > self._lingering_bytes_max and size > _LINGERING_SMALL:
+            return False
+        self.lingering_bytes += size
+        return True
+
+    def stop_lingering(self, size: int) -> None:
+        """Stop counting a closing link: its socket is closed."""
+        self.lingering_bytes -= size
 
     def track(self, link: OpenLink) -> None:
         """Count a link as open until it is untracked."""

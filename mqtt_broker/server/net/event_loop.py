@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from typing import Any, TypeVarTuple
 
+from mqtt_broker.server.config.config import StartError
 from mqtt_broker.server.net.poller import Act, Poller, nothing, to_events, to_mask
 
 _Ts = TypeVarTuple("_Ts")
@@ -85,7 +86,10 @@ class TurnLoop(asyncio.SelectorEventLoop):
 
 
 def attach(loop: asyncio.AbstractEventLoop, end_turn: Act) -> tuple[Poller, Act]:
-    """Serve turns on `loop`; return their poller, and a function that detaches it again."""
+    """Serve turns on `loop`; return their poller, and a function that detaches it again.
+
+    Raises StartError where only a `TurnLoop` can: Windows has no poller with a descriptor.
+    """
     if isinstance(loop, TurnLoop):
         own = loop.poller
         own.end_turn = end_turn
@@ -97,6 +101,12 @@ def attach(loop: asyncio.AbstractEventLoop, end_turn: Act) -> tuple[Poller, Act]
     poller = Poller()
     poller.end_turn = end_turn
     fd = poller.epoll.fileno()
+    if fd < 0:
+        poller.close()
+        raise StartError(
+            f"a broker cannot run on {type(loop).__name__} here: this system has neither epoll nor "
+            "kqueue; run it on TurnLoop, or use ThreadedBroker"
+        )
     loop.add_reader(fd, poller.serve_ready)
 
     def detach() -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mqtt_broker.core import dispatch
 from mqtt_broker.core.interfaces.link import ONLY_ACKS
-from mqtt_broker.server.config.endpoints import Endpoint, Network, ProxyRules
-from mqtt_broker.server.net.link import TURN_BYTES_MAX, SocketLink
+from mqtt_broker.server.config.endpoints import Endpoint, Network, ProxyRules, WebSocketRules
+from mqtt_broker.server.net.link import SocketLink
 from mqtt_broker.server.net.proxy_protocol import ProxyError, read_header
 from mqtt_broker.server.net.tls import PORTION_BYTES, TlsContext, TlsLayer
+from sessions.messages.outbox import TURN_BYTES_MAX
 
 if TYPE_CHECKING:
     from mqtt_broker.server.net.context import ListenerState, NetContext
@@ -37,6 +39,10 @@ class Layer(Protocol):
     @property
     def ended(self) -> str:
         """Why no more input will come, as `reason: detail`; empty while the peer may send."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Return about how many bytes it keeps that are not a whole message yet."""
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes from the layer below; return those for the layer above."""
@@ -59,9 +65,16 @@ class LayerFactory:
         self._reload = reload
         self.proxy = rules.proxy
         self._websocket = rules.websocket
-        self._packet_bytes_max = packet_bytes_max
+        self._make_websocket: Callable[[WebSocketRules, int], Layer] | None = None
+        if rules.websocket is not None:
+            # Not above: two libraries that only WebSocket needs. Not with the first connection
+            # either: descriptors may be out then, or the HTTP server's thread import one of them.
+            from mqtt_broker.server.net.websocket import WebSocketLayer
+
+            self._make_websocket = WebSocketLayer
+        self.packet_bytes_max = packet_bytes_max
         if rules.limits is not None:
-            self._packet_bytes_max = min(self._packet_bytes_max, rules.limits.packet_bytes_max)
+            self.packet_bytes_max = min(self.packet_bytes_max, rules.limits.packet_bytes_max)
         self._tls: TlsContext | None = None
         self._name = endpoint.name
         if rules.tls is not None:
@@ -86,11 +99,8 @@ class LayerFactory:
         if self._tls is not None:
             tls = self._tls.layer()
             found.append(tls)
-        if self._websocket is not None:
-            # Not above: two libraries that only WebSocket needs.
-            from mqtt_broker.server.net.websocket import WebSocketLayer
-
-            found.append(WebSocketLayer(self._websocket, self._packet_bytes_max))
+        if self._websocket is not None and self._make_websocket is not None:
+            found.append(self._make_websocket(self._websocket, self.packet_bytes_max))
         return tls, found
 
 
@@ -137,7 +147,7 @@ class LayeredLink(SocketLink):
             return
         seconds = self.rules.handshake_timeout_s
         self._opening = context.loop.call_later(seconds, self._on_opening_timeout)
-        self._poller.add(self._sock.fileno(), self._on_opening)
+        self._poller.add(self.sock.fileno(), self._on_opening)
         context.handshakes.add(self)
 
     def _on_opening(self) -> None:
@@ -177,7 +187,7 @@ class LayeredLink(SocketLink):
     def _receive(self) -> bytes:
         context = self._context
         try:
-            size = self._sock.recv_into(context.read_buffer, PORTION_BYTES)
+            size = self.sock.recv_into(context.read_buffer, PORTION_BYTES)
         except (BlockingIOError, InterruptedError):
             return b""
         except OSError:
@@ -214,6 +224,8 @@ class LayeredLink(SocketLink):
         self._begin_mqtt()
         if data and self.connection is not None:
             self._ack_runs = dispatch.receive(self.connection, data, now, self._ack_runs)
+        elif self.connection is not None:
+            dispatch.hold(self.connection, sum([one.held_bytes for one in self._layers]), now)
         self._check_layers(now)  # all of it, and the end, may have come in one piece
 
     def _watch_for_connect(self) -> None:
@@ -225,7 +237,7 @@ class LayeredLink(SocketLink):
             return
         on_readable = None if self.is_queued else self._on_opening
         on_writable = None if self._backlog is None else self._on_writable
-        self._poller.watch(self._sock.fileno(), on_readable, on_writable)
+        self._poller.watch(self.sock.fileno(), on_readable, on_writable)
 
     def _end_opening(self) -> None:
         self._context.handshakes.remove(self)
@@ -263,9 +275,9 @@ class LayeredLink(SocketLink):
             output = layer.pending_output(may_wait=self._backlog is not None)
             if output:
                 self._pass_down(output, level)
-                if self._backlog_bytes and self.connection is not None:
+                if self.backlog_bytes and self.connection is not None:
                     # A peer that provokes such output and does not read it is a slow reader, too.
-                    self.connection.on_written(self._backlog_bytes, self._context.turn.now())
+                    self.connection.on_written(self.backlog_bytes, self._context.turn.now())
             if not data:
                 break
         return data
@@ -273,7 +285,7 @@ class LayeredLink(SocketLink):
     def _on_readable(self) -> None:
         context = self._context
         try:
-            size = self._sock.recv_into(context.read_buffer, PORTION_BYTES)
+            size = self.sock.recv_into(context.read_buffer, PORTION_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -285,13 +297,16 @@ class LayeredLink(SocketLink):
             data = self._pass_up(context.read_view[:size].tobytes())
             if data:
                 self._ack_runs = dispatch.receive(connection, data, now, self._ack_runs)
+            else:
+                dispatch.hold(connection, sum([one.held_bytes for one in self._layers]), now)
             self._check_layers(now)
             if (self._ack_runs >= ONLY_ACKS) is not self._is_deferred and self._backlog is None:
                 self._defer_reads(not self._is_deferred)
         else:
             self._release()
             connection.lost(now)
-        if context.broker.outboxes.turn_bytes > TURN_BYTES_MAX:
+        outboxes = context.broker.outboxes
+        if outboxes.turn_bytes > TURN_BYTES_MAX and not outboxes.has_left:
             context.broker.flush(now)
 
     def _check_layers(self, now: float) -> None:
@@ -312,7 +327,7 @@ class LayeredLink(SocketLink):
         layers = self._layers
         for level in range(len(layers) - 1, -1, -1):
             data = layers[level].send(data)
-        return super().write(data) if data else self._backlog_bytes
+        return super().write(data) if data else self.backlog_bytes
 
     def _pass_down(self, data: bytes, level: int) -> None:
         """Send what the layer at `level` itself has to send."""

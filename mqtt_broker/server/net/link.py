@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.core import dispatch
 from mqtt_broker.core.interfaces.link import ONLY_ACKS
-from mqtt_broker.server.net.poller import UNREAD_MAX
+from mqtt_broker.server.net.poller import READ_BYTES, UNREAD_MAX
+from sessions.messages.outbox import TURN_BYTES_MAX
 
 if TYPE_CHECKING:
     from mqtt_broker.core.clients.connection import Connection
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
     from mqtt_broker.server.net.context import ListenerState, NetContext
 
 _WRITE_BYTES: Final = 1_048_576  # handed to the kernel in one call when a backlog is sent
+_CHEAP_BYTES_A_UNIT: Final = 64  # large payloads: what is read costs less work than its bytes do
 _LINGER_S: Final = 2.0  # how long a closed connection's last bytes may take to be read
-
-
-TURN_BYTES_MAX: Final = 16 << 20  # written to outboxes until a turn is flushed half-way
 
 
 class SocketLink:
@@ -37,19 +36,20 @@ class SocketLink:
         "_ack_runs",
         "_address",
         "_backlog",
-        "_backlog_bytes",
         "_context",
         "_is_admitted",
         "_is_closing",
         "_is_deferred",
-        "_is_reading",
         "_linger",
         "_listener",
         "_poller",
-        "_sock",
+        "backlog_bytes",
         "certificate",
         "connection",
         "is_queued",
+        "is_reading",
+        "lingering_bytes",
+        "sock",
     )
 
     def __init__(
@@ -58,16 +58,17 @@ class SocketLink:
         self._context = context
         self._listener = listener
         self._poller = context.poller
-        self._sock = sock
+        self.sock = sock
         self._address = address
         self._backlog: deque[memoryview] | None = None
-        self._backlog_bytes = 0
+        self.backlog_bytes = 0
         self._is_closing = False
-        self._is_reading = True
+        self.is_reading = True
         self._ack_runs = 0  # read in a row with nothing else; -1: the client publishes
         self._is_deferred = False  # the poller reads it some milliseconds late
         self._is_admitted = False  # counted by the connection filter
         self._linger: asyncio.TimerHandle | None = None
+        self.lingering_bytes = 0  # unread when it was closed
         self.connection: Connection | None = None
         self.certificate: PeerCertificate | None = None  # that the client proved to have
         self.is_queued = False  # in the handshake queue
@@ -108,7 +109,7 @@ class SocketLink:
         self._watch_for_connect()
 
     def _watch_for_connect(self) -> None:
-        self._poller.add(self._sock.fileno(), self._on_first_readable)
+        self._poller.add(self.sock.fileno(), self._on_first_readable)
 
     @property
     def peer(self) -> str:
@@ -153,11 +154,31 @@ class SocketLink:
             self._on_readable()
 
     def _on_readable(self) -> None:
+        size = self._read()
+        if size == self._poller.read_bytes and size < READ_BYTES:
+            self._read_what_is_cheap(size)
+        outboxes = self._context.broker.outboxes
+        if outboxes.turn_bytes > TURN_BYTES_MAX and not outboxes.has_left:
+            self._context.broker.flush(self._context.turn.clock())
+
+    def _read_what_is_cheap(self, size: int) -> None:
+        """Read on while many sockets wait, as long as that is little work: large payloads are."""
+        work = self._context.broker.runtime.work
+        left = READ_BYTES - size
+        while left > 0 and self.is_reading and not self._is_closing:
+            before = work.spent
+            size = self._read()
+            left -= size
+            if size < self._poller.read_bytes or work.spent - before > size // _CHEAP_BYTES_A_UNIT:
+                return
+
+    def _read(self) -> int:
+        """Read once, and act on it; return how much came."""
         context = self._context
         try:
-            size = self._sock.recv_into(context.read_buffer)
+            size = self.sock.recv_into(context.read_buffer, self._poller.read_bytes)
         except (BlockingIOError, InterruptedError):
-            return
+            return 0
         except OSError:
             size = 0
         connection = self.connection
@@ -175,22 +196,21 @@ class SocketLink:
         else:
             self._release()
             connection.lost(now)
-        if context.broker.outboxes.turn_bytes > TURN_BYTES_MAX:
-            context.broker.flush(now)
+        return size
 
     def _defer_reads(self, is_deferred: bool) -> None:
-        if self._is_reading and not self._is_closing:
+        if self.is_reading and not self._is_closing:
             self._is_deferred = is_deferred
-            self._poller.set_deferred(self._sock.fileno(), is_deferred)
+            self._poller.set_deferred(self.sock.fileno(), is_deferred)
 
     def pause_reading(self) -> None:
-        if self._is_reading and not self._is_closing:
-            self._is_reading = False
+        if self.is_reading and not self._is_closing:
+            self.is_reading = False
             self._watch()
 
     def resume_reading(self) -> None:
-        if not self._is_reading and not self._is_closing:
-            self._is_reading = True
+        if not self.is_reading and not self._is_closing:
+            self.is_reading = True
             self._watch()
 
     def _watch(self) -> None:
@@ -198,10 +218,10 @@ class SocketLink:
         on_readable = None
         if self._is_closing:
             on_readable = self._discard
-        elif self._is_reading and not self.is_queued:
+        elif self.is_reading and not self.is_queued:
             on_readable = self._on_readable
         on_writable = None if self._backlog is None else self._on_writable
-        self._poller.watch(self._sock.fileno(), on_readable, on_writable)
+        self._poller.watch(self.sock.fileno(), on_readable, on_writable)
 
     # Writing.
 
@@ -212,10 +232,10 @@ class SocketLink:
             self._poller.expect(self.connection.urgency(UNREAD_MAX))
         if self._backlog is not None:
             self._backlog.append(memoryview(data))
-            self._backlog_bytes += len(data)
-            return self._backlog_bytes
+            self.backlog_bytes += len(data)
+            return self.backlog_bytes
         try:
-            sent = self._sock.send(data)
+            sent = self.sock.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
@@ -223,17 +243,17 @@ class SocketLink:
         if sent == len(data):
             return 0
         self._backlog = deque([memoryview(data)[sent:]])
-        self._backlog_bytes = len(data) - sent
+        self.backlog_bytes = len(data) - sent
         self._watch()
-        return self._backlog_bytes
+        return self.backlog_bytes
 
     def _on_writable(self) -> None:
         backlog = self._backlog
         assert backlog is not None
         try:
             while backlog:
-                sent = self._sock.send(backlog[0][:_WRITE_BYTES])
-                self._backlog_bytes -= sent
+                sent = self.sock.send(backlog[0][:_WRITE_BYTES])
+                self.backlog_bytes -= sent
                 if sent == len(backlog[0]):
                     backlog.popleft()
                 else:
@@ -242,7 +262,7 @@ class SocketLink:
             pass
         except OSError:
             backlog.clear()
-            self._backlog_bytes = 0
+            self.backlog_bytes = 0
         if not backlog:
             self._backlog = None
             self._watch()
@@ -250,7 +270,7 @@ class SocketLink:
                 self._shut()
                 return
         if not self._is_closing and self.connection is not None:
-            self.connection.on_written(self._backlog_bytes, self._context.turn.now())
+            self.connection.on_written(self.backlog_bytes, self._context.turn.now())
 
     # Closing.
 
@@ -258,13 +278,18 @@ class SocketLink:
         """Send what is written, then close, and give the peer a moment to read it.
 
         A socket that is closed with unread input resets the connection, and the peer then
-        loses the reason we gave. So input is read and thrown away until the peer closes.
+        loses the reason we gave. So input is read and thrown away until the peer closes. Links
+        that end this way may hold only so many bytes together: those above it are cut off.
         """
         if self._is_closing:
             return
         self._is_closing = True
-        if self._sock.fileno() < 0:
+        if self.sock.fileno() < 0:
             return
+        if not self._context.may_linger(self.backlog_bytes):
+            self._release()
+            return
+        self.lingering_bytes = self.backlog_bytes
         self._watch()
         self._linger = self._context.loop.call_later(_LINGER_S, self._release)
         if self._backlog is None:
@@ -272,13 +297,13 @@ class SocketLink:
 
     def _shut(self) -> None:
         try:
-            self._sock.shutdown(socket.SHUT_WR)
+            self.sock.shutdown(socket.SHUT_WR)
         except OSError:
             self._release()
 
     def _discard(self) -> None:
         try:
-            size = self._sock.recv_into(self._context.read_buffer)
+            size = self.sock.recv_into(self._context.read_buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -297,13 +322,15 @@ class SocketLink:
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
-        fd = self._sock.fileno()
+        self._context.stop_lingering(self.lingering_bytes)
+        self.lingering_bytes = 0
+        fd = self.sock.fileno()
         if fd < 0:
             return
         context = self._context
         self._poller.remove(fd)
         self._backlog = None
-        self._sock.close()
+        self.sock.close()
         self._listener.remove()
         context.untrack(self)
         if self._is_admitted and context.connection_filter is not None:

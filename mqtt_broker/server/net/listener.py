@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pathlib
 import socket
@@ -17,6 +16,7 @@ from mqtt_broker.core.limits.token_bucket import ListenerLimits, TokenBucket
 from mqtt_broker.server.config.endpoints import Endpoint, ListenerRules
 from mqtt_broker.server.net.context import ListenerState, NetContext
 from mqtt_broker.server.net.link import SocketLink
+from mqtt_broker.server.process.descriptors import OUT_OF_DESCRIPTORS, PAUSE_S
 
 if TYPE_CHECKING:
     from mqtt_broker.security.protection.throttle import Throttle
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 BACKLOG: Final = 4096
 _ACCEPTS_A_TURN: Final = 64
 _SHARE_S: Final = 0.001  # of a turn, for accepting
-_PAUSE_S: Final = 0.5  # when there are no descriptors left
-_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Listener:
@@ -36,12 +34,12 @@ class Listener:
         rules = endpoint.rules
         self._context = context
         # First: a certificate that cannot be read leaves no socket behind.
-        self._layers: LayerFactory | None = None
+        self.layers: LayerFactory | None = None
         if not rules.is_plain:  # what only few listeners need is not imported for all
             from mqtt_broker.server.net.layered_link import LayerFactory
 
             packet_bytes_max = context.broker.settings.packet_bytes_max
-            self._layers = LayerFactory(endpoint, packet_bytes_max, context.reload)
+            self.layers = LayerFactory(endpoint, packet_bytes_max, context.reload)
         self._sock = _listen(endpoint)
         self._is_prompt = rules.tcp_nodelay and not endpoint.path
         self._max = rules.max_connections
@@ -64,30 +62,32 @@ class Listener:
         self._context.poller.add(self._sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
-        layers = self._layers
+        layers = self.layers
+        descriptors = self._context.descriptors
         until = time.perf_counter() + _SHARE_S
         for _ in range(_ACCEPTS_A_TURN):
             if layers is not None and self._context.handshakes.is_full:
                 self._wait_for_handshakes()
+                return
+            if descriptors.is_short and not descriptors.has_room():
+                self._pause(None)
                 return
             try:
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS:
+                if error.errno in OUT_OF_DESCRIPTORS:
                     self._pause(error)
                     return
                 continue  # the peer gave up while it waited to be accepted
+            descriptors.count(sock.fileno())
             reason = self._refusal()
             if reason:
                 self._context.refuse(self.state.name, reason, "", "")
                 sock.close()
                 continue
-            sock.setblocking(False)
-            if self._is_prompt:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._make_link(sock, address).open()
+            self._open(sock, address)
             if time.perf_counter() >= until:
                 return
 
@@ -102,21 +102,36 @@ class Listener:
                 return f"listener {reason}"
         return ""
 
-    def _make_link(self, sock: socket.socket, address: object) -> SocketLink:
-        if self._layers is None:
+    def _open(self, sock: socket.socket, address: object) -> None:
+        link = None
+        try:
+            sock.setblocking(False)
+            if self._is_prompt:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = self.make_link(sock, address)
+            link.open()
+        except Exception as error:  # ours: it may cost this connection only, not the listener
+            self._context.poller.on_error(error)
+            if link is None:
+                sock.close()
+            else:
+                link.abort()
+
+    def make_link(self, sock: socket.socket, address: object) -> SocketLink:
+        if self.layers is None:
             return SocketLink(self._context, sock, address, self.state)
-        return self._layers.link(self._context, sock, address, self.state)
+        return self.layers.link(self._context, sock, address, self.state)
 
     def _wait_for_handshakes(self) -> None:
         """Accept nothing until the handshake queue has space; the kernel keeps the others."""
         self._context.poller.remove(self._sock.fileno())
         self._context.handshakes.call_on_space(self._resume)
 
-    def _pause(self, error: OSError) -> None:
+    def _pause(self, error: OSError | None) -> None:
         """Try again in a moment: the kernel keeps waiting connections in its own queue."""
-        self._context.log(f"{self.endpoint}: cannot accept, {error.strerror}; trying again")
+        self._context.descriptors.report(self.endpoint.name, error)
         self._context.poller.remove(self._sock.fileno())
-        self._context.loop.call_later(_PAUSE_S, self._resume)
+        self._context.loop.call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         if self._sock.fileno() >= 0:
@@ -128,8 +143,8 @@ class Listener:
             return
         self._context.poller.remove(self._sock.fileno())
         self._sock.close()
-        if self._layers is not None:
-            self._layers.close()
+        if self.layers is not None:
+            self.layers.close()
         if self.endpoint.path:
             pathlib.Path(self.endpoint.path).unlink(missing_ok=True)
 
@@ -150,7 +165,7 @@ def check_files(endpoints: Iterable[Endpoint]) -> None:
         if endpoint.rules.tls is not None:
             from mqtt_broker.server.net.tls import TlsContext
 
-            TlsContext(endpoint.rules.tls, "mqtt", endpoint.name)
+            TlsContext(endpoint.rules.tls, "mqtt", endpoint.place or endpoint.name)
 
 
 def _listen(endpoint: Endpoint) -> socket.socket:

@@ -5,6 +5,9 @@ A turn is: ask the kernel once which sockets are ready, serve each of them, then
 a burst from many publishers become one write to their subscriber, without a callback object,
 a context and a queue for each socket.
 
+A turn has an end, however many sockets are ready and whatever they bring: it is divided among them,
+each may bring less while they are many, and those that are left are served first in the next turn.
+
 `event_loop` calls this inside an asyncio loop of our own, or attaches it to any other.
 """
 
@@ -17,10 +20,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqtt_broker.core.interfaces.link import LATER, NOW, SOON
+from sessions.messages.work import Work
 
 _READ: Final = 1
 _WRITE: Final = 4
 EVENTS_MAX: Final = 1024
+# All links read into one buffer of this size and keep a copy of what came. Asking `recv` for
+# as much makes the allocator map and unmap memory at each call: three system calls more.
+READ_BYTES: Final = 262_144
+_READ_BYTES_OF_MANY: Final = 65_536  # while more than so many sockets are ready:
+_MANY: Final = 8
 # Messages under way to a client until its acknowledgements are read soon: the kernel has a buffer
 # of 2 KB for each that is not read.
 UNREAD_MAX: Final = 16
@@ -45,7 +54,9 @@ class _Epoll:
         self._selector = selectors.DefaultSelector()
 
     def fileno(self) -> int:
-        return int(self._selector.fileno())
+        """Return the descriptor, which is readable when a socket is; -1: there is none."""
+        found = getattr(self._selector, "fileno", None)
+        return -1 if found is None else int(found())
 
     def register(self, fd: int, mask: int) -> None:
         if mask:
@@ -96,19 +107,29 @@ class Poller:
         self.writers: dict[int, Act] = {}
         self.end_turn: Act = nothing
         self.is_wanted = False  # the event loop has something to do besides waiting
+        self.read_bytes = READ_BYTES  # that a link may read at a time
+        self._work: Work = Work()
+        self._left: list[tuple[int, int]] = []  # events that the last turn did not come to
         self.on_error: Callable[[Exception], None] = _raise
-        self._may_lag = may_lag  # there is a wait of our own that can end after `LAG_S`
         self._masks: dict[int, int] = {}  # what each socket waits for; 0: it is not watched
         # Deferred reads.
-        self._deferred_epoll: Any = _new_epoll()
+        has_descriptor = self.epoll.fileno() >= 0  # as epoll and kqueue have
+        self._deferred_epoll: Any = _new_epoll() if has_descriptor else self.epoll
         self._deferred_fd: int = self._deferred_epoll.fileno()
-        self._deferred: set[int] = set()
+        # There is a wait of our own that can end after `LAG_S`.
+        self._may_lag = may_lag and has_descriptor
+        self.deferred: set[int] = set()
         self._expects = False  # something was sent to one of them in this turn
         self._urgency = LATER  # of what was sent to them since they were read
         self._lag_ends = 0.0  # when they are read at the latest, if there is a turn
         self._has_asked = False  # they were read in this turn
         self._is_nested = True  # they wake us like the others: nothing lags
-        self.epoll.register(self._deferred_fd, _READ)
+        if has_descriptor:
+            self.epoll.register(self._deferred_fd, _READ)
+
+    def bound(self, work: Work) -> None:
+        """End turns where this work has come to that of a turn."""
+        self._work = work
 
     def add(self, fd: int, on_readable: Act) -> None:
         """Call `on_readable` in every turn in which the socket has input."""
@@ -127,7 +148,7 @@ class Poller:
         if on_writable is not None:
             self.writers[fd] = on_writable
             mask |= _WRITE
-        epoll = self._deferred_epoll if fd in self._deferred else self.epoll
+        epoll = self._deferred_epoll if fd in self.deferred else self.epoll
         before, self._masks[fd] = self._masks[fd], mask
         # A socket that waits for nothing is taken out: epoll would go on to report, at every
         # call, that its peer has hung up.
@@ -144,10 +165,10 @@ class Poller:
         if is_deferred:
             self.epoll.unregister(fd)
             self._deferred_epoll.register(fd, _READ)
-            self._deferred.add(fd)
+            self.deferred.add(fd)
         else:
             self._deferred_epoll.unregister(fd)
-            self._deferred.discard(fd)
+            self.deferred.discard(fd)
             self.epoll.register(fd, _READ)
 
     def expect(self, urgency: int) -> None:
@@ -163,8 +184,8 @@ class Poller:
         self.readers.pop(fd, None)
         self.writers.pop(fd, None)
         if self._masks.pop(fd, 0):
-            (self._deferred_epoll if fd in self._deferred else self.epoll).unregister(fd)
-        self._deferred.discard(fd)
+            (self._deferred_epoll if fd in self.deferred else self.epoll).unregister(fd)
+        self.deferred.discard(fd)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
         """Serve turns for so long (below 0: for ever), or until something else has to be done.
@@ -179,9 +200,12 @@ class Poller:
             if self._urgency == NOW:  # something was sent since the turn
                 self._settle()
             lags = not self._is_nested  # acknowledgements may come without a wake-up
-            limit = LAG_S if lags and not 0 <= seconds < LAG_S else seconds
+            if self._left:
+                limit = 0.0
+            else:
+                limit = LAG_S if lags and not 0 <= seconds < LAG_S else seconds
             events = poll(limit, EVENTS_MAX)
-            others = self.serve(events) if events or lags else events
+            others = self.serve(events) if events or lags or self._left else events
             if others or self.is_wanted or seconds == 0:
                 return others
             if seconds > 0:
@@ -198,7 +222,17 @@ class Poller:
             not events or self._urgency or time.monotonic() >= self._lag_ends
         ):
             events += self._poll_deferred()
-        for fd, mask in events:
+        if self._left:
+            events = self._behind_left(events)
+        work = self._work
+        end = work.spent + work.turn_units
+        is_divided = len(events) > 2
+        if is_divided:
+            self._divide(len(events))
+        for at, (fd, mask) in enumerate(events):
+            if work.spent >= end:
+                self._left = events[at:]
+                break
             # Anything but "writable" (an error, a hang-up) is found by reading.
             try:
                 on_readable = readers.get(fd)
@@ -216,9 +250,22 @@ class Poller:
             except Exception as error:  # ours; it may not end the turn of all the others
                 self.remove(fd)
                 self.on_error(error)
+        if is_divided:
+            self._divide(1)
         self.end_turn()
         self._settle()
         return others
+
+    def _behind_left(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Put events behind those that are left, each socket once."""
+        left, self._left = self._left, []
+        known = {fd for fd, _ in left}
+        return left + [event for event in events if event[0] not in known]
+
+    def _divide(self, count: int) -> None:
+        """Divide the turn among so many sockets."""
+        self.read_bytes = READ_BYTES if count <= _MANY else _READ_BYTES_OF_MANY
+        self._work.divide(count)
 
     def _poll_deferred(self) -> list[tuple[int, int]]:
         """Return the events of deferred sockets: all that is wanted of them so far is read."""

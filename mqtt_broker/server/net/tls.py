@@ -77,7 +77,7 @@ class TlsContext:
         if rules.crl:
             self._load_authority(context, "crl", rules.crl)
             if not context.cert_store_stats()["crl"]:
-                raise self._wrong("crl", rules.crl, "there is no CRL in it")
+                raise self._wrong("crl", rules.crl, "it has no CRL")
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         # One ticket to resume with. None where clients have certificates: these are checked each
         # time, so that a ticket does not outlive a certificate that is revoked.
@@ -125,6 +125,7 @@ class TlsLayer:
     """The TLS layer of a connection: records in, plain data out, and the other way round."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "ended", "is_open")
+    held_bytes = 0  # never more than a record
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()

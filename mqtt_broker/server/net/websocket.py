@@ -19,7 +19,7 @@ from aiohttp.http_websocket import ws_ext_gen, ws_ext_parse
 from websockets.http11 import Request
 
 from mqtt_broker.server.config.endpoints import WebSocketRules
-from mqtt_broker.server.net.websocket_library import OpeningHandshake, Queue, Reader
+from mqtt_broker.server.net.websocket_library import OpeningHandshake, parsing
 
 REQUEST_BYTES_MAX: Final = 16_384
 # Larger ones are cut: clients limit the size of a message, and MQTT does not demand that
@@ -27,6 +27,7 @@ REQUEST_BYTES_MAX: Final = 16_384
 FRAME_BYTES_MAX: Final = 65_535
 _BINARY: Final = 0x82
 _PING_ANSWER: Final = 0x8A
+_PING_HEAD_BYTES: Final = 6  # a client's, with its mask
 _CLOSE: Final = 0x88
 _RSV1: Final = 0x40
 _SYNC_END: Final = b"\x00\x00\xff\xff"  # the sender leaves it out. [RFC 7692, 7.2.1]
@@ -101,6 +102,10 @@ class Frames:
         self.ended = "closed"
         self._is_whole = False  # what follows the end is ignored
 
+    def fail(self) -> None:
+        """Note that the parser has failed."""
+        self.is_broken = True
+
 
 class WebSocketLayer:
     """The WebSocket layer of a connection: frames in, their data out, and the other way round."""
@@ -116,6 +121,7 @@ class WebSocketLayer:
         "_rules",
         "_size_max",
         "ended",
+        "held_bytes",
         "is_open",
     )
 
@@ -125,12 +131,13 @@ class WebSocketLayer:
         self._head = bytearray()  # of the request, until it is whole
         self._output: list[bytes] = []
         self._frames = Frames()
-        self._queue = Queue(self._frames)
+        self._queue: Any = parsing.Queue(self._frames)
         self._reader: Any = None
         self._deflate: Any = None
         self._flush = zlib.Z_SYNC_FLUSH
         self.is_open = False
         self.ended = ""
+        self.held_bytes = 0  # about: of messages that are not complete
 
     # In.
 
@@ -143,11 +150,13 @@ class WebSocketLayer:
                 return b""
         self._reader.feed_data(data)
         frames = self._frames
+        self.held_bytes += len(data)
         if frames.pings or frames.ended or frames.is_broken:
             self._answer(frames)
         found = frames.data
         if not found:
             return b""
+        self.held_bytes = 0
         joined = b"".join(found)
         found.clear()
         return joined
@@ -155,6 +164,7 @@ class WebSocketLayer:
     def _answer(self, frames: Frames) -> None:
         if frames.pings:  # only the last needs an answer. [RFC 6455, 5.5.3]
             ping = frames.pings[-1]
+            self.held_bytes -= sum([_PING_HEAD_BYTES + len(one) for one in frames.pings])
             frames.pings.clear()
             self._output.append(bytes((_PING_ANSWER, len(ping))) + ping)
         error = self._queue.exception()
@@ -231,7 +241,9 @@ class WebSocketLayer:
         if not head.isascii():
             self._refuse(http.HTTPStatus.BAD_REQUEST, "no HTTP request")
             return
-        handshake = OpeningHandshake(self._rules.origins)
+        rules = self._rules
+        is_open = bool(rules.origins) or not rules.own_pages_only
+        handshake = OpeningHandshake(rules.origins if is_open else None)
         handshake.receive_data(head)
         found = handshake.events_received()
         if found:
@@ -240,7 +252,7 @@ class WebSocketLayer:
             if request.path.partition("?")[0] == self._rules.path:
                 self._accept(handshake, request)
             else:
-                self._refuse(http.HTTPStatus.NOT_FOUND, "nothing there")
+                self._refuse(http.HTTPStatus.NOT_FOUND, "not found")
         elif head.startswith(b"GET "):
             self._refuse(http.HTTPStatus.BAD_REQUEST, "no HTTP request")
         else:
@@ -263,7 +275,9 @@ class WebSocketLayer:
                 self._deflate = zlib.compressobj(wbits=-window)
                 self._flush = zlib.Z_FULL_FLUSH if starts_anew else zlib.Z_SYNC_FLUSH
             # aiohttp refuses a message that is as large as its limit.
-            self._reader = Reader(self._frames, self._queue, self._size_max + 1, bool(window))
+            self._reader = parsing.Reader(
+                self._frames, self._queue, self._size_max + 1, bool(window)
+            )
             self.is_open = True
         self._output.append(response.serialize())
 

@@ -1,54 +1,46 @@
-"""Subclasses of the WebSocket libraries' classes, which are not compiled.
+"""The libraries behind the WebSocket listener: the handshake's, and the parser of frames.
 
-They choose the subprotocol for `websockets` and make aiohttp's parser hand its frames to a
-`FrameSink`. Two private names of aiohttp are used, `WebSocketDataQueue` and
-`WebSocketReader._handle_frame`; tests/server/test_websocket_library.py checks what is relied on.
+`websockets` answers the upgrade; its subclass here chooses the subprotocol, and is not compiled.
+Frames are parsed by aiohttp, or by `websockets` where this version of aiohttp is not known.
 """
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+import re
+from collections.abc import Sequence
+from typing import Final
 
-from aiohttp._websocket.reader import WebSocketDataQueue
-from aiohttp.http import WebSocketReader
-from aiohttp.http_websocket import WSMsgType
 from websockets.exceptions import NegotiationError
 from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
+__all__ = ["OpeningHandshake", "parsing", "slow_because"]
+
+slow_because = ""  # why frames are parsed slowly, if they are
+try:
+    from mqtt_broker.server.net import websocket_aiohttp as parsing
+except ImportError as error:
+    from mqtt_broker.server.net import websocket_fallback as parsing  # type: ignore[no-redef]
+
+    slow_because = str(error)
+
+# The pages of a server on this machine. A page of a file, or in a sandbox, has the origin `null`.
+_OWN_PAGES: Final = re.compile(
+    r"https?://(?:localhost|[a-z0-9.-]+\.localhost|127(?:\.[0-9]+){3}|\[::1\])(?::[0-9]+)?",
+    re.IGNORECASE,
+)
 SUBPROTOCOLS: Final = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
-
-
-class FrameSink(Protocol):
-    """Takes what the parser finds in the frames of one client."""
-
-    data: list[bytes | bytearray]
-    pings: list[bytes]
-    is_broken: bool
-
-    def pass_on_to(self, parse_on: Callable[[bool, int, bytes | bytearray, int], None]) -> None:
-        """Give every frame that is not whole binary data to `parse_on`."""
-        ...
-
-    def take(self, fin: bool, opcode: int, payload: bytes | bytearray, compressed: int) -> None:
-        """Take one frame."""
-        ...
-
-    def end(self, code: int) -> None:
-        """Take the peer's close frame."""
-        ...
 
 
 class OpeningHandshake(ServerProtocol):
     """The HTTP request and its answer; frames are parsed elsewhere."""
 
-    def __init__(self, origins: Sequence[str]) -> None:
-        super().__init__(
-            origins=[Origin(text) for text in origins] or None, subprotocols=SUBPROTOCOLS
-        )
+    def __init__(self, origins: Sequence[str] | None) -> None:
+        """`origins`: of the pages that may come; empty: any page, None: those of this machine."""
+        found: list[Origin | re.Pattern[str] | None] = [Origin(text) for text in origins or ()]
+        if origins is None:  # a client that is no page names none
+            found = [None, _OWN_PAGES]
+        super().__init__(origins=found or None, subprotocols=SUBPROTOCOLS)
 
     def release(self) -> None:
         """Close the parser, a generator of its own method: else each client leaves a reference
@@ -62,61 +54,3 @@ class OpeningHandshake(ServerProtocol):
             if name in SUBPROTOCOLS:
                 return name
         raise NegotiationError("the subprotocol is mqtt or mqttv3.1")
-
-
-class Reader(WebSocketReader):
-    """aiohttp's parser with its frame handler replaced by `FrameSink.take`.
-
-    A compiled method as the handler costs 20 ns a frame, a method of this class 90, and a message
-    in a queue 250.
-    """
-
-    __slots__ = ("_handle_frame",)
-
-    def __init__(self, frames: FrameSink, queue: Queue, size_max: int, compress: bool) -> None:
-        super().__init__(queue, size_max, compress, False)
-        frames.pass_on_to(functools.partial(_parse_on, weakref.ref(self)))
-        self._handle_frame = frames.take  # type: ignore[method-assign]
-
-
-def _parse_on(reader: weakref.ref[Reader], *frame: Any) -> None:
-    """Do what aiohttp itself does with a frame. Not a bound method: that would be a cycle."""
-    found = reader()
-    assert found is not None
-    WebSocketReader._handle_frame(found, *frame)
-
-
-class _NoPressure:
-    """Stands for the transport that aiohttp's queue pauses; ours never fills."""
-
-    _reading_paused = False
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-
-_NO_PRESSURE: Final[Any] = _NoPressure()
-_NO_LOOP: Final[Any] = None  # nothing waits for the queue
-
-
-class Queue(WebSocketDataQueue):
-    """Receives from the parser what is not one whole frame of data."""
-
-    def __init__(self, frames: FrameSink) -> None:
-        super().__init__(_NO_PRESSURE, 0xFFFF, loop=_NO_LOOP)
-        self._frames = frames
-
-    def feed_data(self, data: Any, size: int) -> None:
-        frames = self._frames
-        kind = data[0]
-        if kind is WSMsgType.BINARY:
-            frames.data.append(data[1])
-        elif kind is WSMsgType.PING:
-            frames.pings.append(bytes(data[1]))
-        elif kind is WSMsgType.CLOSE:
-            frames.end(data[1])
-
-    def set_exception(self, *args: Any) -> None:
-        super().set_exception(*args)
-        self._frames.is_broken = True

@@ -52,7 +52,7 @@ class Heartbeat:
             try:
                 os.utime(self._path, ns=(at, at))
             except FileNotFoundError:
-                self._path.touch(0o644)
+                self._path.touch(0o640)
                 os.utime(self._path, ns=(at, at))
 
     def _run(self) -> None:

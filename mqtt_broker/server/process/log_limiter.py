@@ -7,20 +7,31 @@ A line names clients, topics and peers, and clients choose those names. Lines of
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 LINES_PER_S: Final = 100
 CHARS_MAX: Final = 1_000  # of one line; a client id alone may have 65,535
-_REPEAT_S: Final = 10.0  # until an error that comes again is logged again
+ERRORS_PER_S: Final = 5  # with their tracebacks
+REPEAT_S: Final = 10.0  # until an error that comes again is logged again
 
 
 class LogLimiter:
     """Pass lines on to `sink`, so many a second, each printable and of limited length."""
 
-    def __init__(self, sink: Callable[[str], object], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sink: Callable[[str], object],
+        clock: Callable[[], float],
+        lines_per_s: int = LINES_PER_S,
+        shape: Callable[[str], str] | None = None,
+    ) -> None:
+        """`shape` makes a line fit to be shown; the default is `shown`."""
         self._sink = sink
+        self._lines_per_s = lines_per_s
+        self._shape = shape or shown
         self._clock = clock
         self._second = 0
         self._written = 0
@@ -31,31 +42,57 @@ class LogLimiter:
         second = int(self._clock())
         if second != self._second:
             self._second, self._written = second, 0
-        if self._written >= LINES_PER_S:
+        if self._written >= self._lines_per_s:
             self._left_out += 1
             return
         self._written += 1
         if self._left_out:
             self._sink(f"{self._left_out} lines before this one were too many, and left out")
             self._left_out = 0
-        self._sink(shown(line))
+        self._sink(self._shape(line))
 
 
 class ErrorLog:
-    """Log internal errors with their traceback; one that is repeated, once in a while."""
+    """Log internal errors with their traceback: a few a second, and one that is repeated once in a
+    while. From any thread.
+    """
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
-        self._last = ""
-        self._last_at = 0.0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._at: dict[tuple[object, ...], float] = {}  # when each was logged, by where it arose
+        self._second = 0
+        self._written = 0
+        self._left_out = 0
 
-    def write(self, error: Exception) -> None:
+    def write(self, error: BaseException, text: str = "internal error") -> None:
         """Log the error, unless the same one was logged a moment ago."""
-        text = repr(error)
-        now = time.monotonic()
-        if text != self._last or now - self._last_at > _REPEAT_S:
-            self._last, self._last_at = text, now
-            self._logger.error("internal error", exc_info=error)
+        with self._lock:
+            now = self._clock()
+            if int(now) != self._second:
+                self._second, self._written = int(now), 0
+                self._at = {key: at for key, at in self._at.items() if now - at <= REPEAT_S}
+            key = _origin(error)
+            if key in self._at or self._written >= ERRORS_PER_S:
+                self._left_out += 1
+                return
+            self._at[key] = now
+            self._written += 1
+            left_out, self._left_out = self._left_out, 0
+        if left_out:
+            text += f" ({left_out} before this one were left out)"
+        self._logger.error("%s", text, exc_info=error)
+
+
+def _origin(error: BaseException) -> tuple[object, ...]:
+    """Return the kind of an error and the line it was raised in: its text may hold a client's."""
+    trace = error.__traceback__
+    if trace is None:
+        return type(error), repr(error)
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return type(error), trace.tb_frame.f_code, trace.tb_lineno
 
 
 def shown(line: str) -> str:

@@ -3,7 +3,8 @@
 A part of the broker that reads files registers their paths and a function that reads them again.
 A change counts when it is complete: two looks in a row have to find the same, since a certificate
 and its key are written one after the other. A failure is logged, and the old content stays in
-force.
+force. What could not be read at all, for instance since descriptors were out, is read again with
+every look.
 """
 
 from __future__ import annotations
@@ -27,6 +28,23 @@ class _Watched:
     act: Callable[[], object]
     in_force: _Seen
     last: _Seen
+    is_missed: bool = False  # it could not be read, which may pass without a change of the file
+    said: str = ""  # why the last reload failed
+
+    def take(self, seen: _Seen) -> None:
+        """Let this content be the one that is in force, or was tried."""
+        self.in_force = seen
+        self.said = ""
+
+    def succeed(self) -> None:
+        self.is_missed = False
+        self.said = ""
+
+    def fail(self, why: str, *, may_pass: bool) -> bool:
+        """Note a failure; False when it is the same as before with this content."""
+        self.is_missed = may_pass
+        before, self.said = self.said, why
+        return before != why
 
 
 class Reload:
@@ -34,8 +52,8 @@ class Reload:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._watched: dict[str, _Watched] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self.watched: dict[str, _Watched] = {}
+        self.timer: asyncio.TimerHandle | None = None
         self.count = 0  # of reloads
         self.failures = 0
 
@@ -45,57 +63,75 @@ class Reload:
         """
         paths = tuple(paths)
         seen = _look(paths)
-        self._watched[name] = _Watched(paths, act, seen, seen)
-        if self._timer is None:
-            self._timer = self._loop.call_later(LOOK_S, self._on_timer)
+        self.watched[name] = _Watched(paths, act, seen, seen)
+        if self.timer is None:
+            self.timer = self._loop.call_later(LOOK_S, self._on_timer)
 
     def remove(self, name: str) -> None:
         """Stop watching the files that were added under this name."""
-        self._watched.pop(name, None)
-        if not self._watched:
+        self.watched.pop(name, None)
+        if not self.watched:
             self.close()
 
     def close(self) -> None:
         """Stop watching all files."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def all(self) -> None:
         """Reload everything, changed or not: SIGHUP."""
-        for name, watched in list(self._watched.items()):
-            watched.in_force = watched.last = _look(watched.paths)
+        for name, watched in list(self.watched.items()):
+            watched.last = _look(watched.paths)
+            watched.take(watched.last)
             self._reload(name, watched)
 
     def look(self) -> None:
         """Reload files that have changed since they were loaded, but not since the last look."""
-        for name, watched in list(self._watched.items()):
+        for name, watched in list(self.watched.items()):
             seen = _look(watched.paths)
             is_settled, watched.last = seen == watched.last, seen
             if is_settled and seen != watched.in_force:
-                watched.in_force = seen
+                watched.take(seen)
+                self._reload(name, watched)
+            elif watched.is_missed and seen == watched.in_force:
                 self._reload(name, watched)
 
     def _reload(self, name: str, watched: _Watched) -> None:
         try:
             result = watched.act()
         except Exception as error:  # of any kind: the old content stays in force
-            self.on_failed(name, str(error))
+            self.on_failed(name, str(error), may_pass=may_pass(error))
         else:
             if result is not LATER:
                 self.on_reloaded(name)
 
     def on_reloaded(self, name: str) -> None:
+        watched = self.watched.get(name)
+        if watched is not None:
+            watched.succeed()
         self.count += 1
         _log.info("%s: reloaded", name)
 
-    def on_failed(self, name: str, why: str) -> None:
+    def on_failed(self, name: str, why: str, *, may_pass: bool = False) -> bool:
+        """Report a failure, and try again with the next look if it may pass; False when the same
+        was reported for this content of the files.
+        """
+        watched = self.watched.get(name)
+        if watched is not None and not watched.fail(why, may_pass=may_pass):
+            return False
         self.failures += 1
         _log.error("%s: not reloaded, the old content stays in force: %s", name, why)
+        return True
 
     def _on_timer(self) -> None:
-        self._timer = self._loop.call_later(LOOK_S, self._on_timer)
+        self.timer = self._loop.call_later(LOOK_S, self._on_timer)
         self.look()
+
+
+def may_pass(error: Exception) -> bool:
+    """Tell whether a file could not be read, other than being wrong."""
+    return isinstance(error, OSError) or isinstance(error.__context__, OSError)
 
 
 def _look(paths: tuple[str, ...]) -> _Seen:

@@ -36,7 +36,7 @@ class Notifier:
         """Report that the broker is ready, and send signs of life from now on."""
         self.send(f"{READY}\nSTATUS={status}")
         if self._address and self._period_s:
-            self._keep_alive()
+            self.keep_alive()
 
     def stopping(self) -> None:
         """Report that the broker stops."""
@@ -57,10 +57,10 @@ class Notifier:
         except OSError:
             return
 
-    def _keep_alive(self) -> None:
+    def keep_alive(self) -> None:
         if not self._needs_restart():
             self.send(ALIVE)
-        self._timer = self._loop.call_later(self._period_s, self._keep_alive)
+        self._timer = self._loop.call_later(self._period_s, self.keep_alive)
 
 
 def _period_s(environment: Mapping[str, str]) -> float:

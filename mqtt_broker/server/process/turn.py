@@ -2,7 +2,8 @@
 
 In a turn every socket that is ready is read and its packets are acted upon. At its end the broker
 writes once to each peer that got something, the storage service is told that changes wait, and
-the one timer of the event loop is set to the core's next deadline.
+the one timer of the event loop is set to the core's next deadline. While the core's agenda is not
+empty the loop waits for nothing: a slice of it and a turn of the sockets take turns.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ from mqtt_broker.core.broker import Broker
 
 _SLEEP_S_MAX: Final = 3600.0
 _RETRY_S: Final = 0.2  # until the end of a turn that failed is tried again
+_ADVANCE_STEPS_MAX: Final = 1000  # in which a clock that is moved ahead gets there
 
 
 class Turn:
     """Keep the time of one broker and end its turns. A failure in one step skips no other."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, report: Callable[[Exception], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[Exception], None],
+        ahead_s: float = 0.0,
     ) -> None:
         # Deadlines count in wall-clock seconds, so that they mean something after a restart,
         # and never jump: the clock is read once and monotonic time is added.
-        self._epoch = time.time() - time.monotonic()
+        self.ahead_s = ahead_s  # of the time of day, in a test
+        self._epoch = time.time() - time.monotonic() + ahead_s
         self.at = self.now()  # when the last socket was read
         self._loop = loop
         self._report = report
@@ -35,6 +41,7 @@ class Turn:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._retry: asyncio.TimerHandle | None = None
+        self._goes_on = False  # the loop is about to call `_go_on`
 
     def now(self) -> float:
         """Return the time of day in seconds; it never goes back."""
@@ -45,6 +52,36 @@ class Turn:
         now = time.monotonic() + self._epoch
         self.at = now
         return now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock ahead. What falls due on the way happens, in its order and at its time,
+        or up to a thousandth of the way later.
+        """
+        broker = self._broker
+        assert broker is not None
+        until = self.now() + seconds
+        while (left := until - self.now()) > 0:
+            due_in = broker.timers.next() - self.now()
+            step = min(left, max(due_in, seconds / _ADVANCE_STEPS_MAX))
+            self.ahead_s += step
+            self._epoch += step
+            self._finish()
+        self._arm()
+
+    def _finish(self) -> None:
+        """Have turns until nothing is due and the agenda is empty, as far as that comes about."""
+        broker = self._broker
+        assert broker is not None
+        for _ in range(_ADVANCE_STEPS_MAX):
+            self._tick()
+            if broker.has_work:
+                self.guard(self._work)
+            elif broker.timers.next() > self.now():
+                return
+
+    def _work(self) -> None:
+        assert self._broker is not None
+        self._broker.work(self.at)
 
     def serve(self, broker: Broker, after_turn: Callable[[], None] | None) -> None:
         """End the turns of this broker. `after_turn` is called while its journal waits."""
@@ -70,15 +107,30 @@ class Turn:
             if broker.has_output:
                 broker.flush(self.at)
         except Exception as error:
-            self._try_again(error)
+            self.try_again(error)
         try:
             journal = broker.journal
             if journal is not None and journal.is_waiting and self._after_turn is not None:
                 self._after_turn()
         except Exception as error:
-            self._try_again(error)
+            self.try_again(error)
         if broker.timers.earliest < self._timer_at:
             self._arm()
+        if broker.has_more and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Give the agenda its part of a turn; the sockets have theirs before the next call."""
+        self._goes_on = False
+        broker = self._broker
+        assert broker is not None
+        self.at = self.now()
+        try:
+            broker.work(self.at)
+        except Exception as error:
+            self._report(error)
+        self.end()
 
     def end_now(self) -> None:
         """End a turn after something that happened outside the sockets: a timer, a thread."""
@@ -92,7 +144,7 @@ class Turn:
         except Exception as error:
             self._report(error)
 
-    def _try_again(self, error: Exception) -> None:
+    def try_again(self, error: Exception) -> None:
         """End the turn again a little later, whether anything else happens or not."""
         self._report(error)
         if self._retry is None:  # one is enough, however many turns fail
@@ -114,6 +166,11 @@ class Turn:
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._tick()
+        self._arm()
+
+    def _tick(self) -> None:
+        """Fire the timers that are due, and end the turn."""
         broker = self._broker
         assert broker is not None
         try:
@@ -121,4 +178,3 @@ class Turn:
         except Exception as error:
             self._report(error)
         self.end_now()
-        self._arm()

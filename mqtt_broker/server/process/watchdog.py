@@ -20,8 +20,8 @@ UNANSWERED: Final = "unanswered"
 LOOP: Final = "loop"
 THREADS: Final = "threads"
 _RECOVERED: Final = {
-    UNANSWERED: "acknowledgements leave again",
-    LOOP: "the event loop answers again",
+    UNANSWERED: "acknowledgements are sent again",
+    LOOP: "the event loop responds again",
 }
 _log = logging.getLogger("fleetmq")
 

@@ -24,8 +24,8 @@ from mqtt_broker.security.authentication.chain import (
     PasswordMethod,
     ScramMethod,
 )
-from mqtt_broker.security.authentication.password_file import PasswordFile, open_to_others
-from mqtt_broker.security.files.atomic_files import write_whole
+from mqtt_broker.security.authentication.password_file import PasswordFile
+from mqtt_broker.security.files.atomic_files import open_to_others, write_whole
 from mqtt_broker.server.config.security import AuthTable
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class AuthMethods:
     def _open_method(self, table: AuthTable) -> Any:
         values = table.values
         if table.type == "password_file":
-            file = PasswordFile(values["file"])
+            with table.place_errors("file"):
+                file = PasswordFile(values["file"])
             if open_to_others(file.path):
                 _log.warning(
                     "%s: every user of this machine may read or write it; chmod 640 it", file.path
@@ -79,11 +80,13 @@ class AuthMethods:
         if table.type == "sql":
             from mqtt_broker.security.sql import SqlAccounts
 
-            engine = self._engine(values["database_url"])
+            with table.place_errors("database_url"):
+                engine = self._engine(values["database_url"])
             cache_s = float(values.get("cache_s", 5.0))
             return PasswordMethod(table.name, SqlAccounts(engine, self._clock, cache_s))
         if table.type == "jwt":
-            return _token_method(table)
+            with table.place_errors("key_file"):
+                return _token_method(table)
         if table.type == "certificate":
             roles = frozenset(values.get("roles", ()))
             return CertificateMethod(

@@ -17,6 +17,7 @@ from mqtt_broker.codec import reasons
 from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, Refuse, Verdict
 from mqtt_broker.security.authentication.fair_queue import FairQueue
 from mqtt_broker.security.rules.identity import address_of, network_of
+from mqtt_broker.server.process.log_limiter import ErrorLog
 from mqtt_broker.server.process.turn import Turn
 
 _VERDICTS_A_TURN: Final = 32
@@ -37,6 +38,7 @@ class AuthWorkers:
         )
         self._jobs: deque[Callable[[], None]] = deque()
         self._ready = threading.Condition()
+        self._errors = ErrorLog(_log)
         self._is_over = False
         self._done: deque[tuple[ConnectRequest, Verdict]] = deque()
         self._is_scheduled = False
@@ -87,7 +89,7 @@ class AuthWorkers:
         try:
             verdict = work()
         except Exception as error:  # ours: it may cost this client its connection only
-            _log.error("internal error while a client was authenticated", exc_info=error)
+            self._errors.write(error, "internal error while a client was authenticated")
             verdict = Refuse(reasons.UNSPECIFIED_ERROR)
         with self._ready:
             if self._is_over:

@@ -13,12 +13,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from mqtt_broker.core.interfaces.payload_checks import PayloadCheck
+from mqtt_broker.server.config.schema_value_cost import value_cost
 from mqtt_broker.server.config.schemas import Schema, compile_schema, one_line
 from mqtt_broker.topics.names import matches
 
-# To find the reason, a schema with alternatives may look at a payload once for each of its parts:
-# at 1 MB that took ten seconds, on the event loop.
+# The cost of a check, in units of 10 ns: it runs on the event loop, and others wait for it.
+COST_MAX: Final = 10_000_000
+# To find the reason, a schema with alternatives may look at a payload once for each of its parts,
+# and keeps what it finds: at 1 MB that took ten seconds. One that refers to itself looks again
+# at each level: sixteen brackets took as long.
 WHY_BYTES_MAX: Final = 8 << 10
+WHY_COST_MAX: Final = COST_MAX // 20
+_SMALL_COST: Final = 10_000  # values are not counted below it
+TOO_MANY: Final = "the payload has too many values for its schema"
+VIOLATED: Final = "the payload violates its schema"
 LOG_EVERY_S: Final = 10.0
 _log = logging.getLogger("fleetmq")
 
@@ -38,6 +46,7 @@ class SchemaCheck:
         self.rejected = 0
         self.warned = 0
         self._validator = compile_schema(schema.definition, schema.filter)
+        self._cost = value_cost(schema.definition)
         self._now = now
         self._log_at = 0.0
 
@@ -55,7 +64,22 @@ class SchemaCheck:
             _log.warning("schema %s: %s (%d messages so far)", self.schema.filter, why, self.warned)
         return ""
 
+    def cost(self, payload: bytes) -> int:
+        """Return about how long `problem` takes at most, in units of 0.1 us."""
+        return len(payload) // 4 + min(self._cost_of(payload), COST_MAX) // 10
+
+    def _cost_of(self, payload: bytes) -> int:
+        """Return the most that the values of a payload cost."""
+        most = self._cost.most
+        if len(payload) * most <= _SMALL_COST:
+            return len(payload) * most
+        values = 1 + payload.count(b",") + payload.count(b"[") + payload.count(b"{")
+        return values * most
+
     def _problem(self, payload: bytes) -> str:
+        cost = self._cost_of(payload)
+        if cost > COST_MAX:
+            return TOO_MANY
         try:
             instance = _JSON.decode(payload.decode())
         except RecursionError:
@@ -65,8 +89,8 @@ class SchemaCheck:
         try:
             if self._validator.is_valid(instance):
                 return ""
-            if len(payload) > WHY_BYTES_MAX:
-                return "the payload does not fit its schema"
+            if len(payload) > WHY_BYTES_MAX or cost > WHY_COST_MAX or self._cost.leads_back:
+                return VIOLATED
             error = next(self._validator.iter_errors(instance))
         except ValueError:  # half of a surrogate pair, or a number out of range
             return "the payload has text or numbers that cannot be validated"

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqtt_broker.security.authentication.chain import AnonymousMethod, Chain, ChainEntry
@@ -24,10 +25,11 @@ from mqtt_broker.security.files.errors import FileError, Unavailable
 from mqtt_broker.security.protection.audit_log import Audit, AuditFile, to_logger
 from mqtt_broker.security.protection.bans import Ban, Bans, add_ban, lift_ban, read_bans
 from mqtt_broker.security.rules.ruleset import RuleSet
-from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.config.config import Config, DatabaseUnreachable
 from mqtt_broker.server.config.security import SQL_RULES_FROM, SecurityConfig, check_listeners
 from mqtt_broker.server.config.tables import ConfigError
-from mqtt_broker.server.process.reload import LATER, Reload
+from mqtt_broker.server.process.log_limiter import ErrorLog
+from mqtt_broker.server.process.reload import LATER, Reload, may_pass
 from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.auth_methods import AuthMethods
 from mqtt_broker.server.services.auth_workers import AuthWorkers
@@ -57,20 +59,23 @@ class SecurityService:
         self._clock = turn.now
         self._started: Broker | None = None
         self._sql_rules: SqlRules | None = None
-        self._engines: dict[str, Any] = {}
+        self.engines: dict[str, Any] = {}
         self._passwords: Passwords | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_polling = self._is_over = False
         self._ban_lock = threading.Lock()  # held while the file of bans is changed
         self._trouble = ""  # why tables could not be read the last time
+        self._unwritable: set[str] = set()  # files with hashes that cannot be replaced
         self._watched: set[str] = set()  # names under which files of methods are reloaded
         self._salts = b""
+        self._errors = ErrorLog(_log)
         self._audit_file = AuditFile(security.audit_file) if security.audit_file else None
         self.audit = Audit(
             self._audit_file or to_logger, turn.now, connects=security.audit_connects
         )
         count = security.hash_threads or min(4, os.cpu_count() or 1)
         self.workers = AuthWorkers(loop, turn, count, security.waiting_max)
+        self._methods = AuthMethods((), self._engine, self._clock)
         try:
             self.authenticator = self._make_authenticator()
         except BaseException:
@@ -89,8 +94,9 @@ class SecurityService:
         if security.rules_url:
             from mqtt_broker.security.sql import SqlRules
 
-            self._sql_rules = SqlRules(self._engine(security.rules_url))
-            self._sql_rules.load(SQL_RULES_FROM)
+            with _placed(security):
+                self._sql_rules = SqlRules(self._engine(security.rules_url))
+                self._sql_rules.load(SQL_RULES_FROM)
         bans = Bans()
         if security.bans_file:
             bans.replace(read_bans(security.bans_file))
@@ -134,15 +140,15 @@ class SecurityService:
     def _engine(self, url: str) -> Any:
         from mqtt_broker.security.sql import open_engine
 
-        if url not in self._engines:
-            self._engines[url] = open_engine(url)
-        return self._engines[url]
+        if url not in self.engines:
+            self.engines[url] = open_engine(url)
+        return self.engines[url]
 
     def _close_unused(self, security: SecurityConfig) -> None:
         """Close databases of methods that are gone. Their users are known from memory."""
         used = {table.values.get("database_url") for table in security.auth}
-        for url in self._engines.keys() - used - {security.rules_url}:
-            self.workers.job(self._engines.pop(url).dispose)
+        for url in self.engines.keys() - used - {security.rules_url}:
+            self.workers.job(self.engines.pop(url).dispose)
 
     def _learn_cost(self, methods: AuthMethods) -> None:
         if self._passwords is not None:
@@ -217,11 +223,12 @@ class SecurityService:
             try:
                 is_changed = load()
             except (FileError, ConfigError, Unavailable, OSError) as error:
-                text = str(error)  # the error itself is gone when the loop comes to it
-                self.workers.to_loop(lambda: self._on_trouble(name, text))
+                # The error itself is gone when the loop comes to it.
+                text, passes = str(error), may_pass(error)
+                self.workers.to_loop(lambda: self._on_trouble(name, text, may_pass=passes))
                 return
             except Exception as error:  # ours: the broker goes on with what it has
-                _log.error("internal error while access rules were read", exc_info=error)
+                self._errors.write(error, "internal error while access rules were read")
                 return
             if is_changed:
                 self.workers.to_loop(lambda: self._on_changed(name, apply))
@@ -229,14 +236,14 @@ class SecurityService:
         self.workers.job(work)
         return LATER
 
-    def _on_trouble(self, name: str, text: str) -> None:
+    def _on_trouble(self, name: str, text: str, *, may_pass: bool = False) -> None:
         """Report a failure; of the tables once, since they are read every few seconds."""
         if name == _TABLES:
             if text == self._trouble:
                 return
             self._trouble = text
-        self.audit.note("reload_failed", what=name, why=text)
-        self._reload.on_failed(name, text)
+        if self._reload.on_failed(name, text, may_pass=may_pass):
+            self.audit.note("reload_failed", what=name, why=text)
 
     def _on_changed(self, name: str, apply: Callable[[], None] | None) -> None:
         if self._is_over:
@@ -331,6 +338,11 @@ class SecurityService:
                 )
             check_listeners(found, (e.name for e in self._config.endpoints))
             methods = AuthMethods(found.auth, self._engine, self._clock, self._methods)
+            if self._security.has_rules and not found.has_rules:
+                raise ConfigError(  # a file that was cut off would open everything to everybody
+                    f"{found.path}: the last [[acl]] was removed; restart the broker to do without "
+                    "rules"
+                )
             self._learn_cost(methods)
             fresh.append((found, self._rule_set(found), methods))
             return True
@@ -351,6 +363,7 @@ class SecurityService:
 
     def _poll(self) -> None:
         self._timer = self._loop.call_later(self._security.poll_s, self._poll)
+        self._write_renewed()
         tables = self._methods.tables
         if self._is_polling or not (tables or self._sql_rules is not None):
             return
@@ -378,12 +391,34 @@ class SecurityService:
 
         self._in_thread(_TABLES, load, apply)
 
+    def _write_renewed(self) -> None:
+        """Write hashes of mosquitto that were replaced to their files, many at once."""
+        for file in self._methods.files.values():
+            if file.has_renewed:
+                self.workers.job(partial(self._write_file, file))
+
+    def _write_file(self, file: PasswordFile) -> None:
+        try:
+            count = file.write_renewed()
+        except FileError as error:
+            if file.path not in self._unwritable:
+                self._unwritable.add(file.path)
+                _log.warning(
+                    "%s; mosquitto's password hashes in it cannot be replaced by argon2id", error
+                )
+        else:
+            self._unwritable.discard(file.path)
+            _log.info("%s: %d hashes of mosquitto replaced by argon2id", file.path, count)
+
     def stop(self) -> None:
         self._is_over = True
+        for file in self._methods.files.values():
+            if file.has_renewed:
+                self._write_file(file)
         if self._timer is not None:
             self._timer.cancel()
         self.workers.stop()
-        for engine in self._engines.values():
+        for engine in self.engines.values():
             engine.dispose()
         if self._audit_file is not None:
             self._audit_file.close()  # last: it takes events until here
@@ -402,18 +437,39 @@ def check_access(security: SecurityConfig) -> None:
     with _as_config_errors():
         for table in security.auth:
             if table.type == "password_file":
-                PasswordFile(table.values["file"])
+                with table.place_errors("file"):
+                    PasswordFile(table.values["file"])
             elif table.type == "jwt":
                 from mqtt_broker.security.authentication.jwt import read_keys
 
-                read_keys(table.values["key_file"])
-        urls = [t.values["database_url"] for t in security.auth if t.type == "sql"]
-        for url in (*urls, *filter(None, [security.rules_url])):
+                with table.place_errors("key_file"):
+                    read_keys(table.values["key_file"])
+            elif table.type == "sql":
+                from mqtt_broker.security.sql import open_engine
+
+                with table.place_errors("database_url"):
+                    open_engine(table.values["database_url"]).dispose()
+        if security.rules_url:
             from mqtt_broker.security.sql import open_engine
 
-            open_engine(url).dispose()
+            with _placed(security):
+                open_engine(security.rules_url).dispose()
         if security.bans_file:
             read_bans(security.bans_file)
+
+
+@contextlib.contextmanager
+def _placed(security: SecurityConfig) -> Iterator[None]:
+    """Say of an error that it is about the database of rules, and where that is named."""
+    where = f"{security.rules_url_place or 'acl'}: database_url"
+    try:
+        yield
+    except FileError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except Unavailable as error:
+        raise DatabaseUnreachable(
+            f"{where}: the database of rules cannot be read: {error}"
+        ) from None
 
 
 @contextlib.contextmanager

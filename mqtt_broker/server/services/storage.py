@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from mqtt_broker.core import sys_topics
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.restore import items_of, restore
-from mqtt_broker.server.config.config import StartError
+from mqtt_broker.server.config.config import DatabaseUnreachable, StartError
 from mqtt_broker.server.process.heartbeat import Heartbeat
+from mqtt_broker.server.process.log_limiter import ErrorLog
 from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.streams import StreamService
 from sessions.journal.journal import MODES, Journal, StoredQueue
 from sessions.journal.rows import DeliveryRow, MessageRow
 from sessions.journal.snapshot import Snapshot
-from sessions.store.store import Store, StoreError
+from sessions.store.database import parse_url
+from sessions.store.store import Store, StoreError, Unreachable
 
 if TYPE_CHECKING:
     from mqtt_broker.server.config.config import Config
@@ -36,37 +38,59 @@ _ENTRIES_MAX: Final = 2_000  # with so many changes they do not wait,
 _CERTAIN_MAX: Final = 32  # nor with so many that have to be written, while the store is idle,
 _LOGGED_MIN: Final = 128  # nor with so many unacknowledged log records; see `_is_worth_it`
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, further changes gather in one group
-_RETRY_S: Final = 0.2  # until a failed hand-over is tried again
+RETRY_S: Final = 0.2  # until a failed hand-over is tried again
 _PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 4 << 20
 _log = logging.getLogger("fleetmq")
+
+
+def check_store(config: Config) -> None:
+    """Check the place of the state without opening it; ConfigError names the key and the value."""
+    if not config.needs_store:
+        return
+    if config.database_url:
+        try:
+            parse_url(config.database_url)
+        except StoreError as error:
+            raise config.error("database_url", str(error)) from None
+    path = Path(config.data_dir)
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    if not path.is_dir():
+        raise config.error(
+            "data_dir",
+            f"{path} is a file; name a directory, which the broker creates if there is none",
+        )
 
 
 class StorageService:
     """The journal and the store of a broker."""
 
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
-        """Open the store; StartError when that fails."""
+        """Open the store; StartError when that fails, ConfigError when it cannot work."""
+        check_store(config)
         self._loop = loop
         self._turn = turn
         self._started: Broker | None = None
         try:
-            self._store = Store.open(
+            self.store = Store.open(
                 data_dir=config.data_dir,
                 database_url=config.database_url,
                 recover=config.recover,
                 log=lambda line: _log.warning("%s", line),
             )
-            snapshot = self._store.snapshot()
+            snapshot = self.store.snapshot()
+        except Unreachable as error:
+            raise DatabaseUnreachable(str(error)) from None
         except StoreError as error:
             raise StartError(str(error)) from None
         self._heartbeat = Heartbeat(Path(config.data_dir), turn.now)
         snapshot.alive_at = max(snapshot.alive_at, self._heartbeat.last())
         self._snapshot: Snapshot | None = snapshot
         try:
-            self.streams = StreamService(config, loop, turn, snapshot, self._store)
+            self.streams = StreamService(config, loop, turn, snapshot, self.store)
         except StartError:
-            self._store.stop(1.0)
+            self.store.stop(1.0)
             raise
         modes = {MODES[config.durability], *(MODES[mode] for _, mode in config.durabilities)}
         self.journal = Journal(
@@ -83,6 +107,7 @@ class StorageService:
         self._logged = 0  # and how many of them were new
         self._logged_enough = _LOGGED_MIN
         self._is_over = False
+        self._errors = ErrorLog(_log)
         self._trouble = ""  # why the journal could not be packed or handed over,
         self._state = ""  # and what the store said last
         self._settled: asyncio.Event | None = None
@@ -96,7 +121,7 @@ class StorageService:
         self.streams.replay.on_restored()
         self._snapshot = None
         broker.runtime.metrics.add("store", self._figures, "store/journal/")
-        self._store.start(
+        self.store.start(
             self._from_thread(self._on_committed),
             self._from_thread(self._on_folded),
             self._from_thread(self._on_state),
@@ -111,22 +136,28 @@ class StorageService:
 
     def dead_threads(self) -> list[str]:
         """Return the names of the store's threads that have died. From any thread."""
-        return self._store.dead_threads()
+        return self.store.dead_threads()
 
     def abandon(self) -> None:
-        """Close what was opened: the broker does not start."""
+        """Close what was opened: the broker does not start, or does not stop in order."""
         self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._heartbeat.stop()
-        self._store.stop(1.0)
+        self.store.stop(1.0)
         self.streams.close()
 
     def _submit(self, number: int, blob: bytes) -> None:
-        self._store.submit(number, blob, self._turn.now())
+        self.store.submit(number, blob, self._turn.now())
 
     def _from_thread(self, act: Callable[[_T], None]) -> Callable[[_T], None]:
+        def act_in_time(value: _T) -> None:
+            if not self._is_over:
+                act(value)
+
         def call(value: _T) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits
-                self._loop.call_soon_threadsafe(act, value)
+                self._loop.call_soon_threadsafe(act_in_time, value)
 
         return call
 
@@ -137,7 +168,7 @@ class StorageService:
         journal = self.journal
         waiting = len(journal)
         if self._trouble or journal.is_unfinished:
-            self._linger(_RETRY_S)
+            self._linger(RETRY_S)
         elif waiting > _ENTRIES_MAX or self._is_worth_it():
             self._flush()
         elif waiting:
@@ -162,8 +193,8 @@ class StorageService:
         try:
             self._end_linger()
         except Exception as error:  # without another try the changes would wait for ever
-            _log.error("journal: internal error", exc_info=error)
-            self._linger(_RETRY_S)
+            self._errors.write(error, "journal: internal error")
+            self._linger(RETRY_S)
 
     def _end_linger(self) -> None:
         now = self._turn.now()
@@ -208,7 +239,7 @@ class StorageService:
             self.journal.flush(self._turn.now())
         except Exception as error:
             if not self._trouble:
-                _log.error("journal: internal error", exc_info=error)
+                self._errors.write(error, "journal: internal error")
             self._on_trouble(f"journal: {_explain(error)}")
             return
         self._on_trouble("")
@@ -221,11 +252,11 @@ class StorageService:
             try:
                 owner.on_page(items_of(broker, page), self._turn.now())
             except Exception as error:  # without another try the queue would wait for ever
-                _log.error("store: internal error with a page", exc_info=error)
-                self._loop.call_later(_RETRY_S, self._request, owner)
+                self._errors.write(error, "store: internal error with a page")
+                self._loop.call_later(RETRY_S, self._request, owner)
             self._turn.end_now()
 
-        self._store.page(
+        self.store.page(
             owner.session_number,
             owner.page_after,
             _PAGE_MESSAGES,
@@ -276,7 +307,7 @@ class StorageService:
         self._turn.end_now()
 
     def _figures(self) -> dict[str, int]:
-        store = self._store
+        store = self.store
         return {
             "records": self.journal.records,
             "commits": store.commits,
@@ -306,9 +337,13 @@ class StorageService:
             self._timer.cancel()
         self._heartbeat.stop()
         self._pack()
-        is_stored = await self._loop.run_in_executor(None, self._store.stop, timeout_s)
+        is_stored = await self._loop.run_in_executor(None, self.store.stop, timeout_s)
         await self._loop.run_in_executor(None, self.streams.close)
         if is_stored:
+            if self.store.lag:
+                _log.info(
+                    "store: the next start applies %d journal groups to the tables", self.store.lag
+                )
             return True
         _log.error("store: stopped before all changes were stored; none of those was acknowledged")
         return False

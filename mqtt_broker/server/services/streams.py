@@ -23,6 +23,7 @@ from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.message_log import TopicWriter
 from mqtt_broker.server.config.config import StartError
 from mqtt_broker.server.process.turn import Turn
+from mqtt_broker.server.services.extensions import partition_functions
 from mqtt_broker.streams.format.errors import Invalid, JournalBehind, LostTail, StreamError
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
@@ -77,6 +78,7 @@ class StreamService:
                 report=_report,
                 salvage=config.recover,
                 cache_bytes=config.settings.stream_cache_bytes,
+                partition_functions=partition_functions(config),
             )
         except (LostTail, JournalBehind) as error:
             raise StartError(
@@ -130,7 +132,7 @@ class StreamService:
         for stream in self.log.streams.values():
             self._adopt(stream)
         for name in self._recorded.keys() - self.log.streams.keys():
-            _log.error("stream %r is gone: its files are not there", name)
+            _log.error("stream %r is deleted: its files are missing", name)
             self._journal.on_stream_gone(name)
             self._store.forget_ends(name)
             del self._recorded[name]
@@ -328,9 +330,7 @@ def replay_host(broker: Broker) -> ReplayHost:
         log=broker.runtime.log,
         on_bug=lambda error: broker.runtime.on_bug(None, b"", error),
         write_out=broker.outboxes.write,
-        is_pressed=lambda: (
-            broker.outboxes.waiting_bytes > broker.backpressure.waiting_bytes_max // 2
-        ),
+        is_pressed=lambda: broker.outboxes.is_pressed,
         outbox_bytes_max=broker.settings.outbox_bytes_max,
     )
 
@@ -344,7 +344,7 @@ def _ends(snapshot: Snapshot) -> dict[str, Offsets] | None:
     try:
         return {name: Offsets.decode(text) for name, text in snapshot.stream_ends.items()}
     except Invalid:
-        count(snapshot.healed, "end of a stream that cannot be read: the log speaks for itself")
+        count(snapshot.healed, "unreadable end of a stream: the files of the log are used")
         return None
 
 

@@ -25,7 +25,7 @@ _DELETED: Final = '{"deleted": true}'
 _TRIES: Final = 100
 
 
-def _size(partitions: int) -> int:
+def size_of(partitions: int) -> int:
     return 72 + 30 * partitions
 
 
@@ -40,7 +40,7 @@ class Writer:
     def __init__(self, disk: Disk, path: Path, partitions: int) -> None:
         self._disk = disk
         self._file = disk.open(path)
-        self._bytes = _size(partitions)
+        self._bytes = size_of(partitions)
         if os.fstat(self._file).st_size > self._bytes:
             disk.truncate(self._file, self._bytes)  # what is behind it would break the checksum
 
@@ -75,7 +75,7 @@ class Reader:
     def read(self) -> tuple[int, ...]:
         """Return the committed ends; UnreadableFile: the file is damaged."""
         for _ in range(_TRIES):
-            line = os.pread(self._file, _size(self._partitions) + 1, 0)
+            line = os.pread(self._file, size_of(self._partitions) + 1, 0)
             if line == self._last:
                 return self._ends
             body = line[9:-1]

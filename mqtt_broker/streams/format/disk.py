@@ -1,5 +1,7 @@
 """Change files: the one place with the calls that tests make fail, and that cost time.
 
+Files and directories are for the owner and the group: they hold what clients said.
+
 Durability rests on three of them: `sync` (the bytes of a file), `replace` (a small file
 that is the old or the new one after any crash) and `sync_directory` (names).
 """
@@ -7,15 +9,20 @@ that is the old or the new one after any crash) and `sync_directory` (names).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtt_broker.streams.format.errors import Locked
+from mqtt_broker.streams.format.errors import Locked, StreamError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _VECTOR_MAX: Final = 512  # buffers in one call; Linux takes 1,024
+_HAS_DATA_SYNC: Final = hasattr(os, "fdatasync")  # macOS has fsync alone
 
 
 class Disk:
@@ -23,7 +30,7 @@ class Disk:
 
     def open(self, path: Path) -> int:
         """Open a file for writing, a new or an existing one."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def write(self, file: int, buffers: Sequence[bytes], position: int) -> int:
         """Write all buffers from this position on, in as few calls as possible; return the end."""
@@ -44,7 +51,10 @@ class Disk:
         return os.pwritev(file, buffers, position)
 
     def sync(self, file: int) -> None:
-        os.fdatasync(file)
+        if _HAS_DATA_SYNC:
+            os.fdatasync(file)
+        else:
+            os.fsync(file)
 
     def forget(self, path: Path, position: int, length: int) -> None:
         """Tell the system that it need not cache this part of a file, once it is on disk."""
@@ -72,7 +82,8 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        for one in (*reversed([one for one in path.parents if not one.exists()]), path):
+            one.mkdir(0o750, exist_ok=True)
 
     def make_directories(self, path: Path) -> None:
         """Make a directory and its missing parents, each with its name on disk.
@@ -115,7 +126,9 @@ class Lock:
     """Lets one process write. The system releases it when that process ends, however it ends."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if fcntl is None:
+            raise StreamError(f"{path}: this system has no fcntl, which locks the files of a log")
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -26,7 +26,7 @@ CATALOG: Final = "catalog"
 UNFINISHED: Final = ".new"
 PARTITIONS_MAX: Final = 256
 _STREAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_SEGMENT: Final = re.compile(r"(\d{20})(?:\.(\d+))?\.seg")
+_SEGMENT: Final = re.compile(r"([0-9]{20})(?:\.([0-9]+))?\.seg")
 
 
 def check_stream(name: str) -> str:

@@ -11,20 +11,24 @@
 A message without such a level or property goes by its client id. So does one for which the
 function fails or returns something else; the failure is counted, and no message is lost to it. The
 function is called for each message, on the broker's thread.
+
+Nothing is imported here. Whoever opens the log passes the functions that may be called: a setting
+of a stream may come from a client of the HTTP API, and only chooses among them. A stream whose
+function is not among them goes by client id, and each of its messages counts as a failure.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 import zlib
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from mqtt_broker.streams.format.errors import Invalid
 
 User = Sequence[tuple[str, str]]
-Function = Callable[[str, str, bytes, User], "int | str | bytes"]
+PartitionFunction = Callable[[str, str, bytes, User], "int | str | bytes"]
+PartitionFunctions = Mapping[str, PartitionFunction]  # by dotted name
 
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _CACHED_MAX: Final = 65_536
@@ -39,7 +43,7 @@ def check_partition_by(text: str) -> None:
         return
     if kind == "property" and what:
         return
-    if not _DOTTED.fullmatch(text):
+    if not names_function(text):
         raise Invalid(
             "partition_by",
             f"{text!r} is invalid: expected client, topic, level:N, property:NAME, round-robin "
@@ -47,32 +51,32 @@ def check_partition_by(text: str) -> None:
         )
 
 
-def load(text: str) -> Function:
-    module, _, name = text.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as error:  # other people's code
-        raise Invalid("partition_by", f"{text}: {type(error).__name__}: {error}") from None
-    if not callable(found):
-        raise Invalid("partition_by", f"{text} is not a function")
-    return cast(Function, found)
+def names_function(text: str) -> bool:
+    """Tell whether this is the dotted name of a function."""
+    return _DOTTED.fullmatch(text) is not None
 
 
 class Partitioner:
     """Distributes the messages of one stream over its partitions."""
 
-    __slots__ = ("_cached", "_function", "_kind", "_next", "_what", "failures", "partitions")
+    __slots__ = ("_function", "_kind", "_next", "_what", "cached", "failures", "partitions")
 
-    def __init__(self, partition_by: str, partitions: int) -> None:
+    def __init__(
+        self,
+        partition_by: str,
+        partitions: int,
+        functions: PartitionFunctions | None = None,
+        failures: int = 0,
+    ) -> None:
         check_partition_by(partition_by)
         self.partitions = partitions
-        self.failures = 0  # of the user's function
+        self.failures = failures  # messages that the user's function dealt to no partition
         kind, _, what = partition_by.partition(":")
         self._kind = kind if "." not in kind else "function"
         self._what = what
-        self._function = load(partition_by) if self._kind == "function" else None
+        self._function = functions.get(partition_by) if functions else None
         self._next = 0
-        self._cached: dict[str, int] = {}
+        self.cached: dict[str, int] = {}
 
     @property
     def splits_runs(self) -> bool:
@@ -108,19 +112,21 @@ class Partitioner:
         return self._by_function(topic, client_id, payloads, user)
 
     def _by(self, key: str) -> int:
-        found = self._cached.get(key)
+        found = self.cached.get(key)
         if found is None:
             found = zlib.crc32(key.encode()) % self.partitions
             if len(key) <= _CHARS_CACHED_MAX:
-                if len(self._cached) >= _CACHED_MAX:
-                    self._cached.clear()
-                self._cached[key] = found
+                if len(self.cached) >= _CACHED_MAX:
+                    self.cached.clear()
+                self.cached[key] = found
         return found
 
     def _by_function(
         self, topic: str, client_id: str, payloads: Sequence[bytes], user: User
     ) -> list[tuple[int, Sequence[bytes]]]:
-        assert self._function is not None
+        if self._function is None:
+            self.failures += len(payloads)
+            return [(self._by(client_id), payloads)]
         dealt: dict[int, list[bytes]] = {}
         for payload in payloads:
             try:

@@ -17,10 +17,13 @@ from typing import Any, Final, Self
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format.errors import Invalid, UnknownStream, UnreadableFile
 from mqtt_broker.streams.format.event_times import TimeRule
+from mqtt_broker.streams.format.nesting import LEVELS_MAX, VALUES_MAX, json_problem
 from mqtt_broker.streams.format.partitioning import check_partition_by
 from mqtt_broker.topics.names import filter_problem
 
 FORMAT: Final = 1
+SCHEMA_BYTES_MAX: Final = 1 << 20
+RETAIN_PARTS: Final = 8  # in which what is kept is removed: segments, of age and of size
 SEGMENT_BYTES_MIN: Final = 4 << 10
 _DAY_S: Final = 86_400
 _NO_TOPICS: Final = ("$share", "$stream", "$SYS")
@@ -34,12 +37,12 @@ class StreamSettings:
     filter: str = ""  # topics that a broker writes to it; empty: none
     partitions: int = 1
     partition_by: str = "client"  # see `partitioning`
-    retain_s: int = 0  # segments are removed when all in them is older; 0: never
+    retain_s: int = 0  # what is older is not read, and removed with its segment; 0: never
     max_bytes: int = 0  # of all partitions together; 0: no limit
     compact: bool = False  # keep only the last message of each topic
     tombstone_s: int = _DAY_S  # that an empty payload is kept after its topic is gone
     segment_bytes: int = 128 << 20
-    segment_s: int = _DAY_S  # a segment is sealed at this size, or this age
+    segment_s: int = _DAY_S  # a segment is sealed at this size, or this age, or earlier: `seal_s`
     event_time: str = ""  # where a message has its times; see `event_times`
     sent_time: str = ""
     schema: Mapping[str, Any] | None = None
@@ -72,6 +75,39 @@ class StreamSettings:
                 TimeRule.parse(key, getattr(self, key))
         return self
 
+    @property
+    def seal_s(self) -> int:
+        """The age at which a segment is sealed. Only sealed ones are removed: it is a part of the
+        retention at most.
+        """
+        if not self.retain_s:
+            return self.segment_s
+        return min(self.segment_s, max(1, self.retain_s // RETAIN_PARTS))
+
+    @property
+    def seal_bytes(self) -> int:
+        """The size at which a segment is sealed: a part of `max_bytes` at most."""
+        if not self.max_bytes:
+            return self.segment_bytes
+        part = self.max_bytes // (RETAIN_PARTS * self.partitions)
+        return min(self.segment_bytes, max(SEGMENT_BYTES_MIN, part))
+
+    def check_schema(self) -> Self:
+        """Refuse a schema that is too deep or too large to be handed about. Those that are stored
+        already are read as they are.
+        """
+        if self.schema is not None:
+            problem = json_problem(self.schema, LEVELS_MAX, VALUES_MAX)
+            if problem:
+                raise Invalid("schema", problem)
+            try:
+                size = len(json.dumps(self.schema, allow_nan=False))
+            except (TypeError, ValueError) as error:
+                raise Invalid("schema", f"not JSON: {error}") from None
+            if size > SCHEMA_BYTES_MAX:
+                raise Invalid("schema", f"{size} bytes are too many: up to {SCHEMA_BYTES_MAX}")
+        return self
+
     def _check_filter(self) -> None:
         problem = filter_problem(self.filter)
         if problem:
@@ -87,7 +123,8 @@ class StreamSettings:
                 raise Invalid(key, "unknown setting")
             if key in ("name", "partitions", "epoch") and value != getattr(self, key):
                 raise Invalid(key, f"it is {getattr(self, key)!r} and cannot be changed")
-        return replace(self, **changes).checked()
+        found = replace(self, **changes).checked()
+        return found.check_schema() if "schema" in changes else found
 
     def text(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"

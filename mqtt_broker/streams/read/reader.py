@@ -4,7 +4,8 @@
     for batch in reader.read():             [] when there is nothing new; ask again later
         payloads = batch.payloads()[batch.wanted()]
 
-A reader never goes on in silence. Records that retention has removed raise OffsetGone; damage
+A reader never goes on in silence. Records that retention has removed, or is about to, raise
+OffsetGone; damage
 raises CorruptBatch or MissingSegment, again and again, unless `on_damage` is given: then that is
 called, and reading goes on behind the damage. Batches are not cut: one may begin before the
 offset that was asked for (or reached, when compaction has joined batches), and may end behind
@@ -20,13 +21,20 @@ from typing import Final, NamedTuple, Self
 from mqtt_broker.streams.format.batch import (
     HEADER_BYTES,
     NEVER,
+    NULL,
     Batch,
     Header,
     Malformed,
     check_body,
     decode_header,
 )
-from mqtt_broker.streams.format.errors import Damaged, EndBeforeStart, MissingSegment, OffsetAhead
+from mqtt_broker.streams.format.errors import (
+    Damaged,
+    EndBeforeStart,
+    MissingSegment,
+    OffsetAhead,
+    OffsetGone,
+)
 from mqtt_broker.streams.format.segment import BatchPosition, Segment
 from mqtt_broker.streams.read.source import Location, Source
 
@@ -65,6 +73,8 @@ class Reader:
         self._segment: Segment | None = None
         self._location = Location("", 0, -1)
         self._at = BatchPosition(0, 0)  # of the next batch
+        self._oldest_us = NULL  # what was received before is not read any more,
+        self._kept_from = -1  # unless it stands behind this offset; -1: it is not known
         end = source.end(partition)
         if offset > end:
             raise OffsetAhead(source.name, partition, offset, end)
@@ -99,6 +109,7 @@ class Reader:
     def read(self, bytes_max: int = READ_BYTES) -> list[Batch]:
         """Read the next batches, about so many bytes and at least one; [] at the end."""
         limit = self._limit()
+        self._note_time()
         found: list[Batch] = []
         while self.offset < limit and not found:
             segment = self._segment or self._open(limit)
@@ -109,6 +120,7 @@ class Reader:
     def extent(self, bytes_max: int = READ_BYTES) -> Extent | None:
         """Return the next batches of one file, their headers checked; None at the end."""
         limit = self._limit()
+        self._note_time()
         while self.offset < limit:
             segment = self._segment or self._open(limit)
             if segment is None:
@@ -145,6 +157,10 @@ class Reader:
             header = None
             try:
                 header = self._decode(segment, data, at, base)
+                if header.max_us < self._oldest_us and self._is_gone(header):
+                    if found:
+                        break
+                    raise self._gone()
                 if at + header.length > len(data):
                     if found:
                         break
@@ -181,6 +197,10 @@ class Reader:
                     if not passed:
                         self._at_end(segment, limit)
                     break
+                if header.max_us < self._oldest_us and self._is_gone(header):
+                    if passed:
+                        break
+                    raise self._gone()
                 if position + header.length > size:
                     raise Malformed("a batch is cut short")
             except Malformed as bad:
@@ -193,6 +213,29 @@ class Reader:
             passed.append(header)
             self._go(BatchPosition(header.end, position + header.length))
         return passed
+
+    # The retention.
+
+    def _note_time(self) -> None:
+        self._oldest_us = self._source.oldest_us(is_late=True)
+        self._kept_from = -1
+
+    def _is_gone(self, header: Header) -> bool:
+        """Tell whether a batch that is too old stands before all that is not.
+
+        What is kept keeps what is behind it: a clock that was set back made that look old.
+        """
+        if not header.rows:
+            return False
+        if self._kept_from < 0:
+            end = self._source.end(self.partition)
+            self._kept_from = self._files.first_since(self._oldest_us, end)
+        return header.end <= self._kept_from
+
+    def _gone(self) -> OffsetGone:
+        source = self._source
+        earliest = self._files.first_since(source.oldest_us(), source.end(self.partition))
+        return OffsetGone(source.name, self.partition, self.offset, earliest)
 
     def _decode(self, segment: Segment, data: memoryview, at: int, base: int) -> Header:
         header = decode_header(data, at, segment.seed)

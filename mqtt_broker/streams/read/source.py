@@ -8,13 +8,16 @@ when they are read. Finding the end costs a microsecond, so it may be done often
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from mqtt_broker.streams.format import committed, file_names
 from mqtt_broker.streams.format import offsets as offset_texts
-from mqtt_broker.streams.format.batch import Malformed, seed_of
+from mqtt_broker.streams.format.batch import NULL, Malformed, seed_of
 from mqtt_broker.streams.format.errors import (
+    Damaged,
     Invalid,
     MissingSegment,
     OffsetGone,
@@ -27,7 +30,12 @@ from mqtt_broker.streams.format.errors import (
 from mqtt_broker.streams.format.offsets import EARLIEST, EXPECTED, LATEST, Offsets, parse_time
 from mqtt_broker.streams.format.segment import PartitionFiles, Segment
 from mqtt_broker.streams.format.segment_catalog import Catalog
-from mqtt_broker.streams.format.stream_settings import StreamSettings
+from mqtt_broker.streams.format.stream_settings import RETAIN_PARTS, StreamSettings
+
+
+def now_us() -> int:
+    """Return the time that retention counts from."""
+    return time.time_ns() // 1_000
 
 
 def stream_names(root: Path) -> list[str]:
@@ -153,12 +161,49 @@ class PartitionSource:
                     return batch.offsets()[batch.row_since(at_us)]
         return committed
 
+    def first_since(self, at_us: int, committed: int) -> int:
+        """Return where to begin for all that was received at this time or later.
+
+        That is before damage if the records in question may lie there: who reads is to be told.
+        """
+        self.reload()
+        catalog = self.catalog
+        at = catalog.find_time(at_us)
+        base = catalog[at].base if at < len(catalog) else catalog.next_base
+        if base >= committed:
+            return committed
+        doubted = -1
+        try:
+            _, segment = self.open(base, committed)
+            with segment:
+                for item in segment.walk(segment.find_time(at_us)):
+                    if item.base >= committed:
+                        break
+                    base = item.base
+                    if item.header is None:
+                        doubted = base if doubted < 0 else doubted
+                    elif item.header.max_us >= at_us:
+                        if doubted >= 0:
+                            return doubted
+                        batch = segment.checked_batch(self.files, item)
+                        return batch.offsets()[batch.row_since(at_us)]
+                    else:
+                        doubted = -1
+        except Damaged:
+            return base
+        return doubted if doubted >= 0 else committed
+
 
 class Source:
-    """A stream, for reading."""
+    """A stream, for reading.
 
-    def __init__(self, directory: Path) -> None:
+    What is older than the retention is not read, whether or not its segment is there still:
+    `earliest` is where the rest begins. Readers that began in time may be late by a part of it.
+    """
+
+    def __init__(self, directory: Path, clock_us: Callable[[], int] = now_us) -> None:
         self.settings = StreamSettings.read(directory)
+        self._clock_us = clock_us
         self._committed = committed.Reader(
             directory / file_names.COMMITTED, self.name, self.epoch, self.settings.partitions
         )
@@ -179,10 +224,10 @@ class Source:
             raise
 
     @classmethod
-    def open(cls, root: Path, name: str) -> Self:
+    def open(cls, root: Path, name: str, clock_us: Callable[[], int] = now_us) -> Self:
         file_names.check_stream(name)
         try:
-            return cls(root / name)
+            return cls(root / name, clock_us)
         except FileNotFoundError:
             raise UnknownStream(name) from None
 
@@ -215,7 +260,35 @@ class Source:
     def ends(self) -> Offsets:
         return Offsets(self.epoch, self._committed.read())
 
+    @property
+    def retain_s(self) -> int:
+        return self.settings.retain_s
+
+    def oldest_us(self, *, is_late: bool = False) -> int:
+        """Return the time before which nothing is read; NULL: all is. `is_late`: by a reader that
+        began in time.
+        """
+        retain_us = self.retain_s * 1_000_000
+        if not retain_us:
+            return NULL
+        return self._clock_us() - retain_us - (retain_us // RETAIN_PARTS if is_late else 0)
+
     def starts(self) -> Offsets:
+        """Return the first offsets that can be read."""
+        return self._since(self.oldest_us(is_late=True))
+
+    def earliest(self) -> Offsets:
+        """Return the first offsets of what is no older than the retention."""
+        return self._since(self.oldest_us())
+
+    def _since(self, at_us: int) -> Offsets:
+        if at_us != NULL:
+            ends = self.ends().ends
+            found = (
+                max(partition.start, partition.first_since(at_us, end))
+                for partition, end in zip(self.partitions, ends, strict=True)
+            )
+            return Offsets(self.epoch, tuple(found))
         for partition in self.partitions:
             partition.reload()
         return Offsets(self.epoch, tuple(partition.start for partition in self.partitions))
@@ -226,7 +299,7 @@ class Source:
         Every partition can be read from there on.
         """
         if text == EARLIEST:
-            return self.starts()
+            return self.earliest()
         ends = self.ends()
         if text == LATEST:
             return ends
@@ -240,6 +313,8 @@ class Source:
         return self.at_time(at_us)
 
     def at_time(self, at_us: int) -> Offsets:
+        if at_us <= self.oldest_us():
+            return self.earliest()
         ends = self.ends().ends
         return Offsets(
             self.epoch,

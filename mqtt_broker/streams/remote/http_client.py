@@ -30,8 +30,8 @@ from mqtt_broker.streams.remote import http_protocol
 
 TIMEOUT_S: Final = 30.0
 PATIENCE_S: Final = 60.0
-_PAUSE_S_MIN: Final = 0.05
-_PAUSE_S_MAX: Final = 2.0
+PAUSE_S_MIN: Final = 0.05
+PAUSE_S_MAX: Final = 2.0
 _TEXT_BYTES_MAX: Final = 16 << 20
 _BATCHES_BYTES_MAX: Final = (1 << 31) + http_protocol.BYTES_MAX
 _GOOD: Final = frozenset({200, 201, 204})
@@ -110,7 +110,7 @@ class HttpClient:
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
-        self._http = kind(parts.hostname, port, timeout=timeout_s)
+        self.http = kind(parts.hostname, port, timeout=timeout_s)
         self._has_answered = False  # since it was connected
 
     def __enter__(self) -> Self:
@@ -120,7 +120,7 @@ class HttpClient:
         self.close()
 
     def close(self) -> None:
-        self._http.close()
+        self.http.close()
         self._has_answered = False
 
     def get(self, path: str, query: Mapping[str, object] | None = None, wait_s: float = 0) -> Reply:
@@ -139,7 +139,7 @@ class HttpClient:
     ) -> Reply:
         """Send a request; `tries_again` says that it does no harm to be done twice."""
         give_up_at = time.monotonic() + self._patience_s
-        pause_s = _PAUSE_S_MIN
+        pause_s = PAUSE_S_MIN
         while True:
             was_open = self._has_answered
             try:
@@ -152,7 +152,7 @@ class HttpClient:
                 if left_s <= 0 or not tries_again:
                     raise Unreachable(self.url, str(failed)) from None
                 time.sleep(min(pause_s * (0.5 + random.random()), left_s))
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
                 continue
             if reply.status not in _GOOD:
                 raise self._error(reply)
@@ -166,7 +166,7 @@ class HttpClient:
         if body is not None:
             sent = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
-        http_ = self._http
+        http_ = self.http
         try:
             http_.timeout = self._timeout_s + wait_s
             if http_.sock is not None:

@@ -15,6 +15,7 @@ A source can be pickled: its address and state travel, and it connects anew.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -78,7 +79,7 @@ class RemoteSource:
         patience_s: float = PATIENCE_S,
     ) -> None:
         file_names.check_stream(name)
-        self._address = (url, token or "", timeout_s, patience_s)
+        self.address = (url, token or "", timeout_s, patience_s)
         self._lock = threading.Lock()
         # A wrong address fails at once.
         with HttpClient(url, token or "", timeout_s, 0) as connection:
@@ -86,19 +87,19 @@ class RemoteSource:
             found = connection.json(reply)
         try:
             settings = {**found["settings"], "schema": found["schema"], "epoch": found["epoch"]}
-            self.settings = StreamSettings(**_known(settings)).checked()
+            self.settings = StreamSettings(**known_settings(settings)).checked()
         except (KeyError, TypeError, AttributeError):
             raise Rejected(url, reply.status, NOT_A_BROKER) from None
-        self._connection = self.connect()
+        self.connection = self.connect()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"address": self._address, "settings": self.settings}
+        return {"address": self.address, "settings": self.settings}
 
     def __setstate__(self, found: dict[str, Any]) -> None:
-        self._address = found["address"]
+        self.address = found["address"]
         self.settings = found["settings"]
         self._lock = threading.Lock()
-        self._connection = self.connect()
+        self.connection = self.connect()
 
     def __enter__(self) -> Self:
         return self
@@ -108,16 +109,16 @@ class RemoteSource:
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            self.connection.close()
 
     def connect(self) -> HttpClient:
         """Return another connection, for a reader of its own; it is made when it is used."""
-        url, token, timeout_s, patience_s = self._address
+        url, token, timeout_s, patience_s = self.address
         return HttpClient(url, token, timeout_s, patience_s)
 
     @property
     def url(self) -> str:
-        return self._address[0]
+        return self.address[0]
 
     @property
     def name(self) -> str:
@@ -143,6 +144,18 @@ class RemoteSource:
         return self.resolve(LATEST)
 
     def starts(self) -> Offsets:
+        """Return the first offsets that can be read."""
+        with self._lock:
+            reply = self.get(self.connection, "", {})
+        found = self.connection.json(reply)
+        starts = found.get("starts") if isinstance(found, dict) else None
+        try:
+            return parse(json.dumps(starts), self.name, self.epoch, self.settings.partitions)
+        except Invalid:
+            raise Rejected(self.url, reply.status, NOT_A_BROKER) from None
+
+    def earliest(self) -> Offsets:
+        """Return the first offsets of what is no older than the retention."""
         return self.resolve(EARLIEST)
 
     def resolve(self, text: str) -> Offsets:
@@ -151,7 +164,7 @@ class RemoteSource:
         Every partition can be read from there on.
         """
         with self._lock:
-            reply = self.get(self._connection, "/offsets", {"at": text})
+            reply = self.get(self.connection, "/offsets", {"at": text})
         try:
             return parse(reply.body.decode(), self.name, self.epoch, self.settings.partitions)
         except (Invalid, UnicodeDecodeError):
@@ -165,8 +178,8 @@ class RemoteSource:
     def describe(self) -> dict[str, Any]:
         """Return what `verify.describe` returns over there."""
         with self._lock:
-            reply = self.get(self._connection, "/describe", {})
-        found = self._connection.json(reply)
+            reply = self.get(self.connection, "/describe", {})
+        found = self.connection.json(reply)
         if not isinstance(found, dict) or not isinstance(found.get("partitions"), list):
             raise Rejected(self.url, reply.status, NOT_A_BROKER)
         return found
@@ -183,7 +196,7 @@ class RemoteSource:
             raise StreamGone(self.name) from None  # it existed when it was opened
 
 
-def _known(settings: Mapping[str, Any]) -> dict[str, Any]:
+def known_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that this program knows: a newer broker may send more."""
     known = {field.name for field in fields(StreamSettings)}
     return {key: value for key, value in settings.items() if key in known}

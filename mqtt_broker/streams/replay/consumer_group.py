@@ -75,6 +75,10 @@ class GroupCursor(PartitionCursor):
             or self.next_send - self.position >= OUTSTANDING_MAX
         )
 
+    def unassign(self) -> None:
+        """Let nobody have the partition, until it is assigned anew."""
+        self.assigned_to = None
+
     def finish(self, offset: int) -> None:
         """Send this record to nobody any more."""
         self.in_flight.end(offset)
@@ -134,15 +138,16 @@ class Member(StreamSubscription):
             and (cursor.one_at_a_time or not self.one_at_a_time)
         )
 
+    def _room(self) -> int:
+        room = super()._room()
+        return min(room, 1 - self.in_window) if self.one_at_a_time else room
+
     def select(
         self, cursor: PartitionCursor, page: Page, room: int, now: float
     ) -> list[SourcedMessage]:
         assert isinstance(cursor, GroupCursor)
-        one_at_a_time = self.one_at_a_time
-        if not one_at_a_time and cursor.next_send >= cursor.redeliver_until:
+        if not self.one_at_a_time and cursor.next_send >= cursor.redeliver_until:
             return page.take(room)
-        if one_at_a_time:
-            room = min(room, 1 - self.in_window)
         chosen: list[SourcedMessage] = []
         while page.taken < len(page.messages) and len(chosen) < room:
             message = page.messages[page.taken]
@@ -165,8 +170,6 @@ class Member(StreamSubscription):
 
     def resend(self, room: int, now: float) -> None:
         """Send the first record that failed of each partition, when its time has come."""
-        if self.one_at_a_time and self.in_window:
-            return
         for cursor in self.cursors:
             is_due = cursor.in_flight.failed and cursor.resent < 0 and cursor.due_at <= now
             if is_due and room > 0:
@@ -234,17 +237,20 @@ class ConsumerGroup:
         stream: Stream,
         name: str,
         owner: str,
+        founder: str,
         on_end: Callable[[ConsumerGroup, Exception, float], None],
     ) -> None:
         self.context = context
         self.stream = stream
         self.name = name
         self.owner = owner  # its name in the store
+        self.founder = founder  # the client id of its first member; empty: it comes from the store
         self.cursors: list[GroupCursor] = []  # none until it is known where it begins
         self.members: dict[tuple[str, str], Member] = {}  # by client id and filter
         self.leaving: list[Member] = []  # with records in flight
         self._on_end = on_end
         self._timer: Timer | None = None
+        self._rebalancing: Timer | None = None  # members came or went in this turn
 
     @property
     def is_stored(self) -> bool:
@@ -290,7 +296,10 @@ class ConsumerGroup:
         else:
             self._release(member, is_lost=False)
             member.close()
-        self.rebalance(now)
+        for cursor in self.cursors:
+            if cursor.assigned_to is member:  # nothing new is sent to it. [MQTT-3.10.4-2]
+                cursor.unassign()
+        self.rebalance_soon(now)
 
     def on_lost(self, member: Member, now: float) -> None:
         """Take the partitions of a member whose connection is gone."""
@@ -298,7 +307,7 @@ class ConsumerGroup:
         if member in self.leaving:
             self.leaving.remove(member)
             member.close()
-        self.rebalance(now)
+        self.rebalance_soon(now)
         self.context.positions.record(self)
 
     def _release(self, member: Member, *, is_lost: bool) -> None:
@@ -307,6 +316,15 @@ class ConsumerGroup:
             member.release(cursor)
             cursor.abandon(is_lost=is_lost)
         member.drop_pages()
+
+    def rebalance_soon(self, now: float) -> None:
+        """Assign the partitions anew in a moment: of many that come and go, once for all."""
+        if self._rebalancing is None:
+            self._rebalancing = self.context.timers.at(now, self._on_changed)
+
+    def _on_changed(self, now: float) -> None:
+        self._rebalancing = None
+        self.rebalance(now)
 
     def rebalance(self, now: float) -> None:
         """Assign the partitions anew: evenly, and with as few moves as possible."""
@@ -319,7 +337,7 @@ class ConsumerGroup:
             if cursor.assigned_to is not None and cursor.assigned_to in held:
                 held[cursor.assigned_to].append(cursor)
             else:
-                cursor.assigned_to = None
+                cursor.unassign()
                 free.append(cursor)
         if online:
             self._assign(held, free, now)
@@ -437,6 +455,8 @@ class ConsumerGroup:
 
     def close(self) -> None:
         self._wait(0.0)
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
         for member in self.subscriptions:
             member.session.outbound.take_back_sourced(member)
             member.close()

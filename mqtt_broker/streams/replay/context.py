@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from mqtt_broker.core.runtime.timers import Timer, Timers
 from mqtt_broker.streams.replay.notices import send_notice
 from mqtt_broker.streams.replay.pages import LiveSources, PageReader
-from mqtt_broker.streams.replay.read_ahead import ReadAheadBudget
+from mqtt_broker.streams.replay.read_ahead import Read, ReadAheadBudget, ReadQueue
 from mqtt_broker.streams.write.stream import Stream
 from sessions.journal.journal import Journal
 from sessions.messages.backlog import DeadLetterSink
@@ -28,15 +28,10 @@ from sessions.session import Session
 RECORD_S: Final = 0.1  # between two records of a position
 READERS_MAX: Final = 10_000  # subscriptions to streams
 GROUPS_MAX: Final = 10_000  # that are remembered, with members or without
+CLIENT_PART: Final = 10  # the part of both that one client may have, as its divisor
 BUFFERED_BYTES_MAX: Final = 128 << 20  # of pages that were read ahead
 FILES_MAX: Final = 512  # kept open for readers
 UNREAD_BYTES_MAX: Final = 256 << 10  # that a client has been sent and has not taken
-
-
-class Read(Protocol):
-    """Runs `work` in a thread, and `done` with its result on the loop."""
-
-    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +41,16 @@ class ReplayLimits:
     groups_max: int = GROUPS_MAX
     buffered_bytes_max: int = BUFFERED_BYTES_MAX
     files_max: int = FILES_MAX
+
+    @property
+    def readers_of_client_max(self) -> int:
+        """Return how many subscriptions to streams one client may have."""
+        return max(1, self.readers_max // CLIENT_PART)
+
+    @property
+    def groups_of_client_max(self) -> int:
+        """Return how many of the groups may be there because of one client."""
+        return max(1, self.groups_max // CLIENT_PART)
 
 
 DEFAULT_LIMITS: Final = ReplayLimits()
@@ -168,7 +173,7 @@ class ReplayContext:
         self._host = host
         self._clock = clock
         self._skips_damage = skips_damage
-        self.read = read
+        self.reads = ReadQueue(read)
         self.timers = host.timers
         self.write_out = host.write_out
         self.on_bug = host.on_bug
@@ -176,7 +181,7 @@ class ReplayContext:
         self.dead_letters = dead_letters
         self.positions = Positions(host.journal, host.timers, clock)
         self.read_ahead = ReadAheadBudget(limits.buffered_bytes_max, limits.files_max)
-        self.sources = LiveSources()
+        self.sources = LiveSources(lambda: int(clock() * 1e6))
         self.counters = ReplayCounters()
         self._unread_bytes_max = min(UNREAD_BYTES_MAX, host.outbox_bytes_max // 2)
 

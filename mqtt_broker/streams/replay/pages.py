@@ -90,10 +90,14 @@ class Page:
 class LiveSource(Source):
     """A stream of this process, to be read: memory says where it ends, not a file."""
 
-    def __init__(self, stream: Stream) -> None:
-        super().__init__(stream.directory)
+    def __init__(self, stream: Stream, clock_us: Callable[[], int]) -> None:
+        super().__init__(stream.directory, clock_us)
         self._stream = stream
         self._committed.close()
+
+    @property
+    def retain_s(self) -> int:
+        return self._stream.settings.retain_s
 
     def end(self, partition: int) -> int:
         if self._stream.is_deleted:
@@ -107,7 +111,8 @@ class LiveSource(Source):
 class LiveSources:
     """The sources of streams: the first reader of a stream opens one, and others share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock_us: Callable[[], int]) -> None:
+        self._clock_us = clock_us
         self._sources: dict[str, LiveSource] = {}
         self._lock = threading.Lock()
 
@@ -117,7 +122,7 @@ class LiveSources:
             if source is None:
                 if stream.is_deleted:
                     raise StreamGone(stream.name)
-                source = self._sources[stream.epoch] = LiveSource(stream)
+                source = self._sources[stream.epoch] = LiveSource(stream, self._clock_us)
             return source
 
     def forget(self, stream: Stream) -> None:

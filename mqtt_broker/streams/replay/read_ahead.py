@@ -1,15 +1,78 @@
-"""Bound the memory of pages that were read ahead, and the files that are open, for all readers.
+"""Bound what reading takes for all readers: reads in threads, pages read ahead, open files.
 
-When there is too much, the subscription that has waited longest for its client to take a page
+The threads are few, and take what they are given in its order. For each client one read is under
+way; its others wait, and are not begun when nobody wants them any longer. So a client that
+subscribes again and again does not fill the threads.
+
+When there are too many pages, the subscription that has waited longest for its client to take one
 gives its pages up, and reads them again when they are wanted. In the same way the file that was
 read longest ago is closed.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from mqtt_broker.streams.replay.pages import PageReader
+
+
+class Read(Protocol):
+    """Runs `work` in a thread, and `done` with its result on the loop."""
+
+    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    work: Callable[[], Any]
+    done: Callable[[Any], None]
+    is_wanted: Callable[[], bool]
+
+
+class ReadQueue:
+    """The reads of all clients, one at a time for each."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        # What waits behind the read under way, by client id.
+        self._waiting: dict[str, deque[_Waiting]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of clients with a read under way."""
+        return len(self._waiting)
+
+    def read(
+        self,
+        client_id: str,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        """Run `work` in a thread when the client's reads before it are done, and `done` with its
+        result on the loop; with None if it is not wanted any longer when its turn comes.
+        """
+        waiting = self._waiting.get(client_id)
+        if waiting is not None:
+            waiting.append(_Waiting(work, done, is_wanted))
+            return
+        self._waiting[client_id] = deque()
+        self._read(work, partial(self._on_done, client_id, done))
+
+    def _on_done(self, client_id: str, done: Callable[[Any], None], found: Any) -> None:
+        self._begin_next(client_id)
+        done(found)
+
+    def _begin_next(self, client_id: str) -> None:
+        waiting = self._waiting[client_id]
+        while waiting:
+            work, done, is_wanted = waiting.popleft()
+            if is_wanted():
+                self._read(work, partial(self._on_done, client_id, done))
+                return
+            done(None)
+        del self._waiting[client_id]
 
 
 class PageHolder(Protocol):

@@ -14,23 +14,25 @@ message on `$stream/<name>/$error`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 from mqtt_broker.codec import reasons
 from mqtt_broker.core.interfaces.message_log import ATTACHED, AWAY, ONLINE, Refusal
+from mqtt_broker.streams.format.batch import NULL
 from mqtt_broker.streams.format.errors import Invalid, StreamGone, UnknownStream, WrongEpoch
 from mqtt_broker.streams.format.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.format.offsets import EARLIEST, Offsets, check
 from mqtt_broker.streams.replay.consumer_group import ConsumerGroup, Member
 from mqtt_broker.streams.replay.context import (
     DEFAULT_LIMITS,
-    Read,
     ReplayContext,
     ReplayHost,
     ReplayLimits,
 )
+from mqtt_broker.streams.replay.read_ahead import Read
 from mqtt_broker.streams.replay.start_positions import (
     StartPosition,
     StartRefused,
@@ -83,9 +85,11 @@ class ReplayService:
             dead_letters=dead_letters,
         )
         # By client id and filter.
-        self._subscriptions: dict[tuple[str, str], StreamSubscription] = {}
+        self.subscriptions: dict[tuple[str, str], StreamSubscription] = {}
         self.by_stream: dict[str, dict[StreamSubscription, None]] = {}  # of streams that are read
         self._groups: dict[tuple[str, str], ConsumerGroup] = {}  # by group and stream
+        self._readers_of: Counter[str] = Counter()  # subscriptions, by client id
+        self._groups_of: Counter[str] = Counter()  # by the client id that was the first member
         # What the store had: the epoch and the offsets, by owner and stream.
         self._stored: dict[tuple[str, str], tuple[str, dict[int, int]]] = {}
         for row in cursors:
@@ -105,22 +109,28 @@ class ReplayService:
             stream = self._log.stream(wanted.stream)
         except (Invalid, UnknownStream) as error:
             return Refusal(reasons.TOPIC_FILTER_INVALID, str(error))
-        found = self._subscriptions.get((session.client_id, text))
-        if found is None and len(self._subscriptions) >= self._limits.readers_max:
+        found = self.subscriptions.get((session.client_id, text))
+        if found is None and len(self.subscriptions) >= self._limits.readers_max:
             return Refusal(
                 reasons.QUOTA_EXCEEDED,
                 f"limit reached: {self._limits.readers_max} subscriptions to streams",
             )
+        of_client = self._limits.readers_of_client_max
+        if found is None and self._readers_of[session.client_id] >= of_client:
+            return Refusal(
+                reasons.QUOTA_EXCEEDED,
+                f"limit reached: {of_client} subscriptions to streams of one client",
+            )
         is_known = found is not None and goes_on
         if wanted.group:
             is_known = (wanted.group, wanted.stream) in self._groups
-            refusal = None if is_known else self._group_refusal(wanted.group)
+            refusal = None if is_known else self._group_refusal(wanted.group, session.client_id)
             if refusal is not None:
                 return refusal
         text_of_start = start if wanted.start is None else wanted.start
         if text_of_start is not None:
             try:
-                parse_start(stream, text_of_start)
+                parse_start(stream, text_of_start, self.context.now)
             except StartRefused as refused:
                 # A reader that goes on needs no start that can be served; a malformed one is a
                 # mistake all the same.
@@ -128,7 +138,7 @@ class ReplayService:
                     return refused.refusal
         return None
 
-    def _group_refusal(self, name: str) -> Refusal | None:
+    def _group_refusal(self, name: str, client_id: str) -> Refusal | None:
         """Check that a group of this name may be made."""
         if len(name) > GROUP_CHARS_MAX:
             return Refusal(
@@ -139,6 +149,11 @@ class ReplayService:
         if len(self._groups) >= self._limits.groups_max:
             return Refusal(
                 reasons.QUOTA_EXCEEDED, f"limit reached: {self._limits.groups_max} consumer groups"
+            )
+        of_client = self._limits.groups_of_client_max
+        if self._groups_of[client_id] >= of_client:
+            return Refusal(
+                reasons.QUOTA_EXCEEDED, f"limit reached: {of_client} consumer groups of one client"
             )
         return None
 
@@ -176,7 +191,7 @@ class ReplayService:
             self._remove(found, now)
 
     def _find(self, subscription: Subscription) -> StreamSubscription | None:
-        return self._subscriptions.get((subscription.session.client_id, subscription.filter))
+        return self.subscriptions.get((subscription.session.client_id, subscription.filter))
 
     def on_session(self, session: Session, change: int, now: float) -> None:
         for source in list(session.outbound.sources or ()):
@@ -247,15 +262,23 @@ class ReplayService:
         if stored is not None:
             self._place(reader, self._restored_offsets(stream, stored[1]))
             return
-        position = parse_start(stream, start or EARLIEST)
-        self._locate(stream, position, partial(self._on_located, reader))
+        position = parse_start(stream, start or EARLIEST, now)
+        self._locate(
+            stream,
+            position,
+            session.client_id,
+            partial(self._on_located, reader),
+            lambda: not reader.is_over,
+        )
 
-    def _on_located(self, reader: ClientSubscription, found: tuple[int, ...] | Exception) -> None:
+    def _on_located(
+        self, reader: ClientSubscription, found: tuple[int, ...] | Exception | None
+    ) -> None:
         if reader.is_over:
             return
         if isinstance(found, tuple):
             self._place(reader, found)
-        else:
+        elif found is not None:
             reader.end(found, self.context.now)
 
     def _place(self, reader: ClientSubscription, offsets: tuple[int, ...]) -> None:
@@ -273,9 +296,11 @@ class ReplayService:
 
     # Groups.
 
-    def _make_group(self, stream: Stream, name: str) -> ConsumerGroup:
-        group = ConsumerGroup(self.context, stream, name, f"{_GROUP}{name}", self._end_group)
+    def _make_group(self, stream: Stream, name: str, founder: str) -> ConsumerGroup:
+        owner = f"{_GROUP}{name}"
+        group = ConsumerGroup(self.context, stream, name, owner, founder, self._end_group)
         self._groups[name, stream.name] = group
+        self._groups_of[founder] += 1
         return group
 
     def _join_group(
@@ -283,14 +308,22 @@ class ReplayService:
     ) -> None:
         group = self._groups.get((wanted.group, stream.name))
         if group is None:
-            group = self._make_group(stream, wanted.group)
-            position = parse_start(stream, start or EARLIEST)
-            self._locate(stream, position, partial(self._on_group_located, group))
+            group = self._make_group(stream, wanted.group, subscription.session.client_id)
+            position = parse_start(stream, start or EARLIEST, self.context.now)
+            self._locate(
+                stream,
+                position,
+                subscription.session.client_id,
+                partial(self._on_group_located, group),
+                lambda: True,
+            )
         member = Member(self.context, stream, subscription, group)
         self._add(member)
         group.join(member)
 
-    def _on_group_located(self, group: ConsumerGroup, found: tuple[int, ...] | Exception) -> None:
+    def _on_group_located(
+        self, group: ConsumerGroup, found: tuple[int, ...] | Exception | None
+    ) -> None:
         if self._groups.get((group.name, group.stream.name)) is not group or group.cursors:
             return  # it was deleted, or an operator has set its offsets meanwhile
         now = self.context.now
@@ -298,7 +331,7 @@ class ReplayService:
             group.open(found)
             self.context.positions.record(group)
             group.rebalance(now)
-        else:
+        elif found is not None:
             group.end(found, now)
 
     def _restore_group(self, name: str, stream_name: str) -> None:
@@ -309,7 +342,7 @@ class ReplayService:
             self.context.log(f"group {name!r}: its stream {stream_name!r} does not exist any more")
             self.context.positions.forget(owner, stream_name)
             return
-        group = self._make_group(stream, name)
+        group = self._make_group(stream, name, "")
         group.open(self._restored_offsets(stream, offsets))
         for cursor in group.cursors:
             cursor.recorded = offsets.get(cursor.partition, -1)
@@ -322,7 +355,8 @@ class ReplayService:
             self.context.tell(member.session, group.stream.name, member.options, error, now)
 
     def _delete_group(self, group: ConsumerGroup) -> None:
-        self._groups.pop((group.name, group.stream.name), None)
+        if self._groups.pop((group.name, group.stream.name), None) is not None:
+            _count_down(self._groups_of, group.founder)
         group.close()
         self.context.positions.drop(group)
         self.context.positions.forget(group.owner, group.stream.name)
@@ -330,13 +364,15 @@ class ReplayService:
     # Both.
 
     def _add(self, found: StreamSubscription) -> None:
-        self._subscriptions[found.session.client_id, found.subscription.filter] = found
+        self.subscriptions[found.session.client_id, found.subscription.filter] = found
+        self._readers_of[found.session.client_id] += 1
         self.by_stream.setdefault(found.stream.name, {})[found] = None
 
     def _drop(self, found: StreamSubscription) -> None:
         key = found.session.client_id, found.subscription.filter
-        if self._subscriptions.get(key) is found:
-            del self._subscriptions[key]
+        if self.subscriptions.get(key) is found:
+            del self.subscriptions[key]
+            _count_down(self._readers_of, found.session.client_id)
         others = self.by_stream.get(found.stream.name)
         if others is not None:
             others.pop(found, None)
@@ -346,7 +382,7 @@ class ReplayService:
     def _begin(self, found: StreamSubscription, now: float) -> None:
         found.is_begun = True
         if isinstance(found, Member):
-            found.group.rebalance(now)
+            found.group.rebalance_soon(now)
         found.pump(now)
 
     def _remove(self, found: StreamSubscription, now: float) -> None:
@@ -364,9 +400,14 @@ class ReplayService:
         self,
         stream: Stream,
         position: StartPosition,
-        then: Callable[[tuple[int, ...] | Exception], None],
+        client_id: str,
+        then: Callable[[tuple[int, ...] | Exception | None], None],
+        is_wanted: Callable[[], bool],
     ) -> None:
-        """Find the offsets of a start: at once, or for a time by looking into files."""
+        """Find the offsets of a start: at once, or for a time by looking into files.
+
+        None if it is not wanted any longer before it is looked for.
+        """
         at_us = position.at_us
         if at_us is None:
             then(position.offsets)
@@ -374,11 +415,12 @@ class ReplayService:
 
         def look() -> tuple[int, ...] | Exception:
             try:
-                return self.context.sources.get(stream).at_time(at_us).ends
+                source = self.context.sources.get(stream)
+                return (source.earliest() if at_us == NULL else source.at_time(at_us)).ends
             except Exception as error:  # handled on the loop
                 return error
 
-        self.context.read(look, then)
+        self.context.reads.read(client_id, look, then, is_wanted)
 
     def _restored_offsets(self, stream: Stream, offsets: dict[int, int]) -> tuple[int, ...]:
         """Return the offsets from the store, none beyond the end; records may be gone since."""
@@ -397,7 +439,7 @@ class ReplayService:
     def figures(self) -> ReplayFigures:
         counters = self.context.counters
         return ReplayFigures(
-            len(self._subscriptions),
+            len(self.subscriptions),
             counters.messages,
             counters.gaps,
             counters.redelivered,
@@ -450,3 +492,9 @@ class ReplayService:
         if group.online or group.leaving:
             raise Invalid("group", f"{name!r} has members that are online")
         return group
+
+
+def _count_down(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from mqtt_broker.codec import reasons
 from mqtt_broker.core.interfaces.message_log import Refusal
 from mqtt_broker.streams.format import file_names, offsets
+from mqtt_broker.streams.format.batch import NULL
 from mqtt_broker.streams.format.errors import Invalid, StreamError
 from mqtt_broker.streams.format.offsets import EARLIEST, EXPECTED, LATEST
 from mqtt_broker.streams.write.stream import Stream
@@ -32,7 +33,10 @@ class StreamFilter(NamedTuple):
 
 
 class StartPosition(NamedTuple):
-    """The offset of each partition, or a time that has still to be looked for in files."""
+    """The offset of each partition, or a time that has still to be looked for in files.
+
+    The time NULL stands for the earliest record that is no older than the retention.
+    """
 
     offsets: tuple[int, ...]
     at_us: int | None = None
@@ -69,9 +73,20 @@ def ends_of(stream: Stream) -> tuple[int, ...]:
     return tuple(partition.committed for partition in stream.partitions)
 
 
-def parse_start(stream: Stream, text: str) -> StartPosition:
+def _has_expired(stream: Stream, now: float) -> bool:
+    """Tell whether a stream may hold records that are older than its retention."""
+    before_us = int((now - stream.settings.retain_s) * 1e6)
+    return stream.settings.retain_s > 0 and any(
+        min(partition.catalog.min_us, partition.active.min_us) < before_us
+        for partition in stream.partitions
+    )
+
+
+def parse_start(stream: Stream, text: str, now: float) -> StartPosition:
     """Find where to begin; raises StartRefused if there is no such place, or not any more."""
     if text == EARLIEST:
+        if _has_expired(stream, now):
+            return StartPosition((), NULL)
         return StartPosition(starts_of(stream))
     if text == LATEST:
         return StartPosition(ends_of(stream))

@@ -268,6 +268,10 @@ class StreamSubscription(ABC):
             self._finish_page(cursor, page)
             self._ready.rotate(-1)
 
+    def _bytes_left(self) -> int:
+        """Return how many bytes more may be in flight."""
+        return IN_FLIGHT_BYTES_MAX - sum([cursor.in_flight.bytes for cursor in self.cursors])
+
     def _first(self) -> tuple[PartitionCursor, Page]:
         cursor = self._ready[0]
         assert cursor.page is not None
@@ -275,7 +279,7 @@ class StreamSubscription(ABC):
 
     def _fitting(self, page: Page) -> int:
         """Return how many messages fit into the bytes in flight; one if nothing is in flight."""
-        left = IN_FLIGHT_BYTES_MAX - sum([cursor.in_flight.bytes for cursor in self.cursors])
+        left = self._bytes_left()
         messages = page.messages
         at = page.taken
         while at < len(messages) and left > 0:
@@ -401,25 +405,35 @@ class StreamSubscription(ABC):
                 return
 
     def _has_room(self) -> bool:
-        """Tell whether a message could be sent now."""
-        if self.qos:
-            return self._room() > 0
-        return self.session.outbound.outbox.waiting_bytes < self.context.unread_bytes_max
+        """Tell whether a message could be sent now: the same as where it is sent."""
+        if self.session.outbound.outbox.waiting_bytes >= self.context.unread_bytes_max:
+            return False
+        return not self.qos or (self._room() > 0 and self._bytes_left() > 0)
 
     def _read(self, cursor: PartitionCursor) -> None:
         self._reads += 1
         cursor.is_reading = True
         self.context.read_ahead.open(cursor)
         work = partial(cursor.reader.page, cursor.next_read, self.delivery, self)
-        self.context.read(work, partial(self._on_page, cursor, cursor.generation, self.delivery))
+        generation, delivery = cursor.generation, self.delivery
+        self.context.reads.read(
+            self.session.client_id,
+            work,
+            partial(self._on_page, cursor, generation, delivery),
+            partial(self._wants, cursor, generation, delivery),
+        )
+
+    def _wants(self, cursor: PartitionCursor, generation: int, delivery: DeliveryFormat) -> bool:
+        """Tell whether a page that was asked for is still to be sent."""
+        return generation == cursor.generation and not self.is_over and delivery is self.delivery
 
     def _on_page(
-        self, cursor: PartitionCursor, generation: int, delivery: DeliveryFormat, page: Page
+        self, cursor: PartitionCursor, generation: int, delivery: DeliveryFormat, page: Page | None
     ) -> None:
         now = self.context.now
         self._reads -= 1
         cursor.is_reading = False
-        if generation != cursor.generation or self.is_over or delivery is not self.delivery:
+        if page is None or not self._wants(cursor, generation, delivery):
             if generation == cursor.generation:
                 cursor.seek(cursor.next_send)  # the page has a format that is not wanted now
             self.on_void_read(cursor, now)

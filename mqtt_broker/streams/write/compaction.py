@@ -95,7 +95,8 @@ class _Compaction:
             latest, until = self._latest(segments)
             rules = CompactionRules(latest, now_us - settings.tombstone_s * 1_000_000)
             segments = [segment for segment in segments if segment.end <= until]
-            for group in _groups(segments, settings.segment_bytes):
+            span_us = settings.seal_s * 1_000_000 if settings.retain_s else NEVER
+            for group in _groups(segments, settings.seal_bytes, span_us):
                 dropped += self._compact(group, rules)
         except _Stopped:
             pass
@@ -180,12 +181,20 @@ class _Compaction:
             return True
 
 
-def _groups(segments: list[SealedSegment], bytes_max: int) -> Iterator[list[SealedSegment]]:
-    """Yield neighbours without a hole between them that fit into one segment."""
+def _groups(
+    segments: list[SealedSegment], bytes_max: int, span_us: int
+) -> Iterator[list[SealedSegment]]:
+    """Yield neighbours without a hole between them that fit into one segment, by size and by age:
+    retention removes it when its youngest record is due.
+    """
     group: list[SealedSegment] = []
     size = 0
     for segment in segments:
-        if group and (size + segment.size > bytes_max or segment.base != group[-1].end):
+        if group and (
+            size + segment.size > bytes_max
+            or segment.base != group[-1].end
+            or segment.max_us - min(one.min_us for one in group) > span_us
+        ):
             yield group
             group, size = [], 0
         group.append(segment)

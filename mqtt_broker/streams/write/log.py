@@ -25,6 +25,7 @@ from mqtt_broker.streams.format.disk import Disk, Lock
 from mqtt_broker.streams.format.errors import Invalid, StreamError, UnknownStream, WrongEpoch
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.page_cache import CACHE_BYTES, PageCache
+from mqtt_broker.streams.format.partitioning import PartitionFunctions, names_function
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write import compaction, retention
 from mqtt_broker.streams.write.partition import Partition
@@ -38,7 +39,13 @@ class Log:
     """All streams under one directory, opened for writing."""
 
     def __init__(
-        self, root: Path, disk: Disk, report: Report, lock: Lock, cache_bytes: int
+        self,
+        root: Path,
+        disk: Disk,
+        report: Report,
+        lock: Lock,
+        cache_bytes: int,
+        functions: PartitionFunctions,
     ) -> None:
         self.root = root
         self.disk = disk
@@ -46,6 +53,7 @@ class Log:
         self.streams: dict[str, Stream] = {}
         self.lock = threading.RLock()
         self.page_cache = PageCache(disk, cache_bytes)
+        self._functions = functions
         self._process_lock = lock
         self._half_made: set[str] = set()  # streams whose creation failed
         self._syncing = ThreadPoolExecutor(_SYNCS_MAX, "fleetmq-sync")
@@ -60,16 +68,19 @@ class Log:
         salvage: bool = False,
         disk: Disk | None = None,
         cache_bytes: int = CACHE_BYTES,
+        partition_functions: PartitionFunctions | None = None,
     ) -> Self:
         """Open all streams. `ends` are those of the journal; None: there is no journal.
 
         Without a journal everything that is whole is kept. `report` gets a line for whatever is
         cut, missing or damaged. Records that were promised and are missing raise LostTail, unless
-        `salvage` is given. `cache_bytes`: see `page_cache`.
+        `salvage` is given. `cache_bytes`: see `page_cache`. `partition_functions` are those that
+        `partition_by` of a stream may name.
         """
         disk = disk or Disk()
         disk.make_directories(root)
-        log = cls(root, disk, report, Lock(root / file_names.LOCK), cache_bytes)
+        lock = Lock(root / file_names.LOCK)
+        log = cls(root, disk, report, lock, cache_bytes, partition_functions or {})
         try:
             disk.sync_directory(root)  # an earlier process may have died behind a rename in it
             for path in sorted(root.iterdir()):
@@ -93,6 +104,7 @@ class Log:
             path,
             recorded,
             self.report,
+            functions=self._functions,
             has_journal=ends is not None,
             salvage=salvage,
         )
@@ -102,6 +114,23 @@ class Log:
                 str(path / file_names.METADATA), f"it belongs to another stream, {stream.name!r}"
             )
         self.streams[stream.name] = stream
+        partition_by = stream.settings.partition_by
+        if self._lacks_function(partition_by):
+            self.report(
+                f"stream {stream.name!r}: its messages go by client id: {partition_by} is not one "
+                "of partition_functions in the configuration"
+            )
+
+    def _lacks_function(self, partition_by: str) -> bool:
+        return names_function(partition_by) and partition_by not in self._functions
+
+    def _check_function(self, partition_by: str) -> None:
+        if self._lacks_function(partition_by):
+            raise Invalid(
+                "partition_by",
+                f"the function {partition_by} is not one of partition_functions in the "
+                f"configuration, which has {', '.join(self._functions) or 'none'}",
+            )
 
     def _on_nameless(self, path: Path, *, salvage: bool) -> None:
         """Report a log without settings: streams are made and deleted whole, by one rename."""
@@ -120,7 +149,9 @@ class Log:
 
     def create(self, settings: StreamSettings) -> Stream:
         """Make a new stream, empty, with an epoch of its own."""
-        settings = replace(settings, epoch=str(uuid.uuid4())).checked()
+        settings = replace(settings, epoch=str(uuid.uuid4())).checked().check_schema()
+        text = settings.text().encode()
+        self._check_function(settings.partition_by)
         with self.lock:
             if settings.name in self.streams:
                 raise Invalid("name", f"a stream {settings.name!r} exists already")
@@ -132,15 +163,13 @@ class Log:
             aside = self.root / (settings.name + file_names.UNFINISHED)
             if aside.exists():
                 self.disk.remove_directory(aside)
-            for number in range(settings.partitions):
-                self.disk.make_directory(aside / file_names.partition(number))
-            writer = committed.Writer(self.disk, aside / file_names.COMMITTED, settings.partitions)
             try:
-                writer.write(Offsets(settings.epoch, (0,) * settings.partitions))
-            finally:
-                writer.close()
-            self.disk.replace(aside / file_names.METADATA, settings.text().encode())
-            self.disk.rename(aside, path)
+                self._make(aside, settings, text)
+                self.disk.rename(aside, path)
+            except BaseException:
+                with contextlib.suppress(OSError):  # else the next start removes it
+                    self.disk.remove_directory(aside)
+                raise
             try:
                 self.disk.sync_directory(self.root)
                 self._open(path, None, salvage=False)
@@ -150,10 +179,26 @@ class Log:
             self._half_made.discard(settings.name)
             return self.streams[settings.name]
 
+    def _make(self, directory: Path, settings: StreamSettings, text: bytes) -> None:
+        """Make the files of a new stream."""
+        for number in range(settings.partitions):
+            self.disk.make_directory(directory / file_names.partition(number))
+        writer = committed.Writer(self.disk, directory / file_names.COMMITTED, settings.partitions)
+        try:
+            writer.write(Offsets(settings.epoch, (0,) * settings.partitions))
+        finally:
+            writer.close()
+        self.disk.replace(directory / file_names.METADATA, text)
+
     def change(self, name: str, **changes: Any) -> None:
         """Change settings of a stream."""
         with self.lock:
-            self.stream(name).change(changes)
+            stream = self.stream(name)
+            if changes.get("partition_by", stream.settings.partition_by) != (
+                stream.settings.partition_by
+            ):
+                self._check_function(changes["partition_by"])
+            stream.change(changes)
 
     def delete(self, name: str) -> None:
         """Delete a stream. Readers that have it open are told.

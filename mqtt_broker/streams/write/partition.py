@@ -34,7 +34,7 @@ class Partition:
     ) -> None:
         self._disk = disk
         self.files = files
-        self.settings = settings
+        self.follow(settings)
         self.catalog = opened.catalog
         self._active = opened.active  # up to what is settled
         self.path = self._active_path()  # the file that is written to
@@ -46,6 +46,12 @@ class Partition:
         self._is_torn = False  # bytes may follow that are not settled
         self._next_catalog: Catalog | None = None  # a roll that was begun
         self._written: list[tuple[bytes, int]] = []  # headers and lengths, not settled
+
+    def follow(self, settings: StreamSettings) -> None:
+        """Follow the settings of the stream, from now on."""
+        self.settings = settings
+        self._seal_bytes = settings.seal_bytes
+        self._seal_us = settings.seal_s * 1_000_000
 
     @property
     def end(self) -> int:
@@ -134,8 +140,7 @@ class Partition:
     def _is_due(self, now_us: int) -> bool:
         active = self._active
         return active.size > 0 and (
-            active.size >= self.settings.segment_bytes
-            or now_us - active.min_us >= self.settings.segment_s * 1_000_000
+            active.size >= self._seal_bytes or now_us - active.min_us >= self._seal_us
         )
 
     def wants_record(self, now_us: int) -> bool:

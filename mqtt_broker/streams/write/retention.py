@@ -3,7 +3,7 @@
 A segment goes when everything in it is older than `retain_s`, by the broker's clock at receipt, and
 only from the front, so that no hole is left. When a stream holds more than `max_bytes` in all its
 partitions together, the segment with the oldest end goes, of whichever partition. The active
-segment never goes; it is sealed when it is `segment_s` old, written to or not. Sealing needs room
+segment never goes; it is sealed when it is `seal_s` old, written to or not. Sealing needs room
 on the disk, and removing makes it: a failure to seal does not prevent removing.
 """
 

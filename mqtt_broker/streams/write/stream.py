@@ -14,7 +14,7 @@ from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import WrongEpoch
 from mqtt_broker.streams.format.event_times import EventTimes
 from mqtt_broker.streams.format.offsets import Offsets
-from mqtt_broker.streams.format.partitioning import Partitioner
+from mqtt_broker.streams.format.partitioning import Partitioner, PartitionFunctions
 from mqtt_broker.streams.format.segment import PartitionFiles
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.write.partition import Partition
@@ -25,13 +25,19 @@ class Stream:
     """A stream of a log that is written to."""
 
     def __init__(
-        self, disk: Disk, directory: Path, settings: StreamSettings, partitions: list[Partition]
+        self,
+        disk: Disk,
+        directory: Path,
+        settings: StreamSettings,
+        partitions: list[Partition],
+        functions: PartitionFunctions,
     ) -> None:
         self._disk = disk
         self.directory = directory
         self.settings = settings
         self.partitions = partitions
-        self.partitioner = Partitioner(settings.partition_by, settings.partitions)
+        self._functions = functions
+        self.partitioner = Partitioner(settings.partition_by, settings.partitions, functions)
         self.times = EventTimes(settings.event_time, settings.sent_time)
         self.is_deleted = False
         self.appended = 0  # messages taken since it was opened
@@ -49,6 +55,7 @@ class Stream:
         recorded: Offsets | None,
         report: Report,
         *,
+        functions: PartitionFunctions,
         has_journal: bool,
         salvage: bool,
     ) -> Stream:
@@ -81,7 +88,7 @@ class Stream:
             partitions.append(Partition(disk, files, settings, opened))
             if has_journal:
                 partitions[-1].recorded = known[number]
-        stream = cls(disk, directory, settings, partitions)
+        stream = cls(disk, directory, settings, partitions, functions)
         stream.show()
         return stream
 
@@ -133,13 +140,15 @@ class Stream:
     def change(self, changes: dict[str, Any]) -> None:
         """Change settings, on disk first."""
         settings = self.settings.changed(**changes)
-        partitioner = Partitioner(settings.partition_by, settings.partitions)
+        partitioner = Partitioner(
+            settings.partition_by, settings.partitions, self._functions, self.partitioner.failures
+        )
         self._disk.replace(self.directory / file_names.METADATA, settings.text().encode())
         self.settings = settings
         self.partitioner = partitioner
         self.times = EventTimes(settings.event_time, settings.sent_time)
         for partition in self.partitions:
-            partition.settings = settings
+            partition.follow(settings)
 
     def mark_deleted(self) -> None:
         self.is_deleted = True

@@ -20,7 +20,7 @@ from mqtt_broker.topics.names import matches
 from sessions.messages.message import Envelope
 
 NO_ROOM: Final = "stream_full"
-_ROW_BYTES: Final = 64  # that a record takes beside its strings
+_ROW_BYTES: Final = 184  # that a record takes beside its strings, at most
 
 
 class StreamTopicWriter:
@@ -37,7 +37,8 @@ class StreamTopicWriter:
 
     def admits(self, envelope: Envelope, payloads: list[bytes]) -> bool:
         writer = self._writer
-        size = len(payloads) * (envelope.size + len(envelope.publisher) + _ROW_BYTES)
+        strings = len(envelope.topic) + len(envelope.section) + len(envelope.publisher)
+        size = len(payloads) * (strings + envelope.payload_bytes + _ROW_BYTES)
         waiting = writer.waiting_bytes
         return not waiting or waiting + size * len(self._streams) <= writer.waiting_bytes_max
 

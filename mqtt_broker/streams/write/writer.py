@@ -95,6 +95,7 @@ class LogWriter:
         self._unrecorded = {  # streams with more in them than the journal knows
             name: stream for name, stream in log.streams.items() if not stream.is_recorded
         }
+        self._unshown: set[str] = set()  # streams whose readers cannot be told
         self._needs_journal = False  # records that are written or being written, and not committed
         self._lock = threading.Lock()
 
@@ -344,8 +345,11 @@ class LogWriter:
                     continue
                 try:
                     stream.commit(offsets)
+                    self._unshown.discard(name)
                 except OSError as error:
-                    self._log.report(f"stream {name!r}: {error}; readers are told later")
+                    if name not in self._unshown:  # said once, not with every commit
+                        self._unshown.add(name)
+                        self._log.report(f"stream {name!r}: {error}; readers are told later")
                 if stands_alone:
                     continue
                 stream.record(offsets)

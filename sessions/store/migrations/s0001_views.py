@@ -1,11 +1,11 @@
-"""The first views, for people and their tools. docs/SQL.md describes them."""
+"""The first views; docs/SQL.md describes them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# {time:x} is a column of seconds as a readable time, or NULL where it is 0 or infinite;
-# {length:x} the bytes of a payload; {now} the seconds of now.
+# {time:x} is a column of seconds as a time, or NULL if it is 0 or infinite; {length:x} the length
+# of a payload; {now} the current time in seconds.
 _VIEWS: Final = (
     """
 CREATE VIEW v_clients AS
@@ -90,7 +90,7 @@ class _Postgres:
 
 
 class _Field:
-    """Lets a template say {time:s.created_at}."""
+    """Formats {time:...} and {length:...} of a template."""
 
     def __init__(self, form: str, dialect: type[_Sqlite | _Postgres]) -> None:
         self.form = form

@@ -1,4 +1,4 @@
-"""The views of streams, for people and their tools. docs/SQL.md describes them."""
+"""The views of streams; docs/SQL.md describes them."""
 
 from __future__ import annotations
 

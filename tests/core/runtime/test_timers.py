@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 
 from mqtt_broker.core.runtime.timers import Timers
+from sessions.messages.work import Work
 
 
 def test_timers_fire_in_the_order_of_their_deadlines_then_of_their_making() -> None:
     timers, fired = Timers(), list[tuple[str, float]]()
     for when, name in ((3.0, "late"), (1.0, "early"), (3.0, "late too"), (9.0, "not yet")):
         timers.at(when, lambda now, name=name: fired.append((name, now)))  # type: ignore[misc]
-    timers.run(0.5)
+    timers.run(0.5, Work())
     assert fired == []
-    timers.run(3.0)  # a deadline that is reached is due
+    timers.run(3.0, Work())  # a deadline that is reached is due
     assert fired == [("early", 3.0), ("late", 3.0), ("late too", 3.0)]
-    timers.run(8.9)
+    timers.run(8.9, Work())
     assert len(fired) == 3 and len(timers) == 1 and timers.next() == 9.0
 
 
@@ -31,7 +32,7 @@ def test_the_next_deadline_is_that_of_a_timer_that_will_fire() -> None:
     assert timers.next() == 5.0 and timers.earliest == 5.0
     later.cancel()
     assert timers.next() == 7.0
-    timers.run(7.0)
+    timers.run(7.0, Work())
     assert timers.next() == timers.earliest == math.inf
 
 
@@ -46,7 +47,7 @@ def test_a_timer_may_set_and_cancel_others_while_it_fires() -> None:
 
     timers.at(1.0, first)
     second = timers.at(1.0, lambda _: fired.append("second"))
-    timers.run(1.0)
+    timers.run(1.0, Work())
     assert fired == ["first", "set while firing"]
 
 
@@ -54,11 +55,11 @@ def test_a_timer_that_fired_or_was_cancelled_lets_go_of_its_action() -> None:
     timers = Timers()
     fired, cancelled = timers.at(1.0, lambda now: None), timers.at(2.0, lambda now: None)
     cancelled.cancel()
-    timers.run(1.0)
+    timers.run(1.0, Work())
     assert fired.action is None and cancelled.action is None
     fired.cancel()  # too late, and harmless
     cancelled.cancel()
-    timers.run(2.0)
+    timers.run(2.0, Work())
     assert len(timers) == 0
 
 
@@ -69,7 +70,7 @@ def test_cancelled_timers_leave_the_heap_before_their_deadline() -> None:
         timers.at(1e9, fired.append).cancel()
         assert len(timers) <= 20 + 41, "most of the heap is dead"
     assert timers.next() == kept[0].when
-    timers.run(2e9)
+    timers.run(2e9, Work())
     assert len(fired) == 20
 
 

@@ -42,7 +42,7 @@ def shown(error: Exception, *, trace: bool) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.0, help="stop after so long")

@@ -59,7 +59,7 @@ class MemoryDisk:
 
     def crash(self, alive_at: float) -> MemoryDisk:
         store = self._store.crash()
-        store._tables.alive_at = alive_at
+        store.tables.alive_at = alive_at
         return MemoryDisk(store)
 
     def close(self) -> None:

@@ -212,7 +212,7 @@ class Model:
         if packet.qos == 2 and packet.id in state.open:
             self._expect(door, wire.PUBREC, packet.id, state.open[packet.id])
             return
-        message = self._message(
+        message = self.new_message(
             topic, packet.payload, packet.qos, packet.retain, packet.props, state.client
         )
         key = state.client, topic, packet.payload
@@ -239,7 +239,7 @@ class Model:
             return 0x99
         return 0
 
-    def _message(
+    def new_message(
         self, topic: bytes, payload: bytes, qos: int, retain: bool, props: wire.Properties,
         publisher: bytes,
     ) -> Message:  # fmt: skip
@@ -328,7 +328,7 @@ class Model:
     def _bridge(self, message: Message, topic: bytes) -> None:
         """As repeated as what it is made of, and nobody's own."""
         payload, publisher = BRIDGED + message.payload, BRIDGE + message.publisher
-        copy = self._message(topic, payload, 1, False, [], publisher)
+        copy = self.new_message(topic, payload, 1, False, [], publisher)
         copy.origin = message
         self._note_repetition(copy)
         self.route(copy)
@@ -425,7 +425,7 @@ class Model:
         will = state.will
         assert will is not None
         state.will, state.will_due = None, FOREVER
-        message = self._message(
+        message = self.new_message(
             will.topic, will.payload, will.qos, will.retain, will.props, state.client
         )
         state.wills.append(None)

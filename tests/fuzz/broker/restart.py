@@ -73,7 +73,7 @@ class Restart:
             model.check(known, "returned", f"a session {session.client_id[:20]!r} of nobody")
         self.mark = model.stamp
         for will, state, is_sure in self.due:
-            message = model._message(
+            message = model.new_message(
                 will.topic, will.payload, will.qos, will.retain, will.props, state.client
             )
             model.route_will(message)
@@ -190,7 +190,7 @@ class Restart:
     def _adopt_ids(self, state: State, session: Any) -> None:
         """Inbound QoS 2: the id and the message were recorded together, so both are there."""
         model = self.model
-        seen = set(session.receiver.ids)
+        seen = set(session.inbound.ids)
         for packet_id, message in list(state.open.items()):
             if packet_id in seen:
                 message.promised = True

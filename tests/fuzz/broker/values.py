@@ -138,3 +138,25 @@ def seconds(c: Decisions) -> float:
     if kind < 14:
         return c.pick((59.0, 60.0, 61.0, 100.0, 3_600.0))
     return float(number(c, 0, 1 << 32))
+
+
+# The steps of a play, and how often each comes.
+STEP_KINDS: Final = (
+    ("publish", 40),
+    ("connect", 12),
+    ("subscribe", 30),
+    ("commit", 10),
+    ("crash", 6),
+    ("wait", 8),
+    ("lose", 6),
+    ("disconnect", 4),
+    ("toggle", 5),
+    ("unsubscribe", 3),
+    ("mutate", 6),
+    ("pack", 3),
+    ("commit one", 3),
+    ("fold", 3),
+    ("fail", 2),
+    ("stop", 2),
+)
+STEPS_ALWAYS: Final = {"publish", "connect", "subscribe"}

@@ -21,6 +21,7 @@ from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.restore import items_of, restore
 from mqtt_broker.topics.shared import STRATEGIES
 from sessions.journal.journal import Journal, StoredQueue
+from sessions.messages.work import SHARE_UNITS, Work
 from tests.fuzz.broker import mutation, strangers, values, wire
 from tests.fuzz.broker.actor import Actor
 from tests.fuzz.broker.bridge import Bridge
@@ -71,11 +72,14 @@ class World:
         versions = [c.pick((5, 5, 5, 4, 3)) for _ in range(4)]
         ids = [b"c%d" % number for number in range(4)]
         ids[3] = c.pick((b"c3", "é漢😀".encode(), b"i" * 65_535, b"x/+#"))
+        # A share of work, of which most packets take several: no decision, so that it is at random
+        # for scripts that were kept as well.
+        self.share = random.Random(first).choice([SHARE_UNITS, 1, 20, 300])
         self.subject = values.Subject(c)
         # Each play does more of some things, and nothing of others.
         self.kinds = [
-            (kind, weight * c.pick((1, 1, 3) if kind in _ALWAYS else (1, 0, 0, 3)))
-            for kind, weight in _KINDS
+            (kind, weight * c.pick((1, 1, 3) if kind in values.STEPS_ALWAYS else (1, 0, 0, 3)))
+            for kind, weight in values.STEP_KINDS
         ]
         self._live()
         count = c.pick((4, 3, 3, 2))
@@ -110,7 +114,11 @@ class World:
             last_session=found.last_sid,
         )
         self.broker = Broker(
-            self.settings, now=self.now, rng=random.Random(1), journal=self.journal
+            self.settings,
+            now=self.now,
+            rng=random.Random(1),
+            journal=self.journal,
+            work=Work(self.share, 2 * self.share),
         )
         self._build_bridge()
         self.disk.start(
@@ -141,7 +149,7 @@ class World:
         restart.forget()
         self._live()
         self._beat = self.now
-        self.broker.flush(self.now)
+        self._finish_work()
         restart.adopt(self.broker)
 
     def stop(self, downtime_s: float) -> None:
@@ -184,11 +192,17 @@ class World:
         is_new = parsed[0].kind == wire.CONNECT
         if is_new:
             self._expect_connect(link, parsed[0])
-        dispatch.receive(link.connection, data, self.now)
+        self._receive(link, data)
         for packet in parsed:
             if not (is_new and link.is_closed):
                 self._hear(link, packet)
         self._note_closed()
+
+    def _receive(self, link: Link, data: bytes) -> None:
+        """Hand it over, and serve turns until all of it is acted upon."""
+        dispatch.receive(link.connection, data, self.now)
+        while self.broker.has_work:
+            self.broker.work(self.now)
 
     def _hear(self, link: Link, packet: wire.Packet) -> None:
         """The broker took a packet that is right."""
@@ -200,7 +214,7 @@ class World:
                 self.model.hear(door, packet)
             return
         if self.model.arrive(door, packet):
-            self.broker.flush(self.now)
+            self._finish_work()
             if not link.is_welcome:
                 self.model.wait(door)
                 return
@@ -250,14 +264,14 @@ class World:
         verdict = mutation.judge(door, raw, self.settings, is_whole=is_whole)
         self._doubt(link, verdict)
         if door.waits:
-            dispatch.receive(link.connection, raw, self.now)
+            self._receive(link, raw)
             door.kept.append(Kept(verdict.packet, verdict.must_close, verdict.may_close))
             return
         if verdict.packet is not None and verdict.packet.kind == wire.CONNECT:
             door.version = verdict.packet.version
             self._expect_connect(link, verdict.packet)
             door.refusals |= {0x85, 0x87, 0x90, 0x99, 0x9B}
-        dispatch.receive(link.connection, raw, self.now)
+        self._receive(link, raw)
         refused = link.is_closed
         if verdict.must_close:
             self.model.check(
@@ -324,10 +338,17 @@ class World:
         door.is_ended = True
         self.model.close(door)
 
+    def _finish_work(self) -> None:
+        """Serve turns until nothing of what clients sent is left."""
+        self.broker.flush(self.now)
+        while self.broker.has_more:
+            self.broker.work(self.now)
+            self.broker.flush(self.now)
+
     def rest(self) -> None:
         """Let the broker write and the clients answer, until nobody has anything to say."""
         for _ in range(ROUNDS_MAX):
-            self.broker.flush(self.now)
+            self._finish_work()
             self._admit()
             self._note_closed()
             is_quiet = True
@@ -400,7 +421,8 @@ class World:
         self.now = self.model.now = now
         if now - self._beat >= BEAT_S:
             self._beat = now
-        self.broker.tick(now)
+        while self.broker.tick(now) <= now:  # a share of them at a time
+            pass
         self.model.tick()
         self.rest()
 
@@ -415,7 +437,12 @@ class World:
             return
         groups = [self.submitted.popleft() for _ in range(min(count, len(self.submitted)))]
         if groups:
+            # What those bring that are let in now is acted upon at once, each in its turn: that is
+            # how the model hears it.
+            work = self.broker.runtime.work
+            work.share = SHARE_UNITS
             self.disk.commit(groups)
+            work.share = self.share
             self._beat = self.now
         self.rest()
         if not self.submitted and self.journal.is_settled:
@@ -551,27 +578,6 @@ class World:
 
     def close(self) -> None:
         self.disk.close()
-
-
-_KINDS: Final = (
-    ("publish", 40),
-    ("connect", 12),
-    ("subscribe", 30),
-    ("commit", 10),
-    ("crash", 6),
-    ("wait", 8),
-    ("lose", 6),
-    ("disconnect", 4),
-    ("toggle", 5),
-    ("unsubscribe", 3),
-    ("mutate", 6),
-    ("pack", 3),
-    ("commit one", 3),
-    ("fold", 3),
-    ("fail", 2),
-    ("stop", 2),
-)
-_ALWAYS: Final = {"publish", "connect", "subscribe"}
 
 
 def play(script: Script, *, ignored: frozenset[str] = frozenset(), on_disk: bool = False) -> World:

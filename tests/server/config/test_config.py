@@ -14,7 +14,7 @@ from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config, is_local, load
 from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
-from tests.server.process import document, environment
+from tests.server.broker_process import document, environment
 
 
 class Outcome(NamedTuple):

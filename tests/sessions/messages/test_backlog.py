@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sessions.messages.backlog import Backlog, QueueLimits
 from sessions.messages.message import Message, single
 
 
-@pytest.mark.parametrize(
-    ("messages", "waiting_bytes", "size", "is_allowed"),
-    [
-        (2, 0, 1, True),
-        (3, 0, 1, False),
-        (0, 90, 10, True),
-        (0, 90, 11, False),
-    ],
-)
-def test_a_queue_holds_messages_and_bytes_up_to_its_limits(
-    messages: int, waiting_bytes: int, size: int, is_allowed: bool
-) -> None:
-    assert Backlog().allows(QueueLimits(3, 100), messages, waiting_bytes, size) is is_allowed
-
-
 def test_all_queues_together_hold_bytes_up_to_their_limit() -> None:
     backlog = Backlog(queue_total_bytes_max=1_000, queued_bytes=990)
-    assert backlog.allows(QueueLimits(3, 100), 0, 0, 10)
-    assert not backlog.allows(QueueLimits(3, 100), 0, 0, 11)
+    assert backlog.has_room(10) and not backlog.has_room(11)
+    backlog.owed_bytes = 100  # on their way out
+    assert backlog.has_room(110) and not backlog.has_room(111)
+
+
+def test_a_queue_that_drops_nothing_leaves_as_much_as_it_takes() -> None:
+    backlog = Backlog(queue_total_bytes_max=1_000, queued_bytes=600)
+    assert backlog.leaves_room(300, 100) and not backlog.leaves_room(301, 100)
 
 
 def test_a_queue_without_limits_of_its_own_has_those_of_the_settings() -> None:
@@ -50,10 +39,10 @@ def test_what_is_lost_is_counted_by_its_reason_and_passed_on() -> None:
             self.taken.append((reason, message, client_id, why))
 
     backlog, message = Backlog(), single("a", b"1")
-    backlog.lose("expired", message, "one")  # nobody wants dead letters
+    backlog.drop_message("expired", message, "one")  # nobody wants dead letters
     sink = backlog.dead_letters = Sink()
-    backlog.lose("expired", message, "one")
-    backlog.lose("queue_full", message, "two")
+    backlog.drop_message("expired", message, "one")
+    backlog.drop_message("queue_full", message, "two")
     backlog.drop("queue_full", 5)  # is only counted
     assert backlog.dropped == {"expired": 2, "queue_full": 6}
     assert sink.taken == [("expired", message, "one", ""), ("queue_full", message, "two", "")]

@@ -27,7 +27,10 @@ def postgresql_server() -> Iterator[PostgreSQL | str]:
         with PostgreSQL() as server:
             # No machine loses its power here, and the disk is not what is examined: SQLite's
             # files are in memory for the same reason, where that can be.
-            server.psql("postgres", "ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf()")
+            # Nobody vacuums, either: it would come by once a second with so many databases.
+            for setting in ("fsync", "autovacuum"):
+                server.psql("postgres", f"ALTER SYSTEM SET {setting} = off")
+            server.psql("postgres", "SELECT pg_reload_conf()")
             yield server
     except Unavailable as error:
         yield str(error)

@@ -269,7 +269,7 @@ class Tables:
 
 class MemoryStore:
     def __init__(self, tables: Tables | None = None) -> None:
-        self._tables = tables or Tables()
+        self.tables = tables or Tables()
         self._submitted: deque[tuple[int, bytes, float]] = deque()
         self._journal: deque[tuple[int, bytes, float]] = deque()
         self._pages: deque[tuple[int, int, int, int, Callable[[Page], None]]] = deque()
@@ -278,7 +278,7 @@ class MemoryStore:
         self._on_state: Callable[[str], None] = _nobody
         self._participant: CommitParticipant | None = None
         self._forgotten: list[str] = []
-        self._last = self._tables.last_number
+        self._last = self.tables.last_number
         self.state = ""
         self.commits = 0
         self.folded = 0
@@ -298,7 +298,7 @@ class MemoryStore:
         return cls()
 
     def snapshot(self) -> Snapshot:
-        return self._tables.snapshot()
+        return self.tables.snapshot()
 
     def start(
         self,
@@ -368,9 +368,9 @@ class MemoryStore:
         for _ in range(count):
             self._journal.append(self._submitted.popleft())
         for name in self._forgotten:
-            self._tables.stream_ends.pop(name, None)
+            self.tables.stream_ends.pop(name, None)
         self._forgotten.clear()
-        self._tables.stream_ends.update(ends)
+        self.tables.stream_ends.update(ends)
         self.commits += 1
         if ends and self._participant is not None:
             self._participant.committed(ends)
@@ -386,21 +386,21 @@ class MemoryStore:
     def beat(self, at: float) -> None:
         """The broker is alive: what the real store writes every few seconds."""
         if not self.state:
-            self._tables.alive_at = max(self._tables.alive_at, at)
+            self.tables.alive_at = max(self.tables.alive_at, at)
 
     def fold(self) -> None:
         if self.state or not self._journal:
             return
         while self._journal:
-            self.cancelled += self._tables.apply_group(*self._journal.popleft())
+            self.cancelled += self.tables.apply_group(*self._journal.popleft())
             self.folded += 1
-        self._on_folded(self._tables.last_number)
+        self._on_folded(self.tables.last_number)
 
     def answer(self) -> None:
         """Give the pages that were asked for, and those that are asked for meanwhile."""
         while self._pages and not self.state:
             *wanted, on_page = self._pages.popleft()
-            on_page(self._tables.page(*wanted))
+            on_page(self.tables.page(*wanted))
 
     def run(self) -> None:
         while not self.state and (self._submitted or self._journal or self._pages):
@@ -410,7 +410,7 @@ class MemoryStore:
 
     def crash(self) -> MemoryStore:
         """What a restart finds: all that was committed, nothing that was not."""
-        tables = self._tables.copy()
+        tables = self.tables.copy()
         for group in self._journal:
             tables.apply_group(*group)
         return MemoryStore(tables)

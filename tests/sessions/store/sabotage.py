@@ -6,10 +6,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
+import pytest
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
+
+CALLS_MAX: Final = 400
+# Between one n and the next: the fast tests examine every third.
+STEPS: Final = [
+    pytest.param(3, id="every third"),
+    pytest.param(1, id="every", marks=pytest.mark.slow),
+]
 
 
 class Sabotage:

@@ -23,7 +23,7 @@ from tests.sessions.store.conftest import MEMORY
 from tests.sessions.store.lives import Life, live_through_everything, serve
 
 ROWS_EACH: Final = 3  # of a table
-PARTS: Final = 16  # of which the fast tests examine one
+PARTS: Final = 32  # of which the fast tests examine one
 KEPT_TO_ITSELF: Final = {"meta": {"id", "store_id", "folded"}}  # whose store it is, and of when
 NUMBERS: Final = (0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63), 3.5, "text", b"\0")
 TIMES: Final = (0.0, -0.0, -1.0, 1e300, float("inf"), float("-inf"), "text", b"\0")
@@ -122,7 +122,7 @@ def start_and_serve(directory: Path) -> list[str]:
         store = Store.open(data_dir=str(directory))
         try:
             life = Life(store, now=3_000.0)
-            said += [line for line in life.lines if "put right" in line]
+            said += [line for line in life.lines if "repaired" in line]
             serve(life)
             said += [line for line in life.lines if line.startswith("state ") and line != "state "]
             life.end()
@@ -183,11 +183,21 @@ def test_every_change_of_all(valid: Path, copy: Path, part: int) -> None:
         ("UPDATE sessions SET client_id = 'here'", "session of a client that has a newer one"),
         ("DELETE FROM messages", "deliveries without their messages"),
         ("DELETE FROM sessions WHERE client_id = 'away'", "subscriptions without their sessions"),
-        ("UPDATE subscriptions SET filter = 'a/#/b'", "subscription to what is no Topic Filter"),
-        ("UPDATE deliveries SET packet_id = 5 WHERE packet_id > 0", "impossible packet id"),
-        ("UPDATE sessions SET will_section = X'0502'", "properties that say nothing"),
-        ("UPDATE messages SET refs = 1", "references"),
-        ("UPDATE messages SET topic = 'a/0'", "retained message of a topic that has a newer one"),
+        ("UPDATE subscriptions SET filter = 'a/#/b'", "subscription with an invalid Topic Filter"),
+        ("UPDATE deliveries SET packet_id = 5 WHERE packet_id > 0", "invalid packet id"),
+        ("UPDATE sessions SET will_section = X'0502', will_crc = NULL", "invalid properties"),
+        ("UPDATE messages SET refs = 1", "reference count"),
+        (
+            "UPDATE messages SET topic = 'a/0', crc = NULL",
+            "retained message of a topic that has a newer one",
+        ),
+        ("UPDATE messages SET payload = payload || X'00'", "message left out: altered on disk"),
+        ("UPDATE messages SET section = X'03010101'", "message left out: altered on disk"),
+        ("UPDATE messages SET topic = topic || 'x'", "message left out: altered on disk"),
+        ("UPDATE messages SET topic = CAST(X'ff' AS TEXT)", "message left out: altered on disk"),
+        ("UPDATE messages SET crc = X'00000000'", "message left out: altered on disk"),
+        ("UPDATE sessions SET will_payload = X'AA'", "will left out: altered on disk"),
+        ("UPDATE sessions SET will_topic = 'elsewhere'", "will left out: altered on disk"),
     ],
 )  # fmt: skip
 def test_what_was_put_right_is_said(copy: Path, statement: str, what: str) -> None:
@@ -224,11 +234,11 @@ def blobs_of(path: Path) -> list[tuple[int, bytes]]:
 
 def split(blob: bytes) -> list[bytes]:
     """The records of a blob as they stand in it."""
-    reader = records._Reader(blob, records._SEAL.size, is_signed=False)
+    reader = records.RecordReader(blob, records.SEAL.size, is_signed=False)
     parts = []
     while reader.at < len(blob):
         start = reader.at
-        reader._record()
+        reader.read()
         parts.append(blob[start : reader.at])
     return parts
 

@@ -45,11 +45,11 @@ from sessions.journal.value_ranges import FIELDS, KINDS, NUMBER, U32_MAX
 from sessions.store import schema
 from tests.core.peers import V5, publish, subscribe
 from tests.core.stored import StoredWorld
+from tests.sessions.journal.test_records import encode
 from tests.sessions.store.extremes import LISTS, every, fields_of, kinds, numbers, texts
 from tests.sessions.store.lives import Life, kept
 from tests.sessions.store.memory_store import Tables
 from tests.sessions.store.places import Place, Watch, check_same
-from tests.sessions.test_records import encode
 
 KEEPER: Final = 900_001  # a session that everything is delivered to
 
@@ -221,7 +221,7 @@ def test_what_is_extreme_is_sound() -> None:
         if kind in FIELDS:
             row = Cases().shapes[kind]()[0] if kind in Cases().shapes else None
             if row is not None:
-                assert value_ranges.mend(dataclasses.replace(row, **{name: value})) == []
+                assert value_ranges.repair_row(dataclasses.replace(row, **{name: value})) == []
 
 
 def test_every_kind_of_row_has_ranges_and_a_name() -> None:
@@ -433,5 +433,5 @@ def test_format_1_is_read() -> None:
 @pytest.mark.parametrize("form", [0, 4, 255])
 def test_a_newer_format_is_refused_by_name(form: int) -> None:
     blob = bytes((form,)) + seal([])[1:]
-    with pytest.raises(records.Corrupt, match=f"format {form}, this program reads up to 3"):
+    with pytest.raises(records.Corrupt, match=f"format {form}; this version reads up to 3"):
         unseal(blob)

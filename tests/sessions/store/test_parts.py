@@ -57,8 +57,8 @@ def test_without_its_end_a_group_is_not_there(place: Place) -> None:
 
 def test_a_statement_takes_no_more_than_it_may() -> None:
     groups = [(number, 1.0, bytes(1 << 20)) for number in range(200)]
-    pieces = list(writer._pieces(groups))
+    pieces = list(writer.pieces(groups))
     assert [group for piece in pieces for group in piece] == groups
     assert all(sum(len(group[2]) for group in piece) <= writer.COMMIT_BYTES_MAX for piece in pieces)
     large = [(1, 1.0, bytes(writer.COMMIT_BYTES_MAX + 1)), (2, 1.0, b"")]
-    assert list(writer._pieces(large)) == [large[:1], large[1:]]
+    assert list(writer.pieces(large)) == [large[:1], large[1:]]

@@ -252,9 +252,9 @@ def test_the_newest_step_is_known() -> None:
 def test_a_url_that_names_no_store(tmp_path: object) -> None:
     for url, said in (
         ("nonsense", "not a database URL"),
-        ("sqlite://", "names a file"),
-        ("mysql://user:secret@host/db", "no store for"),
-        ("postgresql+psycopg://user:secret@127.0.0.1:1/db", "connection"),
+        ("sqlite://", "must name a file"),
+        ("mysql://user:secret@host/db", "unsupported database 'mysql'"),
+        ("postgresql+psycopg://user:secret@127.0.0.1:1/db", "connection|needs the Python package"),
     ):
         with pytest.raises(StoreError, match=said) as refused:
             Store.open(data_dir="", database_url=url)

@@ -111,10 +111,10 @@ DAMAGES: Final[dict[str, tuple[Callable[[Path, Path], None], str]]] = {
     "empty journal": (lambda t, j: cut(j, 0), "journal.db is empty"),
     "tables half": (lambda t, j: cut(t, 0.5), "fleetmq.db: database is damaged"),
     "journal half": (lambda t, j: cut(j, 0.5), "journal.db: database is damaged"),
-    "tables torn": (lambda t, j: os.truncate(t, t.stat().st_size - 100), "is cut short"),
-    "journal torn": (lambda t, j: os.truncate(j, j.stat().st_size - 100), "is cut short"),
-    "tables' head": (lambda t, j: overwrite(t, 0, 4096), "its header is not that of a database"),
-    "journal's head": (lambda t, j: overwrite(j, 0, 100), "its header is not that of a database"),
+    "tables torn": (lambda t, j: os.truncate(t, t.stat().st_size - 100), "is truncated"),
+    "journal torn": (lambda t, j: os.truncate(j, j.stat().st_size - 100), "is truncated"),
+    "tables' head": (lambda t, j: overwrite(t, 0, 4096), "it has no SQLite header"),
+    "journal's head": (lambda t, j: overwrite(j, 0, 100), "it has no SQLite header"),
     "garbage in the tables": (
         lambda t, j: overwrite(t, 20 * 4096, 8 * 4096, b"\xa5"),
         "fleetmq.db is damaged",
@@ -125,7 +125,7 @@ DAMAGES: Final[dict[str, tuple[Callable[[Path, Path], None], str]]] = {
     ),
     "a spoilt group": (lambda t, j: spoil_group(j), "does not match its checksum"),
     "a group lost": (lambda t, j: lose_group(j), f"group {FOLDED + 2} is missing"),
-    "another program's": (lambda t, j: other_program(t), "is not what FleetMQ keeps"),
+    "another program's": (lambda t, j: other_program(t), "is a SQLite file, but not FleetMQ's"),
 }
 
 
@@ -255,7 +255,7 @@ def test_recover_leaves_a_sound_store_alone(broken: Place, whole: tuple[Path, Le
 def test_a_journal_of_another_store_is_refused(broken: Place, tmp_path: Path) -> None:
     Place(tmp_path).open().stop(5)
     shutil.copy(tmp_path / "journal.db", journal_of(broken))
-    with pytest.raises(StoreError, match="but of another store"):
+    with pytest.raises(StoreError, match="belongs to another store"):
         broken.open()
 
 
@@ -330,7 +330,8 @@ def test_large_files_are_not_read_whole_at_each_start(
     broken: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But with `recover` they are."""
-    monkeypatch.setattr(sqlite_files, "CHECKED_BYTES_MAX", 1000)
+    for module in ("sqlite_files", "store"):
+        monkeypatch.setattr(f"sessions.store.{module}.CHECKED_BYTES_MAX", 1000)
     broken.open().stop(5)
     middle = tables_of(broken).stat().st_size // 8192 * 4096  # of some long topic
     overwrite(tables_of(broken), middle, 4096, b"\xa5")

@@ -125,6 +125,19 @@ def test_a_stop_that_cannot_commit_says_so(files: Place) -> None:
     check_same(files.open(), ledger.tables(2))
 
 
+def test_a_stop_without_time_for_the_tables_loses_nothing(files: Place) -> None:
+    ledger = Ledger(4)
+    watch = Watch(files.open())
+    ledger.submit(watch, 2)
+    watch.until_folded()
+    with locked(files.data_dir / "fleetmq.db"):
+        ledger.submit(watch, 5)
+        watch.until_committed()
+        assert watch.store.stop(0.2), "it is in the journal"
+        assert watch.store.lag == 5
+    check_same(files.open(), ledger.tables(7))
+
+
 def test_a_reader_with_an_open_transaction_is_in_nobodys_way(files: Place) -> None:
     ledger = Ledger(5)
     watch = Watch(files.open())
@@ -195,7 +208,7 @@ def test_a_store_that_was_taken_over_is_left_alone(database: Place) -> None:
     assert first.committed[-1] == 3
     second.store.abandon()
     # Even when the other one has gone, its groups are not ours.
-    first.until_state("journal: another broker has taken the store over: restart this one")
+    first.until_state("journal: another broker has taken over the store: restart this broker")
     assert not first.store.stop(0.2)
     check_same(database.open(), ledger.tables(6))
 
@@ -203,13 +216,13 @@ def test_a_store_that_was_taken_over_is_left_alone(database: Place) -> None:
 def _take_over(store: Store, database: Place) -> Watch:
     """Cut a store's connections and have a second one open first."""
     opened = threading.Event()
-    kept = store._check_owner
+    kept = store.check_owner
 
     def late(connection: Any) -> None:
         assert opened.wait(10)
         kept(connection)
 
-    store._writer._prepare = late
+    store.writer._prepare = late
     with store.database.tables.connect() as connection:
         connection.execute(
             text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import sys
@@ -143,6 +144,38 @@ def test_a_file_from_before_there_were_streams(state: tuple[Place, Ledger], tmp_
     target.close()
 
 
+@pytest.mark.parametrize("form", [1, 2, 3])
+def test_rows_without_a_checksum_get_one(
+    state: tuple[Place, Ledger], tmp_path: Path, form: int
+) -> None:
+    """Those of before, and those that somebody has changed."""
+    lines = [json.loads(line) for line in export(state[0])]
+    assert any(line.get("crc") for line in lines)
+    lines[0]["format"] = form
+    for line in lines:
+        for name in ("crc", "will_crc"):
+            line.pop(name, None)
+    target = Place(tmp_path)
+    load(target, [json.dumps(line).encode() for line in lines])
+    store = target.open()
+    assert store.healed == {}
+    check_same(store, state[1].tables(80))
+    target.close()
+    assert export(target) == export(state[0])
+
+
+def test_what_was_altered_stays_so(state: tuple[Place, Ledger], tmp_path: Path) -> None:
+    """Neither an export nor an import makes it right."""
+    lines = [json.loads(line) for line in export(state[0])]
+    altered = next(line for line in lines if line.get("crc"))
+    altered["payload"] = base64.b64encode(b"altered").decode()
+    target = Place(tmp_path)
+    load(target, [json.dumps(line).encode() for line in lines])
+    store = target.open()
+    assert store.healed["message left out: altered on disk, it does not match its checksum"] == 1
+    target.close()
+
+
 def test_a_store_that_is_not_empty_is_refused(state: tuple[Place, Ledger], place: Place) -> None:
     lines = export(state[0])
     if place is not state[0]:
@@ -157,10 +190,10 @@ def without(name: str) -> Any:
 
 
 WRONG: dict[str, tuple[str, Any, str]] = {
-    "a column missing": ("messages", without("topic"), "messages: missing or unknown: topic"),
-    "a column too many": ("messages", lambda x: x | {"more": 1}, "missing or unknown: more"),
-    "a table nobody knows": ("retained", lambda x: x | {"table": "meta"}, "names no table"),
-    "no table": ("retained", without("table"), "names no table"),
+    "a column missing": ("messages", without("topic"), "messages: missing or unknown keys: topic"),
+    "a column too many": ("messages", lambda x: x | {"more": 1}, "missing or unknown keys: more"),
+    "a table nobody knows": ("retained", lambda x: x | {"table": "meta"}, "unknown table"),
+    "no table": ("retained", without("table"), "unknown table"),
     "a word for a number": ("deliveries", lambda x: x | {"n": "7"}, "deliveries: n: not a number"),
     "a number too large": ("deliveries", lambda x: x | {"n": 1 << 63}, "n: out of range"),
     "yes for true": ("messages", lambda x: x | {"retain": 1}, "retain: not true or false"),
@@ -169,17 +202,21 @@ WRONG: dict[str, tuple[str, Any, str]] = {
         lambda x: x | {"next_offset": 1 << 63},
         "next_offset: out of range",
     ),
-    "no epoch": ("stream_offsets", without("epoch"), "stream_offsets: missing or unknown: epoch"),
+    "no epoch": (
+        "stream_offsets",
+        without("epoch"),
+        "stream_offsets: missing or unknown keys: epoch",
+    ),
     "settings that are no text": (
         "streams",
         lambda x: x | {"settings": {}},
         "streams: settings: not a text",
     ),
-    "a list for a table": ("streams", lambda x: x | {"table": []}, "names no table"),
+    "a list for a table": ("streams", lambda x: x | {"table": []}, "unknown table"),
     "no base64": ("messages", lambda x: x | {"payload": "?"}, "payload: not base64"),
     "no time": ("sessions", lambda x: x | {"expires_at": "soon"}, "expires_at: not a time"),
-    "half a character": ("messages", lambda x: x | {"topic": "\ud800"}, "half a character"),
-    "a zero": ("messages", lambda x: x | {"topic": "a\0b"}, "a text with a zero"),
+    "half a character": ("messages", lambda x: x | {"topic": "\ud800"}, "a lone surrogate"),
+    "a zero": ("messages", lambda x: x | {"topic": "a\0b"}, "in a text"),
 }
 
 
@@ -199,17 +236,18 @@ def test_a_wrong_line_is_named(state: tuple[Place, Ledger], tmp_path: Path, case
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda lines: lines[:-1], r"^line \d+: the file ends here"),
-        (lambda lines: [], "^line 0: the file ends here"),
-        (lambda lines: [*lines, lines[-1]], r"^line \d+: there is more after the end"),
-        (lambda lines: [*lines[:5], *lines[6:]], r"^line \d+: the file holds other rows"),
-        (lambda lines: [*lines[:-1], b'{"end": {}}'], r"^line \d+: the file holds other rows"),
-        (lambda lines: [*lines[:-1], b'{"end": 5}'], r"^line \d+: no numbers of rows: 5"),
-        (lambda lines: [lines[0], lines[1], *lines[1:]], "in each other's way"),
-        (lambda lines: [b"{}\n", *lines], "^line 1: this is not the state"),
+        (lambda lines: lines[:-1], r"^line \d+: the file is truncated"),
+        (lambda lines: [], "^line 0: the file is truncated"),
+        (lambda lines: [*lines, lines[-1]], r"^line \d+: unexpected line after the end"),
+        (lambda lines: [*lines[:5], *lines[6:]], r"^line \d+: the file has .* rows, expected"),
+        (lambda lines: [*lines[:-1], b'{"end": {}}'], r"^line \d+: the file has .* rows, expected"),
+        (lambda lines: [*lines[:-1], b'{"end": 5}'], r"^line \d+: not the numbers of rows: 5"),
+        (lambda lines: [lines[0], lines[1], *lines[1:]], "conflict with each other"),
+        (lambda lines: [b"{}\n", *lines], "^line 1: not an exported state"),
         (lambda lines: [b"\xff\n", *lines], "^line 1: not JSON"),
+        (lambda lines: [b"[" * 9_000 + b"\n", *lines], "^line 1: not JSON: nested too deeply"),
         (lambda lines: [lines[0], b"[]\n", *lines[1:]], "^line 2: not an object"),
-        (lambda lines: [lines[0].replace(b'"format": 2', b'"format": 3')], "^line 1: format 3"),
+        (lambda lines: [lines[0].replace(b'"format": 3', b'"format": 4')], "^line 1: format 4"),
     ],
 )
 def test_a_file_that_is_not_whole(

@@ -46,16 +46,36 @@ def made(place: Place, monkeypatch: pytest.MonkeyPatch) -> Old:
     """A store of the first schema, with rows in its tables and groups in its journal."""
     history = History(77, has_streams=False)
     tables = Tables()
-    with at_step(monkeypatch, FIRST):
-        store = place.open()
-        for number, (blob, at) in enumerate(history.groups(GROUPS), 1):
-            tables.apply_group(number, blob, at)
-            with store.database.journal.connect() as connection, connection.begin():
-                connection.execute(schema.journal.insert().values(number=number, at=at, data=blob))
-            if number == FOLDED:
-                fold(store.database)
-        store.abandon()
+    store = place.open()
+    for number, (blob, at) in enumerate(history.groups(GROUPS), 1):
+        tables.apply_group(number, blob, at)
+        with store.database.journal.connect() as connection, connection.begin():
+            connection.execute(schema.journal.insert().values(number=number, at=at, data=blob))
+        if number == FOLDED:
+            fold(store.database)
+    undo_steps(store.database)
+    store.abandon()
     return place, tables, history
+
+
+def undo_steps(database: Database) -> None:
+    """Take back what the steps after the first one have done."""
+    steps = {
+        "tables": (
+            "ALTER TABLE messages DROP COLUMN crc",
+            "ALTER TABLE sessions DROP COLUMN will_crc",
+            "DROP VIEW v_streams",
+            "DROP VIEW v_stream_offsets",
+            "DROP TABLE streams",
+            "DROP TABLE stream_offsets",
+        ),
+        "journal": ("DROP TABLE stream_ends",),
+    }
+    for part, statements in steps.items():
+        with getattr(database, part).connect() as connection, connection.begin():
+            for statement in statements:
+                connection.execute(text(statement))
+            connection.execute(text(f"UPDATE alembic_version SET version_num = '{FIRST}'"))
 
 
 def live_on(store: Store, tables: Tables, history: History) -> None:

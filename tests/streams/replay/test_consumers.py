@@ -275,7 +275,7 @@ def test_leaving_with_something_under_way(world: Replays) -> None:
     one.drop()
     two.send(unsubscribe(V5, GROUP))
     two.drop()
-    assert not world.replay._subscriptions and not world.replay.context.read_ahead.files
+    assert not world.replay.subscriptions and not world.replay.context.read_ahead.files
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -388,8 +388,8 @@ def test_a_stream_that_is_deleted_ends_its_groups(world: Replays) -> None:
     world.settle()
     assert one.publishes()[-1].topic == ERROR
     assert (
-        not world.replay._groups
-        and not world.replay._subscriptions
+        not world.replay.groups(None)
+        and not world.replay.subscriptions
         and not world.replay.context.read_ahead.files
     )
     assert world.position(OWNER) == {}

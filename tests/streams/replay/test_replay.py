@@ -189,7 +189,7 @@ def test_a_broker_without_streams(world: Replays) -> None:
     one = world.client("one")
     suback = ask(one, STREAM)
     assert suback.reasons == [0x8F]
-    assert suback.properties.text(prop.REASON_STRING) == "this broker keeps no streams"
+    assert suback.properties.text(prop.REASON_STRING) == "this broker has no streams"
 
 
 def test_what_is_published_does_not_match(world: Replays) -> None:
@@ -210,7 +210,7 @@ def test_no_local(world: Replays) -> None:
         one = world.client("one")
         subscribe(one, qos=qos, no_local=True)
         assert payloads(one) == [b"theirs"]
-        assert world.replay._subscriptions["one", STREAM].cursors[0].next_send == 3
+        assert world.replay.subscriptions["one", STREAM].cursors[0].next_send == 3
 
 
 def test_many_read_at_different_places(world: Replays) -> None:
@@ -313,7 +313,7 @@ def test_what_is_too_large_for_the_peer_is_skipped_and_counted(world: Replays) -
         subscribe(one, qos=qos)
         assert [record.payload for record in drain(one)] == [b"1", b"2", b"3"]
         assert world.broker.backlog.dropped["packet_too_large"] == 2 * qos + 2
-        reader = world.replay._subscriptions[f"one{qos}", STREAM]
+        reader = world.replay.subscriptions[f"one{qos}", STREAM]
         assert reader.cursors[0].position == 5 and not reader.in_window
         assert not reader.cursors[0].in_flight.bytes
 
@@ -350,7 +350,7 @@ def test_unsubscribe_ends_it(world: Replays) -> None:
     acknowledge(one, *under_way)
     assert not got(one) and one.connection.session.outbound.sources is None
     assert world.position(f"client:one {STREAM}") == {}
-    assert not world.replay._subscriptions and not world.replay.by_stream
+    assert not world.replay.subscriptions and not world.replay.by_stream
 
 
 def test_subscribe_again(world: Replays) -> None:
@@ -464,7 +464,7 @@ def test_the_end_of_a_session_ends_its_readers(world: Replays) -> None:
         subscribe(one, qos=1)
         one.send(disconnect())
         world.wait(10)
-        assert not world.replay._subscriptions and not world.replay.context.positions
+        assert not world.replay.subscriptions and not world.replay.context.positions
         assert world.position(f"client:one {STREAM}") == {}
         assert not world.replay.context.read_ahead.bytes
 
@@ -475,7 +475,7 @@ def test_retention_overtakes_a_reader(tmp_path: Path) -> None:
         world.put(b"%d" % number + bytes(1000))
     one = world.client("one", receive_maximum=1)
     subscribe(one, qos=1)
-    world.replay._subscriptions["one", STREAM].drop_pages()
+    world.replay.subscriptions["one", STREAM].drop_pages()
     epoch = world.log.streams[NAME].epoch
     assert world.log.trim(NAME, Offsets(epoch, (30,))) > 0
     start = world.log.streams[NAME].partitions[0].catalog.start
@@ -503,7 +503,7 @@ def test_a_stream_that_is_deleted(world: Replays) -> None:
     world.replay.on_deleted(NAME, world.now)
     world.settle()
     assert [packet.topic for packet in here.publishes()] == ["t/1", ERROR]
-    assert not world.replay._subscriptions
+    assert not world.replay.subscriptions
     away = world.client("away", clean=False, expiry=100)
     (packet,) = away.publishes()
     assert packet.topic == ERROR and b"was deleted" in packet.payloads()[0]
@@ -529,3 +529,52 @@ def test_damage_stops_a_reader_or_is_passed_over(tmp_path: Path) -> None:
         assert payloads(one) == ([b"4"] if skips else [])
         assert world.replay.context.counters.gaps == int(skips)
         world.close()
+
+
+def an_hour(world: Replays) -> None:
+    """A record a minute."""
+    for number in range(60):
+        world.now_us = int(world.now * 1e6)
+        world.put(b"%d" % number)
+        world.wait(60)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("group", ["", "$share/g/"])
+def test_nothing_older_than_the_retention_is_replayed(tmp_path: Path, qos: int, group: str) -> None:
+    world = Replays(tmp_path / "s", stream={"retain_s": 600})
+    an_hour(world)
+    one = world.client("one")
+    subscribe(one, text=f"{group}{STREAM}", qos=qos)
+    assert [record.offset for record in got(one)] == list(range(50, 60))
+    two = world.client("two")
+    subscribe(two, text=f"{group.replace('g', 'h')}{STREAM}/@1970-01-01", qos=qos)
+    assert [record.offset for record in got(two)] == list(range(50, 60))
+
+
+def test_offsets_that_are_too_old_are_told_and_left_behind(tmp_path: Path) -> None:
+    world = Replays(tmp_path / "s", stream={"retain_s": 600})
+    an_hour(world)
+    one = world.client("one")
+    subscribe(one, text=f'{STREAM}/@{{"p0": 7}}', qos=1)
+    packets = one.publishes()
+    said = json.loads(packets[0].payloads()[0])
+    assert (packets[0].topic, said["error"]) == (ERROR, "OffsetGone")
+    assert (said["offset"], said["earliest"]) == (7, 50)
+    assert [dict(one.properties.user)["stream-offset"] for one in packets[1:]] == [
+        str(number) for number in range(50, 60)
+    ]
+    assert world.replay.context.counters.gaps == 43
+
+
+def test_a_retention_that_changes_counts_for_readers_that_are_there(tmp_path: Path) -> None:
+    world = Replays(tmp_path / "s")
+    an_hour(world)
+    one = world.client("one", receive_maximum=1)
+    subscribe(one, qos=1)
+    world.log.change(NAME, retain_s=600)
+    world.replay.subscriptions["one", STREAM].drop_pages()
+    acknowledge(one, *got(one))
+    packets = one.publishes()
+    assert json.loads(packets[0].payloads()[0])["earliest"] == 50
+    assert dict(packets[1].properties.user)["stream-offset"] == "50"

@@ -34,7 +34,9 @@ from tests.streams.replaying import (
     subscribe,
 )
 
-SEEDS = range(60)
+FOUND = (69,)  # members that wait for one record dropped each other's pages, for ever
+MORE = [seed for seed in range(24, 120) if seed not in FOUND]
+SEEDS = [*range(24), *FOUND, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MORE)]
 GROUP = f"$share/g/{STREAM}"
 
 
@@ -334,14 +336,14 @@ class Play:
             assert one.peer is not None and not one.peer.is_closed
             one.peer.send(unsubscribe(V5, one.text), disconnect())
         world.wait(20_000)
-        assert not world.replay._subscriptions and not world.replay.by_stream
+        assert not world.replay.subscriptions and not world.replay.by_stream
         assert not len(world.replay.context.read_ahead)
 
     def _is_done(self) -> bool:
         """Whether everybody has acknowledged everything, and it was seen here."""
         if any(sum(group.lag) for group in self.world.replay.groups(NAME)):
             return False
-        for reading in self.world.replay._subscriptions.values():
+        for reading in self.world.replay.subscriptions.values():
             for cursor in reading.cursors:
                 if cursor.position != self.world.ends[cursor.partition]:
                     return False

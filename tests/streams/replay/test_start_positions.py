@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from mqtt_broker.codec import reasons
+from mqtt_broker.streams.format.batch import NEVER, NULL
 from mqtt_broker.streams.format.errors import Invalid
+from mqtt_broker.streams.format.stream_settings import StreamSettings
 from mqtt_broker.streams.replay.start_positions import (
     StartPosition,
     StartRefused,
@@ -16,6 +18,8 @@ from mqtt_broker.streams.replay.start_positions import (
     parse_filter,
     parse_start,
 )
+
+NOW = 1_000_000.0
 
 
 @pytest.mark.parametrize(
@@ -53,16 +57,24 @@ def test_a_filter_that_reads_no_stream_is_refused(text: str, why: str) -> None:
     assert why in str(caught.value)
 
 
+def partition(start: int, committed: int, end: int) -> Any:
+    times = {"min_us": NEVER}
+    return SimpleNamespace(
+        catalog=SimpleNamespace(start=start, **times),
+        active=SimpleNamespace(**times),
+        committed=committed,
+        end=end,
+    )
+
+
 @pytest.fixture
 def stream() -> Any:
     """As much of a stream as is looked at: records 5 to 9 and 0 to 3 may be read."""
     return SimpleNamespace(
         name="t",
         epoch="e1",
-        partitions=[
-            SimpleNamespace(catalog=SimpleNamespace(start=5), committed=10, end=12),
-            SimpleNamespace(catalog=SimpleNamespace(start=0), committed=4, end=4),
-        ],
+        settings=StreamSettings("t", retain_s=60),
+        partitions=[partition(5, 10, 12), partition(0, 4, 4)],
     )
 
 
@@ -80,7 +92,7 @@ def stream() -> Any:
 def test_a_start_is_an_offset_of_each_partition_or_a_time(
     stream: Any, text: str, expected: StartPosition
 ) -> None:
-    assert parse_start(stream, text) == expected
+    assert parse_start(stream, text, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,12 +112,23 @@ def test_a_start_that_does_not_exist_is_refused_with_a_reason_code(
     stream: Any, text: str, reason: int, why: str
 ) -> None:
     with pytest.raises(StartRefused) as caught:
-        parse_start(stream, text)
+        parse_start(stream, text, NOW)
     assert caught.value.refusal.reason == reason
     assert why in caught.value.refusal.text
 
 
 def test_a_long_start_is_quoted_in_part(stream: Any) -> None:
     with pytest.raises(StartRefused) as caught:
-        parse_start(stream, "x" * 10_000)
+        parse_start(stream, "x" * 10_000, NOW)
     assert len(caught.value.refusal.text) < 250
+
+
+def test_what_is_too_old_has_to_be_looked_for_in_files(stream: Any) -> None:
+    """Segments go as a whole; a reader begins in the middle of one."""
+    oldest = stream.partitions[0].active.min_us = int((NOW - 60) * 1e6)
+    assert parse_start(stream, "earliest", NOW) == StartPosition((5, 0))
+    stream.partitions[0].active.min_us = oldest - 1
+    assert parse_start(stream, "earliest", NOW) == StartPosition((), NULL)
+    assert parse_start(stream, "latest", NOW) == StartPosition((10, 4))
+    stream.settings = StreamSettings("t")
+    assert parse_start(stream, "earliest", NOW) == StartPosition((5, 0))

@@ -1,1 +1,1 @@
-"""The migrations, a numbered module each."""
+"""The migrations, one numbered module each."""

@@ -21,7 +21,7 @@ def upgrade() -> None:
     if "journal" in parts:
         _journal()
     if op.get_bind().dialect.name == "postgresql":
-        # Payloads seldom shrink, and compressing them costs more than it saves.
+        # Compressing payloads costs more than it saves.
         if "tables" in parts:
             op.execute("ALTER TABLE messages ALTER payload SET STORAGE EXTERNAL")
         if "journal" in parts:
@@ -33,7 +33,7 @@ def _number(name: str) -> sa.Column[int]:
 
 
 def _row_number(name: str) -> sa.Column[int]:
-    """On SQLite a key of type INTEGER is the row's own number and needs no index."""
+    """Make a key column; on SQLite a key of type INTEGER is the rowid and needs no index."""
     kind = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     return sa.Column(name, kind, primary_key=True, autoincrement=False)
 

@@ -1,4 +1,4 @@
-"""The telemetry log: its streams, how far they are read, and up to where it is in the journal."""
+"""The tables of the telemetry log: streams, positions of readers, and ends in the journal."""
 
 from __future__ import annotations
 

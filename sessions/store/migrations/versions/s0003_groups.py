@@ -1,6 +1,6 @@
-"""Groups of the journal in format 2: programs that read format 1 alone are to refuse by name.
+"""Groups of the journal in format 2, so that programs that read only format 1 refuse by version.
 
-Without a step of its own they would take the journal for damaged, and advise to salvage it.
+Without this step they would take the journal for damaged and advise `--recover`.
 """
 
 from __future__ import annotations
@@ -10,4 +10,4 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Change nothing: groups of both formats stand in the same table."""
+    """Change nothing: groups of both formats are in the same table."""

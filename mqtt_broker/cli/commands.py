@@ -1,0 +1,181 @@
+"""Import the subcommand that was given, and turn its errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from typing import Any, Final, NamedTuple, NoReturn
+
+from mqtt_broker import interrupts
+from mqtt_broker.cli.errors import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    TIMED_OUT,
+    WRONG_USAGE,
+    Failure,
+    UsageError,
+)
+from mqtt_broker.client.errors import ClientError, TimedOut
+from mqtt_broker.version import __version__, build_kind
+
+
+class Command(NamedTuple):
+    module: str
+    summary: str
+    # `pub`, `sub` and `rr` keep -h for the host, as mosquitto's clients do.
+    help_flags: tuple[str, ...] = ("-h", "--help")
+
+
+COMMANDS: Final = {
+    "broker": Command("mqtt_broker.cli.broker", "run a broker"),
+    "pub": Command("mqtt_broker.cli.pub", "publish messages", ("--help",)),
+    "sub": Command("mqtt_broker.cli.sub", "subscribe and print messages", ("--help",)),
+    "rr": Command("mqtt_broker.cli.rr", "publish a request and print the response", ("--help",)),
+    "sim": Command(
+        "mqtt_broker.cli.sim", "load a broker with simulated devices and judge the result"
+    ),
+    "bench": Command(
+        "mqtt_broker.cli.bench", "load a broker with connections, publishers or subscribers"
+    ),
+    "spark": Command("mqtt_broker.cli.spark", "run Spark jobs on the telemetry log"),
+    "stream": Command("mqtt_broker.cli.stream", "show and change streams"),
+    "demo": Command(
+        "mqtt_broker.cli.demo",
+        "run broker, devices and Spark jobs for a minute, and check the counts",
+    ),
+    "passwd": Command("mqtt_broker.cli.passwd", "add, change and remove users"),
+    "ctl": Command("mqtt_broker.cli.ctl", "maintain the state, rules and bans of a broker"),
+    "config": Command(
+        "mqtt_broker.cli.config", "print a commented configuration file, or what is in force"
+    ),
+    "migrate": Command(
+        "mqtt_broker.cli.migrate", "write a configuration from the files of mosquitto"
+    ),
+}
+
+
+# Packages that only some commands need, and the extra of the distribution that brings them.
+_EXTRAS: Final = {
+    "cbor2": "spark",
+    "google": "spark",
+    "jsonschema_rs": "schemas",
+    "locust": "sim",
+    "paho": "sim",
+    "pandas": "spark",
+    "psycopg": "postgres",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that prints an error as one line, without the usage.
+
+    Options are written in full: an abbreviation would change its meaning with the next option.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        hint = f" (see {self.prog} --help)"
+        self.exit(WRONG_USAGE, f"{self.prog}: {message}{hint}\n")
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run a subcommand; return its exit code."""
+    if not arguments or arguments[0] not in COMMANDS:
+        return _without_command(arguments)
+    try:
+        return _run(arguments)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        extra = arguments[0] if arguments[0] in _EXTRAS.values() else _EXTRAS[package]
+        print(
+            f"fleetmq {arguments[0]}: there is no Python package {package}: "
+            f"pip install 'fleetmq[{extra}]'",
+            file=sys.stderr,
+        )
+        return WRONG_USAGE
+
+
+def _run(arguments: list[str]) -> int:
+    parser = parser_of(arguments[0])
+    interrupts.rename(parser.prog)
+    args = parser.parse_args(arguments[1:])
+    run = importlib.import_module(COMMANDS[arguments[0]].module).run
+    try:
+        with interrupts.raising():
+            code: int = run(args)
+    except KeyboardInterrupt:
+        interrupts.notice(signal.SIGINT)
+        return interrupts.exit_code(interrupts.asked()) if interrupts.asked() else INTERRUPTED
+    except Exception as error:
+        if interrupts.has_raised():
+            return interrupts.exit_code(interrupts.asked())
+        return _failed(parser, args, error)
+    return code
+
+
+def _failed(parser: Parser, args: argparse.Namespace, error: Exception) -> int:
+    """Print an error as one line, if it is one of those that commands raise."""
+    match error:
+        case UsageError():
+            parser.error(str(error))
+        case Failure():
+            _say(args, f"{parser.prog}: {error}")
+            return error.code
+        case ClientError():
+            _say(args, f"{parser.prog}: {error}")
+            return TIMED_OUT if isinstance(error, TimedOut) else FAILED
+        case BrokenPipeError():  # the reader has closed the pipe, as `| head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+    raise error
+
+
+def _say(args: argparse.Namespace, text: str) -> None:
+    if not getattr(args, "quiet", False):  # an option of the client's commands
+        print(text, file=sys.stderr)
+
+
+def parser_of(name: str) -> Parser:
+    """Return the parser of a subcommand's arguments."""
+    command = COMMANDS[name]
+    parser = Parser(
+        prog=f"fleetmq {name}",
+        description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+        add_help=False,
+    )
+    parser.add_argument(*command.help_flags, action="help", help="show this help and exit")
+    importlib.import_module(command.module).add_arguments(parser)
+    return parser
+
+
+def _without_command(arguments: list[str]) -> int:
+    """Handle `fleetmq`, `--help`, `--version`, and a subcommand that does not exist."""
+    width = max(map(len, COMMANDS))
+    parser = Parser(
+        prog="fleetmq",
+        description="An MQTT 5 broker for IoT fleets.",
+        epilog="commands:\n"
+        + "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+        + "\n\nUse fleetmq COMMAND --help for its options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [-h] [--version] COMMAND ...",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"fleetmq {__version__} ({build_kind()})"
+    )
+    if not arguments:
+        parser.print_help()
+        return DONE
+    parser.add_argument("command", help=argparse.SUPPRESS)
+    args, _ = parser.parse_known_args(arguments)
+    return parser.error(f"no command {args.command!r}: there are {', '.join(COMMANDS)}")

@@ -1,0 +1,61 @@
+"""What a broker of a test costs: modules that are imported once, and lines that each start runs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from mqtt_broker.server.net.event_loop import TurnLoop
+from mqtt_broker.testing import Broker
+from tests.counting import count_lines
+
+ROOT: Final = Path(__file__).parents[1]
+# 170 and 117: with asyncio they take 150 to 180 ms of CPU time, once in a process.
+OUR_MODULES_MAX: Final = 185
+OTHER_MODULES_MAX: Final = 130
+# Of a start and a stop: 29,000, nearly all of them for the hundred values of `$SYS`.
+LINES_MAX: Final = 36_000
+LINES_WITHOUT_SYS_MAX: Final = 5_000
+HEAVY: Final = (
+    "sqlalchemy alembic aiohttp websockets cryptography argon2 jwt prometheus_client uvloop "
+    "mqtt_broker.http_api mqtt_broker.streams.write.log mqtt_broker.server.services.storage "
+    "mqtt_broker.server.services.security mqtt_broker.server.net.layered_link sessions.store.store"
+).split()
+SCRIPT: Final = f"""\
+import sys
+before = set(sys.modules)
+from mqtt_broker.testing import ThreadedBroker
+with ThreadedBroker() as broker:
+    broker.publish("t", qos=1)
+new = set(sys.modules) - before
+ours = {{one for one in new if one.partition(".")[0] in ("mqtt_broker", "sessions", "qos")}}
+print(len(ours), len(new) - len(ours), *(one for one in {HEAVY!r} if one in sys.modules))
+"""
+
+
+def test_few_modules_are_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    ours, others, *heavy = done.stdout.split()
+    assert heavy == []
+    assert int(ours) <= OUR_MODULES_MAX
+    assert int(others) <= OTHER_MODULES_MAX
+
+
+@pytest.mark.parametrize(
+    ("options", "lines_max"), [({}, LINES_MAX), ({"sys_interval_s": 0}, LINES_WITHOUT_SYS_MAX)]
+)
+def test_a_start_and_a_stop_are_few_lines(options: dict[str, Any], lines_max: int) -> None:
+    async def once() -> None:
+        async with Broker(**options):
+            pass
+
+    with asyncio.Runner(loop_factory=TurnLoop) as runner:
+        runner.run(once())  # what is done once in a process
+        assert count_lines(lambda: runner.run(once())) <= lines_max
