@@ -68,7 +68,9 @@ def text(args: Mapping[str, Any], key: str) -> str:
         or not 0 < len(value) <= TEXT_CHARS_MAX
         or not value.isprintable()
     ):
-        raise CommandRefused(f"{key} must be a text of 1 to {TEXT_CHARS_MAX} printable characters")
+        raise CommandRefused(
+            f"{key} must be a string of 1 to {TEXT_CHARS_MAX} printable characters"
+        )
     return value
 
 

@@ -227,7 +227,7 @@ def check_topic_name(topic: str, option: str) -> str:
 
 
 def check_text(text: str, option: str) -> None:
-    """Raise UsageError for a text that cannot be sent as an MQTT string."""
+    """Raise UsageError for a value that cannot be sent as an MQTT string."""
     if problem := text_problem(text):
         raise UsageError(f"{option}: {problem}")
 

@@ -1,8 +1,9 @@
 """Accept connections for the HTTP server.
 
-asyncio's own way, when descriptors are out, is to try as often as the backlog is long, with a
-traceback each. Here accepting pauses, says so in a line that is shared with all listeners, and one
-connection at a time is served by a descriptor that was kept for it: so health still answers.
+When the process has no file descriptors left, asyncio retries once per entry of the backlog and
+logs a traceback each time. This acceptor pauses instead and logs one line, which all listeners
+share. Meanwhile it serves one connection at a time with a spare descriptor, so that health checks
+are still answered.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from mqtt_broker.server.process.descriptors import OUT_OF_DESCRIPTORS, PAUSE_S, Descriptors
 
 _ACCEPTS_A_TURN: Final = 64
-_ON_SPARE_S: Final = 2.0  # that a connection may keep the last descriptor
+_ON_SPARE_S: Final = 2.0  # that a connection may hold the spare descriptor
 
 MakeProtocol = Callable[[], asyncio.Protocol]
 
@@ -43,12 +44,12 @@ class Acceptor:
         self._is_closed = False
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start accepting connections."""
         self._where = "http://{}:{}".format(*self._socket.getsockname()[:2])
         self._loop.add_reader(self._socket, self._on_acceptable)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         self._is_closed = True
         self._loop.remove_reader(self._socket)
         self._drop_spare()
@@ -69,7 +70,7 @@ class Acceptor:
             self._open(accepted, self._refuse if is_last else self._serve)
 
     def _accept_one(self) -> None:
-        """Serve one more connection, with the descriptor that was kept."""
+        """Serve one more connection with the spare descriptor."""
         if self._spare < 0:
             return
         self._drop_spare()
@@ -80,7 +81,7 @@ class Acceptor:
         self._open(_OnSpare(accepted.detach(), self._take_back), self._serve, _ON_SPARE_S)
 
     def _take_back(self, fd: int) -> None:
-        """Close a connection and keep its descriptor, in one step: others wait for one, too."""
+        """Close a connection and reopen the spare descriptor before anybody else takes it."""
         if self._is_closed or self._spare >= 0:
             os.close(fd)
             return
@@ -107,7 +108,7 @@ class Acceptor:
             self._loop.call_later(seconds, transport.close)
 
     def _pause(self, error: OSError) -> None:
-        """Look again in a moment: the kernel keeps waiting connections in its own queue."""
+        """Stop accepting for a moment. Connections wait in the kernel's backlog meanwhile."""
         self._descriptors.report(self._where, error)
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)

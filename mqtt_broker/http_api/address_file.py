@@ -15,7 +15,7 @@ FILE: Final = "http.json"
 
 
 class NoAddress(Exception):
-    """No running broker is found; the text is one line."""
+    """No running broker was found; the text is one line."""
 
 
 def url_of(host: str, port: int) -> str:
@@ -40,7 +40,7 @@ def remove(data_dir: Path) -> None:
 
 
 def read(data_dir: Path) -> str:
-    """Return the URL of a broker that still runs; NoAddress when there is none."""
+    """Return the URL of the running broker. Raises NoAddress when there is none."""
     path = data_dir / FILE
     try:
         found = json.loads(path.read_text())

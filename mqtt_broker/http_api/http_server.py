@@ -1,7 +1,7 @@
-"""The HTTP server: a thread with a loop and a socket, from start to stop.
+"""The HTTP server: a thread with an event loop of its own and a listening socket.
 
-`start` binds the socket and returns; the thread does everything else, even the imports. Clients
-that connect meanwhile wait in the socket's backlog.
+`start` binds the socket and returns; the thread does everything else, imports included. Clients
+that connect before it is ready wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mqtt_broker.http_api.request.middleware import HttpLimits, Site
 
 _BACKLOG: Final = 512
-_RETRY_S: Final = 0.5  # until a server that ended is started again
+_RETRY_S: Final = 0.5  # before a server that failed is started again
 _TOO_MANY: Final = b'{"error": "Unavailable", "text": "too many connections at once"}\n'
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
@@ -64,22 +64,22 @@ class HttpServer:
         self._descriptors = descriptors or Descriptors(log)
         self._socket: socket.socket | None = None
         self._own_loop: asyncio.AbstractEventLoop | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # while it serves
+        self._loop: asyncio.AbstractEventLoop | None = None  # set while it serves
         self._stopping: asyncio.Event | None = None
         self._over = threading.Event()
-        self._lock = threading.Lock()  # of the three above
+        self._lock = threading.Lock()  # guards the three attributes above
         self._thread = threading.Thread(target=self._run, name="fleetmq-http", daemon=True)
 
     def start(self) -> tuple[str, int]:
-        """Serve from now on; return the address that was bound. Raises HttpServerError."""
+        """Start serving and return the address that was bound. Raises HttpServerError."""
         self._socket = _bound(self._host, self._port)
-        self._own_loop = asyncio.SelectorEventLoop()  # here: it may not lack descriptors later
+        self._own_loop = asyncio.SelectorEventLoop()  # opened now: descriptors may be short later
         host, port = self._socket.getsockname()[:2]
         self._thread.start()
         return host, port
 
     def stop(self, timeout_s: float) -> bool:
-        """Finish the answers that are being sent, and end; False when that took too long."""
+        """Finish the answers under way and stop. Return False if that took too long."""
         with self._lock:
             self._over.set()
             if self._loop is not None and self._stopping is not None:
@@ -99,7 +99,7 @@ class HttpServer:
                 while not self._over.is_set():
                     try:
                         runner.run(self._serve())
-                    except Exception as error:  # ours, or no descriptors for its imports
+                    except Exception as error:  # a bug, or no descriptors for the imports
                         if said != (said := repr(error)):
                             self._log(_failure(error))
                         self._over.wait(_RETRY_S)
@@ -110,7 +110,7 @@ class HttpServer:
             self._socket.close()
 
     async def _serve(self) -> None:
-        # Not above: the broker does not wait for these imports.
+        # Imported here so that the broker's start does not wait for aiohttp.
         from aiohttp import web
 
         from mqtt_broker.http_api.request.middleware import HttpLimits, Site
@@ -201,7 +201,7 @@ def _accept(runner: web.AppRunner, connections_max: int) -> asyncio.Protocol:
 
 
 class _Refusal(asyncio.Protocol):
-    """Answers a connection beyond the limit with 503 and closes it."""
+    """Answers a connection over the limit with 503 and closes it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -238,13 +238,13 @@ def _is_local(bound: socket.socket) -> bool:
 
 def _failure(error: Exception) -> str:
     if isinstance(error, OSError):
-        return f"http: not served: {error}; trying again"
+        return f"http: cannot serve: {error}; trying again"
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"http: the server has ended, and is started again\n{trace}"
+    return f"http: the server failed and is started again\n{trace}"
 
 
 class _OursOnly(logging.Filter):
-    """Leaves out errors in what clients sent: these are not ours, and may hold a token."""
+    """Drops aiohttp's messages about malformed requests, which may contain a token."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError

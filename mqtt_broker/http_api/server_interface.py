@@ -72,8 +72,9 @@ class ServerInterface:
         return self._ask(lambda: self._streams().replay.group_delete(name, stream))
 
     def bans(self) -> Future[list[BanFigures]]:
-        """Return the bans at once, not on the loop: there may be many, and the lists are replaced
-        as a whole.
+        """Return the bans in the calling thread.
+
+        There may be many, and the lists are replaced as a whole, so the loop is not needed.
         """
         security = self._server.security
         found = (
@@ -101,7 +102,7 @@ class ServerInterface:
         return self._server.streams
 
     def _ask_streams(self, act: Callable[[StreamService], Future[_T]]) -> Future[_T]:
-        """Call a method of the stream service that works in its own thread."""
+        """Call a method of the stream service in the service's own thread."""
         try:
             return act(self._streams())
         except NotSupported as error:

@@ -17,12 +17,12 @@ from mqtt_broker.server.server import Server
 from mqtt_broker.server.services.streams import DIRECTORY
 
 _STOP_S: Final = 2.0
-_LINES_PER_S: Final = 10  # some with a traceback
+_LINES_PER_S: Final = 10  # some of these have a traceback
 _log = logging.getLogger("fleetmq")
 
 
 class HttpService:
-    """Serves HTTP where the configuration says, and tells tools the URL."""
+    """Runs the HTTP server that the configuration asks for and writes its address file."""
 
     def __init__(self, server: Server, config: Config) -> None:
         self._server = server
@@ -35,8 +35,9 @@ class HttpService:
         self._data_dir = Path(config.data_dir) if config.needs_store else None
 
     def start(self) -> str:
-        """Serve and return the URL; empty when HTTP is off. When the default port is taken, another
-        one is used.
+        """Start serving and return the URL, or "" if HTTP is off.
+
+        If the default port is taken, another one is used.
         """
         endpoint = self._config.http
         if endpoint is None:
@@ -46,13 +47,13 @@ class HttpService:
         except HttpServerError as error:
             if not self._config.http_is_default:
                 raise
-            _log.warning("%s; another port is used: set `http` to choose one", error)
+            _log.warning("%s; using another port: set `http` to choose one", error)
             host, port = self._listen(endpoint.host, 0)
         url = address_file.url_of(host, port)
         if self._data_dir is not None:
             try:
                 address_file.write(self._data_dir, url)
-            except OSError as error:  # tools then need the URL as an option
+            except OSError as error:  # tools then need the URL as an argument
                 _log.warning("%s: %s", self._data_dir / address_file.FILE, error.strerror)
         return url
 

@@ -1,7 +1,7 @@
 """Make a snapshot of a broker: plain numbers of the core and of the log's streams.
 
-Called on the broker's own loop. It adds up counters and waits for nothing: with a thousand
-partitions that takes about a millisecond.
+It runs on the broker's loop, only adds up counters and never blocks: with a thousand partitions it
+takes about a millisecond.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def stream_figures(
     refused: int = 0,
     groups: Sequence[GroupFigures] = (),
 ) -> StreamFigures:
-    """Return the numbers of a stream from memory, in any thread: catalogs are replaced whole."""
+    """Return the numbers of a stream from memory.
+
+    Any thread may call it: catalogs are replaced whole.
+    """
     partitions = stream.partitions
     return StreamFigures(
         settings=stream.settings,

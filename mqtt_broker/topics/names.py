@@ -33,7 +33,7 @@ def name_problem(text: str) -> str | None:
 
 
 def text_problem(text: str) -> str | None:
-    """Return why a text cannot be sent as an MQTT string, or None."""
+    """Return why `text` cannot be sent as an MQTT string, or None."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -106,5 +106,5 @@ def matches(text: str, topic: str) -> bool:
 
 
 def text_bytes(text: str) -> int:
-    """Return what a text takes; Python keeps those of one character, and counts them itself."""
+    """Return the memory that a string takes. Python shares strings of one character."""
     return getsizeof(text) if len(text) > 1 or text > "\xff" else 0

@@ -300,13 +300,13 @@ def _time(value: Any) -> float:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"not a text: {value!r}")
+        raise ValueError(f"not a string: {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError("a lone surrogate in a text") from None
+        raise ValueError("a lone surrogate in a string") from None
     if "\0" in value:
-        raise ValueError("U+0000 in a text")
+        raise ValueError("U+0000 in a string")
     return value
 
 

@@ -1,8 +1,8 @@
 """`/streams/...`: the log for readers on other machines.
 
-A range is whole batches as they lie in a file, sent by the kernel without passing through
-Python. A reader at the end may wait: one task a stream looks for new ends while a reader waits,
-and costs a read of one small file 40 times a second.
+A range is a run of whole batches, sent from the file by the kernel without passing through Python.
+A reader that has reached the end may wait for more. While at least one reader of a stream waits,
+one task reads a small file 40 times a second to see whether the stream has grown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Ranges:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._ends: dict[tuple[str, str], _Ends] = {}
-        self._describing = asyncio.Lock()  # one at a time: it may walk through a whole segment
+        self._describing = asyncio.Lock()  # one at a time: a lookup may scan a whole segment
 
     async def list(self, request: web.Request) -> web.Response:
         """List the names of the streams."""
@@ -51,7 +51,7 @@ class _Ranges:
         return json_answer({"streams": await self._site.in_thread(streams.names)})
 
     async def about(self, request: web.Request) -> web.Response:
-        """Give what a reader needs of a stream: epoch, settings, partitions."""
+        """Describe a stream to a reader: epoch, settings, partitions."""
         query = Query(request, "epoch")
         streams, name = self._site.streams(), request.match_info["name"]
         return json_answer(await self._site.in_thread(streams.about, name, query.text("epoch")))
@@ -65,7 +65,7 @@ class _Ranges:
         return json_answer(found)
 
     async def offsets(self, request: web.Request) -> web.Response:
-        """Find the offsets at a place or a time."""
+        """Return the offsets for a time, earliest or latest."""
         query = Query(request, "at", "epoch")
         streams, name = self._site.streams(), request.match_info["name"]
         found = await self._site.in_thread(
@@ -74,7 +74,7 @@ class _Ranges:
         return web.Response(text=found.text() + "\n", content_type="application/json")
 
     async def range(self, request: web.Request) -> web.StreamResponse:
-        """Send batches of a partition from an offset on."""
+        """Send batches of a partition, starting with the one that holds an offset."""
         query = Query(request, "offset", "until", "max_bytes", "wait_s", "epoch")
         offset = query.whole("offset")
         until = query.whole("until", NEVER)
@@ -105,7 +105,7 @@ class _Ranges:
     async def _wait_for(
         self, streams: OpenStreams, name: str, answer: Answer, offset: int, wait_s: float
     ) -> bool:
-        """Wait until there is a message at this offset; False when time ran out."""
+        """Wait until there is a message at this offset. Return False after the timeout."""
         key = (name, answer.epoch)
         ends = self._ends.get(key)
         if ends is None or ends.is_over:
@@ -157,7 +157,7 @@ def _headers(answer: Answer, end: int) -> dict[str, str]:
 
 
 class _Ends:
-    """Readers that wait for the end of one stream to move, and the task that looks for them."""
+    """The readers that wait for a stream to grow, and the task that polls it for them."""
 
     def __init__(self, site: Site, streams: OpenStreams, name: str, epoch: str) -> None:
         self._site = site
@@ -191,7 +191,7 @@ class _Ends:
                 for moved, (partition, offset) in self.waiting.items():
                     if ends[partition] > offset and not moved.done():
                         moved.set_result(None)
-        except Exception as error:  # the stream is gone, or a disk error: for those who wait
+        except Exception as error:  # the stream is gone, or a disk error: raised to the readers
             self.is_over = True
             for moved in self.waiting:
                 if not moved.done():

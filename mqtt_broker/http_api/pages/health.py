@@ -1,6 +1,6 @@
 """`/healthz` and `/readyz`: health for load balancers and probes, without a token.
 
-The watchdog is asked first, which needs no answer of the broker's loop.
+The watchdog is asked first: it answers even when the broker's loop does not.
 """
 
 from __future__ import annotations

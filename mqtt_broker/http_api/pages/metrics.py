@@ -1,7 +1,7 @@
-"""`/metrics`: the snapshot in the format of Prometheus, or OpenMetrics when that is accepted.
+"""`/metrics`: the snapshot in the format of Prometheus, or OpenMetrics if the client accepts it.
 
-Labels are names of packets, reasons, streams, partitions and groups, which are all bounded;
-never clients or topics.
+Labels are names of packets, reasons, streams, partitions and groups, whose number is bounded.
+Client ids and topics are never labels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def routes(site: Site) -> list[web.RouteDef]:
     """Return the route of metrics."""
 
     async def metrics(request: web.Request) -> web.Response:
-        """Give the metrics in the format that was asked for."""
+        """Send the metrics in the requested format."""
         watch = site.broker.watch()
         snapshot: Snapshot | None = None
         if watch is None or not watch.is_loop_late:

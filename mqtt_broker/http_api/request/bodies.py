@@ -20,7 +20,7 @@ NUMBER_MAX: Final = (1 << 63) - 1
 _WHOLE: Final = re.compile(r"[0-9]{1,19}")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _KINDS: Final[dict[str, tuple[type, str]]] = {
-    "str": (str, "a text"),
+    "str": (str, "a string"),
     "int": (int, "a whole number"),
     "bool": (bool, "true or false"),
 }

@@ -1,8 +1,8 @@
 """The interface between the HTTP server and the broker.
 
 Every method may be called from any thread and returns a `concurrent.futures.Future`, so that the
-broker answers in the thread and at the time of its choice. The future raises a StreamError for a
-request that fails, and NotSupported for one that this broker does not offer.
+broker chooses in which thread and when it answers. The future raises a StreamError when a request
+fails, and NotSupported when this broker does not offer it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NotSupported(Exception):
 class StoreFigures:
     """Counters of the store."""
 
-    state: str = ""  # what is wrong; empty: nothing
+    state: str = ""  # what is wrong; empty if nothing is
     records: int = 0
     commits: int = 0
     folded: int = 0
@@ -41,13 +41,13 @@ class StreamFigures:
     """A stream: its settings and numbers."""
 
     settings: StreamSettings
-    starts: Sequence[int]  # a partition each
+    starts: Sequence[int]  # one for each partition
     ends: Sequence[int]
     bytes: int = 0
     segments: int = 0
     appended: int = 0  # messages since the start of the broker
-    refused: int = 0  # of them, for want of room
-    partition_failures: int = 0  # that the partition function did not deal
+    refused: int = 0  # of them, because too many waited
+    partition_failures: int = 0  # that the partition function did not assign
     groups: Sequence[GroupFigures] = ()
 
 
@@ -88,8 +88,8 @@ class Snapshot:
     dropped: Mapping[str, int] = field(default_factory=dict)  # messages, by reason
     refused: Mapping[str, int] = field(default_factory=dict)  # by `what/reason`
     accept_pauses: int = 0  # times a listener waited for descriptors
-    throttled: int = 0  # times a client was faster than it may be
-    unread_bytes: int = 0  # sent to clients that have not read them
+    throttled: int = 0  # times a client exceeded its rate limit
+    unread_bytes: int = 0  # sent to clients and not read by them yet
     sessions_bytes: int = 0  # of the names and wills of sessions
     aliases_bytes: int = 0  # of Topic Aliases of connected clients
     incomplete_bytes: int = 0  # of packets that clients have sent in part
@@ -116,7 +116,7 @@ class WatchFigures:
     unanswered_s: float = 0.0  # how long the oldest acknowledgement has waited for the store
     loop_late_s: float = 0.0
     why: Sequence[str] = ()  # a sentence for each thing that is wrong
-    is_loop_late: bool = False  # beyond its limit: nothing that asks it will be answered
+    is_loop_late: bool = False  # over its limit: requests to the loop would get no answer
 
 
 class BrokerInterface(Protocol):

@@ -48,19 +48,19 @@ class HttpLimits:
     """Limits of what clients of the HTTP server may use."""
 
     connections_max: int = 1_000
-    idle_s: float = 30.0  # from one answer, or the connect, to the end of the next request's head
+    idle_s: float = 30.0  # from connect or answer to the end of the next request's headers
     line_bytes_max: int = 16 << 10  # offsets of 256 partitions fit into it
     head_fields_max: int = 64
     body_bytes_max: int = 1 << 20
     body_s: float = 10.0
     answer_s: float = 10.0  # how long the broker has to answer
     send_s: float = 30.0  # how long a client has to read the answer,
-    send_bytes_per_s_min: int = 64 << 10  # and as much more as this rate takes
-    threads: int = 4  # that wait for the disk
+    send_bytes_per_s_min: int = 64 << 10  # extended by the size of the answer at this rate
+    threads: int = 4  # requests that wait for the disk at once
 
 
 class Problem(Exception):
-    """An answer that is not 200: its status, its name and one line."""
+    """An error answer: status, name and one line of text."""
 
     def __init__(self, status: int, error: str, text: str) -> None:
         super().__init__(text)
@@ -86,16 +86,16 @@ class Site:
     log: Callable[[str], None]
 
     def streams(self) -> OpenStreams:
-        """Return the streams of the data directory; NotSupported when there is none."""
+        """Return the streams of the data directory. Raises NotSupported when there is none."""
         if self.open_streams is None:
             raise NotSupported("this broker keeps no telemetry log: it has no data directory")
         return self.open_streams
 
     async def ask(self, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Wait for the broker's answer. A call that has begun is never cancelled."""
+        """Wait for the broker's answer. A call that has started is never cancelled."""
         try:
             answer = asyncio.wrap_future(call(*args, **kwargs))
-        except RuntimeError:  # its loop is closed
+        except RuntimeError:  # the broker's loop is closed
             raise Problem(503, "Unavailable", "the broker has stopped") from None
         try:
             done, _ = await asyncio.wait((answer,), timeout=self.limits.answer_s)
@@ -139,7 +139,7 @@ def _close(answer: asyncio.Future[Any]) -> None:
 def json_answer(found: object, status: int = 200) -> web.Response:
     """Return an answer with this JSON body."""
     text = json.dumps(found, ensure_ascii=False) + "\n"
-    # Names from clients may hold half a surrogate pair, which JSON can escape.
+    # Names from clients may contain a lone surrogate: JSON escapes it, UTF-8 cannot encode it.
     body = text.encode(errors="backslashreplace")
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
 

@@ -1,10 +1,11 @@
 """The streams of a directory, kept open for readers over HTTP.
 
-All methods read files and may wait for the disk, so they are called in threads, and lock. A stream
-stays open until its `stream.json` is another file: it was changed, deleted, or created again.
+All methods read files and may wait for the disk, so they are called in threads and take locks. A
+stream stays open until its `stream.json` is replaced: the stream was changed, deleted, or created
+again.
 
-A piece has a file descriptor of its own. Retention, compaction and deletion only remove names, so
-a piece that is being sent is complete, whatever happens meanwhile.
+A piece has a file descriptor of its own. Retention, compaction and deletion only unlink files, so
+a piece that is being sent stays complete.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Piece(NamedTuple):
     position: int
     length: int
     base: int  # of the first batch
-    start: int  # the first offset that was asked for
-    end: int  # the first behind it
+    start: int  # the first offset that was requested
+    end: int  # the first offset after the piece
     segment: str
 
 
@@ -75,11 +76,11 @@ class _Open:
 
 
 class OpenStreams:
-    """Opens streams when they are asked for, and keeps the latest ones open."""
+    """Opens streams on demand and keeps the most recently used ones open."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._lock = threading.Lock()  # of the dictionary; never held during disk access
+        self._lock = threading.Lock()  # guards the dictionary; never held during disk access
         self._open: OrderedDict[str, _Open] = OrderedDict()
 
     def names(self) -> list[str]:
@@ -101,7 +102,7 @@ class OpenStreams:
         return self._try(name, work)
 
     def resolve(self, name: str, text: str, epoch: str = "") -> Offsets:
-        """Return the offsets of a time or a word."""
+        """Return the offsets for a time, earliest or latest."""
         return self._do(name, epoch, lambda source: source.resolve(text))
 
     def ends(self, name: str, epoch: str) -> tuple[int, ...]:
@@ -111,7 +112,7 @@ class OpenStreams:
     def extent(
         self, name: str, partition: str, offset: int, until: int, bytes_max: int, epoch: str
     ) -> Answer:
-        """Return the next batches of a partition, which is given as `p` and its number."""
+        """Return the next batches of a partition, whose name is `p` and its number."""
 
         def work(source: Source) -> Answer:
             count = source.settings.partitions
@@ -123,21 +124,22 @@ class OpenStreams:
         return self._do(name, epoch, work)
 
     def _do(self, name: str, epoch: str, work: Callable[[Source], T]) -> T:
-        """Call `work` with the stream, while no other thread uses it."""
+        """Call `work` with the stream under its lock."""
 
         def attempt() -> T:
             while True:
                 opened = self._opened(name)
                 with opened.lock:
-                    if not opened.is_closed:  # else it was replaced meanwhile
+                    if not opened.is_closed:  # otherwise the stream was replaced meanwhile
                         _check_epoch(opened.source, epoch)
                         return work(opened.source)
 
         return self._try(name, attempt)
 
     def _try(self, name: str, work: Callable[[], T]) -> T:
-        """Repeat work that fails because the stream is just being created again under its name:
-        part of what was read was the old one's.
+        """Run the work again if it failed because the stream was replaced during it.
+
+        What it read then came partly from the old stream and partly from the new one.
         """
         file_names.check_stream(name)
         for _ in range(_TRIES):

@@ -1,7 +1,7 @@
 """`/api/v1/bans`: list, add and lift bans, as JSON.
 
-Bans stand in the file that `fleetmq ctl ban` writes too, `bans_file` of `[security]`. A change is
-in force when the answer is sent.
+Bans are kept in `bans_file` of `[security]`, which `fleetmq ctl ban` writes too. A change is in
+force before the answer is sent.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class _Bans:
 def _text(body: dict[str, Any], key: str, *, is_needed: bool = True) -> str:
     found = body.get(key, "")
     if not isinstance(found, str):
-        raise bad_request(f"{key} is not a text")
+        raise bad_request(f"{key} is not a string")
     if is_needed and not found:
         raise bad_request(f"{key} is missing")
     try:
         found.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:  # a lone surrogate
         raise bad_request(f"{key} is not valid Unicode") from None
     return found
 

@@ -1,7 +1,7 @@
 """`/api/v1/streams`: show, create and change streams and consumer groups, as JSON.
 
-Numbers come from the snapshot, changes go through `BrokerInterface`; offsets given as a word or a
-time are looked up in the files, without the broker.
+Numbers come from the snapshot; changes go through `BrokerInterface`. Offsets given as a time,
+earliest or latest are looked up in the files, without the broker.
 """
 
 from __future__ import annotations

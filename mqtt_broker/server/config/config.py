@@ -224,7 +224,7 @@ def _kind(key: str, where: str) -> type[Any]:
 
 
 def _parsed(key: str, text: str, where: str) -> Any:
-    """Convert a text of the environment to the type of its key."""
+    """Convert the value of an environment variable to the type of its key."""
     kind = _kind(key, where)
     if kind is bool:
         if text.lower() in ("1", "true", "yes", "on"):

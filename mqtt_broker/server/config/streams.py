@@ -50,7 +50,7 @@ def _values(table: Table, folder: Path) -> dict[str, Any]:
 
 
 def _quantity(table: Table, key: str) -> str:
-    """Return a number, or a text with a unit, as text."""
+    """Return a number, or a string with a unit, as text."""
     value = table.data[key]
     return str(value) if type(value) is int else table.text(key)
 

@@ -20,7 +20,7 @@ SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
 _LISTED_MAX: Final = 20  # known keys that an error lists
 _SHOWN_MAX: Final = 60
 _UNLIMITED: Final = 1e15  # a limit that is not worth mentioning
-_A: Final = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_A: Final = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 class ConfigError(Exception):
@@ -69,7 +69,7 @@ class Table:
         return self.where
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a text. Without a default the key is required, and not empty."""
+        """Return a string. Without a default the key is required, and not empty."""
         found: str = self._typed(key, str, default)
         if default is None and not found:
             raise self.error(f"{key} is empty", key)

@@ -49,7 +49,7 @@ class Offsets:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Parse a text that `text` made, of whatever stream."""
+        """Parse the result of `text`, for any stream."""
         try:
             found = json.loads(text)
             ends = tuple(int(found[f"p{number}"]) for number in range(len(found) - 1))

@@ -58,7 +58,7 @@ def test_texts(value: str) -> None:
     "value", ["", "x" * (TEXT_CHARS_MAX + 1), "a\n", "a\0", "\x1b[2J", None, 5]
 )
 def test_what_is_no_text(value: Any) -> None:
-    with pytest.raises(CommandRefused, match="version must be a text of 1 to 64 printable"):
+    with pytest.raises(CommandRefused, match="version must be a string of 1 to 64 printable"):
         text({"version": value}, "version")
     with pytest.raises(CommandRefused, match="version must be"):
         text({}, "version")

@@ -265,7 +265,7 @@ def test_nothing_is_kept_without_a_buffer() -> None:
 # Commands.
 
 
-VERSION: Final = "version must be a text of 1 to 64 printable characters"
+VERSION: Final = "version must be a string of 1 to 64 printable characters"
 DANCE: Final = "no such command; expected one of firmware, ping, reboot, set_interval, set_point"
 
 

@@ -75,7 +75,7 @@ IN_THE_FILE = {
     "max_keepalive = true": ("max_keepalive", "a whole number"),
     "retain_available = 1": ("retain_available", "true or false"),
     "retain_available = 'true'": ("retain_available", "true or false"),
-    "auto_id_prefix = 7": ("auto_id_prefix", "a text"),
+    "auto_id_prefix = 7": ("auto_id_prefix", "a string"),
     "connect_timeout_s = 'soon'": ("connect_timeout_s", "a number"),
     "max_keepalive = 0": ("max_keepalive", "1 to 65535", "not 0"),
     "max_keepalive = 65536": ("max_keepalive", "1 to 65535"),
@@ -110,7 +110,7 @@ IN_THE_FILE = {
     "[[listeners]]\nprot = 1": ("listeners 1", "prot", "did you mean port?"),
     "[[listeners]]\n[[listeners]]\nport = 'x'": ("listeners 2", "port", "a whole number"),
     "[[listeners]]\nport = 65536": ("listeners 1", "port", "0 to 65535"),
-    "[[listeners]]\nhost = 1": ("listeners 1", "host", "a text"),
+    "[[listeners]]\nhost = 1": ("listeners 1", "host", "a string"),
     "[[listeners]]\npath = ''": ("listeners 1", "path"),
     "[[listeners]]\nhost = '0.0.0.0'": ("0.0.0.0:1883", "--allow-anonymous"),
 }  # fmt: skip

@@ -88,7 +88,7 @@ WRONG = {
     "tls = 'x'": ("tls", "a table"),
     "tls = {}": ("tls", "cert"),
     "tls = { cert = 'c' }": ("tls", "key"),
-    "tls = { cert = 1, key = 'k' }": ("tls", "cert", "a text"),
+    "tls = { cert = 1, key = 'k' }": ("tls", "cert", "a string"),
     "tls = { cert = 'c', key = 'k', verfy = 'none' }": ("tls", "verfy", "did you mean verify?"),
     "tls = { cert = 'c', key = 'k', verify = 'yes' }": ("verify", "none, optional, required"),
     "tls = { cert = 'c', key = 'k', verify = 'required' }": ("verify", "needs ca"),

@@ -88,7 +88,7 @@ def test_where_state_is_kept_is_said_without_a_password(url: str) -> None:
 def test_an_error_repeats_no_secret(tmp_path: Path, key: str) -> None:
     path = tmp_path / "f.toml"
     path.write_text(f"{key} = 4242424242\n")
-    with pytest.raises(ConfigError, match=f"{key} is a text$") as caught:
+    with pytest.raises(ConfigError, match=f"{key} is a string$") as caught:
         load(str(path), {}, {})
     assert "4242" not in str(caught.value)
 

@@ -210,13 +210,13 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "settings that are no text": (
         "streams",
         lambda x: x | {"settings": {}},
-        "streams: settings: not a text",
+        "streams: settings: not a string",
     ),
     "a list for a table": ("streams", lambda x: x | {"table": []}, "unknown table"),
     "no base64": ("messages", lambda x: x | {"payload": "?"}, "payload: not base64"),
     "no time": ("sessions", lambda x: x | {"expires_at": "soon"}, "expires_at: not a time"),
     "half a character": ("messages", lambda x: x | {"topic": "\ud800"}, "a lone surrogate"),
-    "a zero": ("messages", lambda x: x | {"topic": "a\0b"}, "in a text"),
+    "a zero": ("messages", lambda x: x | {"topic": "a\0b"}, "in a string"),
 }
 
 
