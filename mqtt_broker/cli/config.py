@@ -10,20 +10,15 @@ and line, the variable, the option, or `default`. Passwords and tokens are not p
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from mqtt_broker.cli.broker import OPTIONS, add_config_arguments, load_config
 from mqtt_broker.cli.errors import DONE, UsageError
 from mqtt_broker.server.config.config import Config
-from mqtt_broker.server.config.located import LocatedTable
-from mqtt_broker.server.config.tables import SECRETS, ConfigError, read_toml
-from mqtt_broker.server.config.template import OWN, template, toml_value
-
-_DEFAULT: Final = "default"
-_PASSWORD: Final = re.compile(r"(://[^:/@]*):[^@]*@")
+from mqtt_broker.server.config.in_force import tables_in_force, values_in_force
+from mqtt_broker.server.config.tables import ConfigError, read_toml
+from mqtt_broker.server.config.template import template, toml_value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,58 +49,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _keys(config: Config) -> Iterator[str]:
     """Yield the keys at the top, with their sources."""
-    has_listeners = not {"host", "port"} & config.origins.keys() and any(
-        one.place for one in config.endpoints
-    )
-    for key, (default, _) in OWN.items():
-        origin = config.origins.get(key, _DEFAULT)
-        if key in ("host", "port") and has_listeners:
-            origin += ", not used: there are other listeners"
-        yield _line(key, _own(config, key, default), origin)
-    for field in dataclasses.fields(config.settings):
-        value = getattr(config.settings, field.name)
-        yield _line(field.name, value, config.origins.get(field.name, _DEFAULT))
-
-
-def _own(config: Config, key: str, default: Any) -> Any:
-    """Return the value of a key that is not of the settings."""
-    first = config.endpoints[0]
-    match key:
-        case "host" | "port":
-            return getattr(first, key) if key in config.origins else default
-        case "unix_socket":
-            return config.endpoints[-1].path if key in config.origins else default
-        case "http":
-            return str(config.http) if config.http is not None else "off"
-    return getattr(config, key)
+    for one in values_in_force(config):
+        yield _line(one.key, one.value, one.origin)
 
 
 def _line(key: str, value: Any, origin: str) -> str:
-    return f"{key} = {toml_value(_open(key, value))}  # {origin}"
-
-
-def _open(key: str, value: Any) -> Any:
-    """Return a value as it may be shown: without a password or a token."""
-    if key in SECRETS and isinstance(value, str) and value:
-        return _PASSWORD.sub(r"\1:***@", value.partition("?")[0]) if "://" in value else "***"
-    if isinstance(value, dict):
-        return {name: _open(name, one) for name, one in value.items()}
-    return value
+    return f"{key} = {toml_value(value)}  # {origin}"
 
 
 def _tables(tables: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables of the file."""
-    for key, found in tables.items():
-        if isinstance(found, LocatedTable):
-            yield from _table(f"[{key}]", found)
-        elif isinstance(found, list):
-            for row in found:
-                if isinstance(row, LocatedTable):
-                    yield from _table(f"[[{key}]]", row)
-
-
-def _table(header: str, table: LocatedTable) -> Iterator[str]:
-    yield ""
-    yield f"{header}  # {table.file}:{table.line}"
-    for key, value in table.items():
-        yield _line(key, value, f"{table.file}:{table.lines.get(key, table.line)}")
+    for table in tables_in_force(tables):
+        yield ""
+        yield f"{table.header}  # {table.place}"
+        for key, (value, place) in table.values.items():
+            yield _line(key, value, place)

@@ -101,8 +101,8 @@ class Broker:
         self.unanswered = self.state.unanswered
         if journal is not None:
             journal.report_to(log, lambda error: self.runtime.on_bug(None, b"", error))
-        if settings.sys_interval_s:
-            sys_topics.start(self.state, now)
+        self.sys_topics = sys_topics.SysTopics(self.state, now)
+        self.sys_topics.start(now)
 
     def attach_log(self, log: MessageLog | None) -> None:
         """Write what is published to this log from now on, and let clients read it.
@@ -251,6 +251,18 @@ class Broker:
     def reauthorize(self, now: float) -> None:
         """Check again what clients were allowed: the rules changed."""
         self.state.authorizer.reauthorize(now)
+
+    def change_settings(self, settings: Settings, now: float) -> None:
+        """Use other settings from now on.
+
+        What was sized by a setting at the start stays as it was: the caller knows which keys hold
+        at once (`server.config.live_keys`) and changes no others.
+        """
+        interval_s = self.settings.sys_interval_s
+        self.settings = settings
+        self.state.change_settings(settings)
+        if settings.sys_interval_s != interval_s:
+            self.sys_topics.start(now)
 
     def kick(self, client_id: str, now: float, reason: int = reasons.ADMINISTRATIVE_ACTION) -> bool:
         """Disconnect a client; False when it is not connected."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
 from mqtt_broker.core.clients.state import BrokerState
+from mqtt_broker.core.runtime.timers import Timer
 from mqtt_broker.version import __version__
 from sessions.messages.message import single
 
@@ -134,21 +135,34 @@ def _rates(broker: BrokerState) -> dict[str, int]:
     }
 
 
-def start(broker: BrokerState, now: float) -> None:
-    """Publish the first values now and arm the timer for the next."""
-    report = _Report(broker, now)
+class SysTopics:
+    """Publishes the values every `sys_interval_s`, while that is not 0."""
 
-    def tell(then: float) -> None:
-        broker.timers.at(then + broker.settings.sys_interval_s, tell)
-        for name, value in report.values(then).items():
-            if report.told.get(name) != value:
-                report.told[name] = value
+    __slots__ = ("_broker", "_report", "_timer")
+
+    def __init__(self, broker: BrokerState, now: float) -> None:
+        self._broker = broker
+        self._report = _Report(broker, now)
+        self._timer: Timer | None = None
+
+    def start(self, now: float) -> None:
+        """Publish now and arm the timer for the next time; after a change of the interval, too."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._broker.settings.sys_interval_s:
+            self._publish(now)
+
+    def _publish(self, now: float) -> None:
+        broker, told = self._broker, self._report.told
+        self._timer = broker.timers.at(now + broker.settings.sys_interval_s, self._publish)
+        for name, value in self._report.values(now).items():
+            if told.get(name) != value:
+                told[name] = value
                 message = single(
-                    ROOT + name, value.encode(), retain=True, publisher="$broker", now=then
+                    ROOT + name, value.encode(), retain=True, publisher="$broker", now=now
                 )
-                broker.router.publish(message, None, then)
-
-    tell(now)
+                broker.router.publish(message, None, now)
 
 
 def publish_store_state(broker: BrokerState, now: float) -> None:

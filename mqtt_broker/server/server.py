@@ -23,6 +23,7 @@ from mqtt_broker.server.process.descriptors import Descriptors
 from mqtt_broker.server.process.log_limiter import ErrorLog, LogLimiter, shown
 from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.server.process.turn import Turn
+from mqtt_broker.server.services.config_reload import ConfigReload
 from mqtt_broker.server.services.extensions import load_strategy
 from mqtt_broker.server.services.payload_schemas import SchemaChecks
 from mqtt_broker.server.services.secret_files import warn_of_open_secrets
@@ -64,6 +65,7 @@ class Server:
         self._errors = errors
         self._lines = LogLimiter(lambda line: _log.info("%s", line), self.turn.now)
         self.reload = Reload(self.loop)
+        self.config_reload = ConfigReload(config, self._apply)
         self.storage: StorageService | None = None  # None: everything is kept in memory
         self.streams: StreamService | None = None
         self.security: SecurityService | None = None  # None: `access` is the embedder's, or open
@@ -146,6 +148,7 @@ class Server:
             self.storage.start(self.broker)
         if self.security is not None:
             self.security.start(self.broker)
+        self.config_reload.watch(self.reload)
         for listener in self.listeners:
             listener.start()
             _warn_of_open_proxy(listener.endpoint)
@@ -153,6 +156,14 @@ class Server:
         self._warn_of_slow_frames()
         self.turn.start()
         return [listener.endpoint for listener in self.listeners]
+
+    def _apply(self, config: Config) -> None:
+        """Put the live keys of a configuration that was read again in force."""
+        if config.log_level != self.config.log_level:  # else what an operator chose stays
+            _log.setLevel(config.log_level.upper())
+        self.config = config
+        self.broker.change_settings(config.settings, self.now())
+        self.turn.end_now()
 
     def _warn_of_slow_frames(self) -> None:
         """Say that WebSocket frames are parsed slowly, if that is so and there are any."""

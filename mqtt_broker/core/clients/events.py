@@ -19,6 +19,10 @@ class ClientEvents:
         self._router = router
         self.is_wanted = is_wanted
 
+    def want(self, *, is_wanted: bool) -> None:
+        """Publish events from now on, or no more."""
+        self.is_wanted = is_wanted
+
     def publish(self, client_id: str, event: str, fields: dict[str, object], now: float) -> None:
         """Publish one event of one client, if events are wanted.
 

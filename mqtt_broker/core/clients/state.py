@@ -147,3 +147,8 @@ class BrokerState:
             self.clients,
         )
         self.events = ClientEvents(self.router, is_wanted=settings.client_events)
+
+    def change_settings(self, settings: Settings) -> None:
+        """Use other settings where they are looked up; see `Broker.change_settings`."""
+        self.settings = settings
+        self.events.want(is_wanted=settings.client_events)

@@ -70,6 +70,23 @@ class DatabaseUnreachable(StartError):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """The sources of a configuration, to read them again."""
+
+    path: str  # empty: no file
+    environment: Mapping[str, str] = field(repr=False)
+    overrides: Mapping[str, Any]  # of the command line
+
+    def read(self) -> Config:
+        """Read all sources again; ConfigError."""
+        return load(self.path or None, self.environment, self.overrides)
+
+    def tables(self) -> Mapping[str, Any]:
+        """Return the keys and tables of the file as they are now; ConfigError."""
+        return read_toml(self.path) if self.path else {}
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The whole configuration of a server, read and checked."""
 
@@ -92,6 +109,7 @@ class Config:
     secrets_file: str = ""  # the configuration file, if it holds a token or a password
     # Where each key that is given comes from: `fleet.toml:3`, `FLEETMQ_PORT`, `--port`.
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    source: ConfigSource | None = field(default=None, compare=False, repr=False)
 
     def error(self, key: str, text: str) -> ConfigError:
         """Make an error about the value of a key, which says where it comes from."""
@@ -121,7 +139,9 @@ class Config:
 def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[str, Any]) -> Config:
     """Return the configuration from all sources; `overrides` are the command line's."""
     table = read_toml(path) if path is not None else {}
-    return _load(table, path or "", environment, overrides)
+    own = {key: value for key, value in environment.items() if key.startswith("FLEETMQ_")}
+    source = ConfigSource(path or "", own, dict(overrides))
+    return dataclasses.replace(_load(table, path or "", environment, overrides), source=source)
 
 
 def load_values(values: Mapping[str, Any]) -> Config:

@@ -13,13 +13,56 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 LOOK_S: Final = 2.0
 LATER: Final = object()  # returned by a function that calls `on_reloaded` or `on_failed` later
 _log = logging.getLogger("fleetmq")
 _Seen = tuple[tuple[int, int, int] | None, ...]  # of each file, if it is there
+
+
+class Change(Protocol):
+    """A key of the configuration that has changed."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def value(self) -> Any:
+        """Its value in the file now."""
+
+    @property
+    def before(self) -> Any:
+        """The value in force, or the one that was."""
+
+    @property
+    def origin(self) -> str:
+        """The file and line, the variable or the option that the value comes from."""
+
+    @property
+    def holds(self) -> str:
+        """From when on it holds; empty: after a restart."""
+
+    def describe(self) -> str:
+        """Return the change in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The keys that changed, returned by a function that reads the configuration again."""
+
+    found: tuple[Change, ...] = ()
+
+
+@dataclass(slots=True)
+class ReloadReport:
+    """The outcome of a reload of everything; complete when nothing is `pending`."""
+
+    pending: set[str] = field(default_factory=set)  # parts that are still being read
+    reloaded: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # by part: why its old content stays
+    changes: list[Change] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -56,6 +99,7 @@ class Reload:
         self.timer: asyncio.TimerHandle | None = None
         self.count = 0  # of reloads
         self.failures = 0
+        self._reports: list[tuple[ReloadReport, Callable[[ReloadReport], None]]] = []
 
     def add(self, name: str, paths: Iterable[str], act: Callable[[], object]) -> None:
         """Call `act` when one of the files has changed, and on SIGHUP. It raises an error of one
@@ -70,6 +114,8 @@ class Reload:
     def remove(self, name: str) -> None:
         """Stop watching the files that were added under this name."""
         self.watched.pop(name, None)
+        self._waiting_for(name)
+        self._tell_complete()
         if not self.watched:
             self.close()
 
@@ -78,6 +124,14 @@ class Reload:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def report(self, done: Callable[[ReloadReport], None]) -> ReloadReport:
+        """Reload everything as `all` does, and call `done` when the last part has been read."""
+        report = ReloadReport(set(self.watched))
+        self._reports.append((report, done))
+        self.all()
+        self._tell_complete()
+        return report
 
     def all(self) -> None:
         """Reload everything, changed or not: SIGHUP."""
@@ -104,25 +158,54 @@ class Reload:
             self.on_failed(name, str(error), may_pass=may_pass(error))
         else:
             if result is not LATER:
-                self.on_reloaded(name)
+                self.on_reloaded(name, result.found if isinstance(result, Changes) else None)
 
-    def on_reloaded(self, name: str) -> None:
+    def on_reloaded(self, name: str, changes: Iterable[Change] | None = None) -> None:
+        """Report a success; of the configuration with the keys that changed."""
         watched = self.watched.get(name)
         if watched is not None:
             watched.succeed()
         self.count += 1
-        _log.info("%s: reloaded", name)
+        found = None if changes is None else list(changes)
+        if found is None:
+            _log.info("%s: reloaded", name)
+        elif not found:
+            _log.info("%s: read again, no key has changed", name)
+        for change in found or ():
+            level = logging.INFO if change.holds else logging.WARNING
+            _log.log(level, "%s: %s", name, change.describe())
+        for report in self._waiting_for(name):
+            report.reloaded.append(name)
+            report.changes += found or ()
+        self._tell_complete()
 
     def on_failed(self, name: str, why: str, *, may_pass: bool = False) -> bool:
         """Report a failure, and try again with the next look if it may pass; False when the same
         was reported for this content of the files.
         """
+        for report in self._waiting_for(name):
+            report.failed[name] = why
+        self._tell_complete()
         watched = self.watched.get(name)
         if watched is not None and not watched.fail(why, may_pass=may_pass):
             return False
         self.failures += 1
         _log.error("%s: not reloaded, the old content stays in force: %s", name, why)
         return True
+
+    def _waiting_for(self, name: str) -> list[ReloadReport]:
+        """Return the reports that wait for this part, which then wait for it no more."""
+        found = [report for report, _ in self._reports if name in report.pending]
+        for report in found:
+            report.pending.discard(name)
+        return found
+
+    def _tell_complete(self) -> None:
+        complete = [pair for pair in self._reports if not pair[0].pending]
+        if complete:
+            self._reports = [pair for pair in self._reports if pair[0].pending]
+        for report, done in complete:
+            done(report)
 
     def _on_timer(self) -> None:
         self.timer = self._loop.call_later(LOOK_S, self._on_timer)

@@ -43,13 +43,10 @@ class Watchdog:
         dead_threads: Callable[[], list[str]] = list,
     ) -> None:
         """`dead_threads` returns the names of the store's threads that have died."""
-        settings = broker.settings
         self._broker = broker
         self._loop = loop
         self._clock = clock
         self._dead_threads = dead_threads
-        self._unanswered_s_max = settings.unanswered_s_max or float("inf")
-        self._loop_late_s_max = settings.loop_late_s_max or float("inf")
         self._asked_at = 0.0  # when the loop was asked; 0: it has answered
         self._took_s = 0.0  # the last answer
         self._took_s_max = 0.0  # since $SYS was published
@@ -71,21 +68,23 @@ class Watchdog:
     def look(self) -> Watched:
         """Return how late everything is now, and what is wrong."""
         now = self._clock()
+        settings = self._broker.settings
+        unanswered_s_max = settings.unanswered_s_max or float("inf")
+        loop_late_s_max = settings.loop_late_s_max or float("inf")
         asked_at, since = self._asked_at, self._broker.unanswered.since
         late_s = max(self._took_s, now - asked_at) if asked_at else self._took_s
         unanswered_s = max(0.0, now - since) if since else 0.0
         why: dict[str, str] = {}
         if dead := self._dead_threads():
             why[THREADS] = f"store: thread {', '.join(dead)} has ended; restart the broker"
-        if unanswered_s > self._unanswered_s_max:
+        if unanswered_s > unanswered_s_max:
             why[UNANSWERED] = (
                 f"the oldest unanswered publish has waited {unanswered_s:.1f} s for the store; "
-                f"unanswered_s_max is {self._unanswered_s_max:g}"
+                f"unanswered_s_max is {unanswered_s_max:g}"
             )
-        if late_s > self._loop_late_s_max:
+        if late_s > loop_late_s_max:
             why[LOOP] = (
-                f"the event loop is {late_s:.1f} s late; loop_late_s_max is "
-                f"{self._loop_late_s_max:g}"
+                f"the event loop is {late_s:.1f} s late; loop_late_s_max is {loop_late_s_max:g}"
             )
         return Watched(unanswered_s, late_s, why)
 

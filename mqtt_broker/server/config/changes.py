@@ -1,0 +1,80 @@
+"""Compare a configuration that was read again with the one in force, key by key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final
+
+from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.config.in_force import DEFAULT, value_of, without_secret
+from mqtt_broker.server.config.live_keys import LIVE, SECURITY_RESTARTS, TABLE_RESTARTS
+from mqtt_broker.server.config.template import OWN
+
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings))
+_ADDRESSES: Final = frozenset({"host", "port", "unix_socket"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A key whose value has changed since the start or the last reload."""
+
+    key: str
+    value: Any  # as it is now in the file; without a password or a token
+    before: Any  # as it is in force, or was until this reload
+    origin: str
+    holds: str = ""  # from when on; empty: after a restart
+
+    def describe(self) -> str:
+        """Return the change in words, for the log."""
+        if self.value is None:  # a table, or a secret
+            return f"{self.key} needs a restart"
+        if self.holds:
+            return f"{self.key} = {self.value} (was {self.before}) holds {self.holds}"
+        return f"{self.key} = {self.value} (in force: {self.before}) needs a restart"
+
+
+def changes_between(in_force: Config, read: Config) -> list[ConfigChange]:
+    """Return what has changed, live keys and others."""
+    found = [*_keys(in_force, read), *_tables(in_force, read)]
+    for key in SECURITY_RESTARTS:
+        if getattr(in_force.security, key) != getattr(read.security, key):
+            found.append(ConfigChange(f"[security] {key}", None, None, read.security.path))
+    return found
+
+
+def _keys(in_force: Config, read: Config) -> Iterable[ConfigChange]:
+    for key in (*OWN, *_FIELDS):
+        if key in TABLE_RESTARTS or not (key in in_force.origins or key in read.origins):
+            continue
+        before, value = value_of(in_force, key), value_of(read, key)
+        if before != value:
+            shown, was = without_secret(key, value), without_secret(key, before)
+            if shown == was:  # both are hidden
+                shown = was = None
+            origin = read.origins.get(key, DEFAULT)
+            yield ConfigChange(key, shown, was, origin, LIVE.get(key, ""))
+
+
+def _tables(in_force: Config, read: Config) -> Iterable[ConfigChange]:
+    where = read.source.path if read.source is not None else ""
+    for name, field in TABLE_RESTARTS.items():
+        if getattr(in_force, field) != getattr(read, field):
+            yield ConfigChange(name, None, None, where)
+    if in_force.endpoints != read.endpoints and not any(
+        value_of(in_force, key) != value_of(read, key) for key in _ADDRESSES
+    ):
+        yield ConfigChange("[[listeners]]", None, None, where)
+
+
+def with_live_keys(in_force: Config, read: Config) -> Config:
+    """Return the configuration in force with the live keys of the one that was read."""
+    live = [key for key in _FIELDS if key in LIVE]
+    settings = dataclasses.replace(
+        in_force.settings, **{key: getattr(read.settings, key) for key in live}
+    )
+    own = {key: getattr(read, key) for key in OWN if key in LIVE}
+    origins = {key: where for key, where in in_force.origins.items() if key not in LIVE}
+    origins |= {key: where for key, where in read.origins.items() if key in LIVE}
+    return dataclasses.replace(in_force, settings=settings, origins=origins, **own)

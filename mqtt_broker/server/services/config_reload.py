@@ -1,0 +1,43 @@
+"""Read the configuration again while the broker runs, and put its live keys in force.
+
+`server.config.live_keys` says which keys are live. The others are reported as changed, and hold
+after a restart; so do they when the file is read the next time. The security tables are the
+business of `services.security`, which watches the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqtt_broker.server.config.changes import ConfigChange, changes_between, with_live_keys
+from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.process.reload import Changes, Reload
+
+
+class ConfigReload:
+    """The configuration in force, and what of the file waits for a restart."""
+
+    def __init__(self, config: Config, apply: Callable[[Config], None]) -> None:
+        """`apply` puts a configuration in force that differs in live keys only."""
+        self.config = config
+        self.waiting: tuple[ConfigChange, ...] = ()  # changed, and not in force before a restart
+        self._apply = apply
+
+    def watch(self, reload: Reload) -> None:
+        """Read the file again when it changes and on SIGHUP, if there is one."""
+        source = self.config.source
+        if source is not None and source.path:
+            reload.add(f"configuration {source.path}", [source.path], self.read_again)
+
+    def read_again(self) -> Changes:
+        """Read all sources again and put the live keys in force. A mistake changes nothing."""
+        source = self.config.source
+        assert source is not None
+        read = source.read()
+        found = tuple(changes_between(self.config, read))
+        if any(change.holds for change in found):
+            fresh = with_live_keys(self.config, read)
+            self._apply(fresh)
+            self.config = fresh
+        self.waiting = tuple(change for change in found if not change.holds)
+        return Changes(found)
