@@ -2,6 +2,7 @@
 
 export   write the whole state as lines of JSON; refused while a broker runs on it
 import   read such lines into an empty store, on the same database or another
+restore  make a data directory or a database of a backup (`cli.ctl_restore`)
 acl, ban, unban, bans   access rules and bans (`cli.ctl_access`)
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from mqtt_broker.cli import ctl_access
+from mqtt_broker.cli import ctl_access, ctl_restore
 from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
 from sessions.store import export_import
 from sessions.store.sqlite_files import sync
@@ -45,12 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if is_written:
             action.add_argument("--force", action="store_true", help="overwrite FILE")
         action.add_argument("file", metavar="FILE", nargs="?", default="-", help=file)
+    ctl_restore.add_actions(actions)
     ctl_access.add_actions(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.action in ctl_access.ACTIONS:
         return ctl_access.run(args)
+    if args.action == "restore":
+        return ctl_restore.run(args)
     if not args.data_dir and not args.database_url:
         raise UsageError("no store given: use --data-dir DIR or --database-url URL")
     if args.data_dir and args.database_url:

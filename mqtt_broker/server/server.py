@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.core.broker import Broker
@@ -31,6 +32,7 @@ from sessions.journal.journal import MODES
 
 if TYPE_CHECKING:
     from mqtt_broker.server.process.watchdog import Watchdog
+    from mqtt_broker.server.services.backups import BackupService
     from mqtt_broker.server.services.security import SecurityService
     from mqtt_broker.server.services.storage import StorageService
     from mqtt_broker.server.services.streams import StreamService
@@ -68,6 +70,7 @@ class Server:
         self.config_reload = ConfigReload(config, self._apply)
         self.storage: StorageService | None = None  # None: everything is kept in memory
         self.streams: StreamService | None = None
+        self.backups: BackupService | None = None  # None: there is nothing to back up
         self.security: SecurityService | None = None  # None: `access` is the embedder's, or open
         self.watchdog: Watchdog | None = None  # of the command; embedders need have none
         self.listeners: list[Listener] = []
@@ -75,10 +78,14 @@ class Server:
             if config.needs_store:
                 _check_locks()
                 # Not above: a broker in memory starts without SQL, in a third of the time.
+                from mqtt_broker.server.services.backups import BackupService
                 from mqtt_broker.server.services.storage import StorageService
 
                 self.storage = StorageService(config, self.loop, self.turn)
                 self.streams = self.storage.streams
+                self.backups = BackupService(
+                    self.storage.store, self.streams.log, Path(config.data_dir)
+                )
             if access is None and config.security.is_on:
                 # Not above, for the same reason: hashing, keys and SQL.
                 from mqtt_broker.server.services.security import open_security_service
@@ -197,6 +204,8 @@ class Server:
         self._detach()
         if self.security is not None:
             self.security.stop()
+        if self.backups is not None:
+            self.backups.stop()
         if self.storage is not None:
             self.storage.abandon()
 
@@ -222,6 +231,8 @@ class Server:
         except TimeoutError:
             for link in list(links):
                 link.abort()
+        if self.backups is not None:
+            await self.loop.run_in_executor(None, self.backups.stop)
         is_stored = self.storage is None or await self.storage.stop(_STORE_STOP_S)
         if self.security is not None:
             self.security.stop()

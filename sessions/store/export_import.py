@@ -9,9 +9,12 @@ the expiry of a session that never expires is "never".
     {"end": {"sessions": 1, ...}}
 
 Values that can be computed are left out: digests and reference counts of messages. The messages of
-streams are left out, too: they are in files of their own, whose ends are included. Format 1 is the
-same without streams, format 2 without checksums. A row whose checksum is left out gets one: who
-changes a payload by hand leaves it out.
+streams are left out, too: they are in files of their own, whose ends are included. A row whose
+checksum is left out gets one: who changes a payload by hand leaves it out.
+
+Groups of the journal that the tables do not have are rows of "journal". Only a running broker has
+such groups; `load` applies them. Format 1 is the same without streams, format 2 without checksums,
+format 3 without such groups.
 """
 
 from __future__ import annotations
@@ -27,23 +30,29 @@ from typing import Any, Final
 from sqlalchemy import Boolean, Column, Connection, Double, LargeBinary, Table, Text
 from sqlalchemy.exc import IntegrityError
 
+from sessions.journal.net_changes import Changes
+from sessions.journal.records import Corrupt, unseal
 from sessions.store import schema
 from sessions.store.applier import read_meta
 from sessions.store.checksums import checksum
 from sessions.store.database import StoreError, execute, explain, insert
 from sessions.store.row_import import LOADED, RowImport, columns, recount_references
 from sessions.store.store import Store
+from sessions.store.table_updates import TableUpdate
 
-FORMAT: Final = 3
-FORMATS: Final = (1, 2, 3)
+FORMAT: Final = 4
+FORMATS: Final = (1, 2, 3, 4)
 FETCH_ROWS: Final = 1000
+FETCH_GROUPS: Final = 1
+APPLIED_BYTES: Final = 16 << 20  # of groups that are applied at once
 PROGRESS_ROWS: Final = 50_000
 NEVER: Final = "never"
 _CHECKSUMS: Final = ("crc", "will_crc")
 _META: Final = ("last_mid", "last_sid", "next_place", "alive_at")
-# The tables come first, then the ends of the telemetry log in the journal.
+# The tables come first, then the groups that they lack, then the ends of the telemetry log.
+_JOURNAL: Final = schema.journal
 _ENDS: Final = schema.stream_ends
-_TABLES: Final = {table.name: table for table in (*LOADED, _ENDS)}
+_TABLES: Final = {table.name: table for table in (*LOADED, _JOURNAL, _ENDS)}
 _INTEGER_MAX: Final = (1 << 63) - 1
 
 Progress = Callable[[int], None]  # called with the number of rows so far
@@ -54,37 +63,47 @@ Check = Callable[[Any], Any]
 
 
 def export(store: Store, progress: Progress = lambda _: None) -> Iterator[str]:
-    """Yield the lines, each with its newline."""
-    with store.database.tables.connect() as connection:
-        connection.execution_options(stream_results=True, sqlite_reads=True)
-        with connection.begin():
-            meta = read_meta(connection)
-            head = {"fleetmq": "state", "format": FORMAT}
-            yield _line(head | {name: getattr(meta, name) for name in _META})
-            counts = dict.fromkeys(_TABLES, 0)
-            done = 0
-            for table in LOADED:
-                for row in _rows(connection, table):
-                    yield row
-                    counts[table.name] += 1
-                    done += 1
-                    if not done % PROGRESS_ROWS:
-                        progress(done)
-    with store.database.journal.connect() as connection:
-        connection.execution_options(sqlite_reads=True)
-        with connection.begin():
-            for row in _rows(connection, _ENDS):
-                yield row
-                counts[_ENDS.name] += 1
+    """Yield the lines, each with its newline, of a store that no broker uses."""
+    with (
+        store.database.tables.connect() as tables,
+        store.database.journal.connect() as journal,
+    ):
+        tables.execution_options(stream_results=True, sqlite_reads=True)
+        journal.execution_options(sqlite_reads=True)
+        with tables.begin(), journal.begin():
+            yield from export_rows(tables, journal, progress)
+
+
+def export_rows(
+    tables: Connection, journal: Connection, progress: Progress = lambda _: None
+) -> Iterator[str]:
+    """Yield the lines of what two connections read in a transaction; they may be the same."""
+    meta = read_meta(tables)
+    head = {"fleetmq": "state", "format": FORMAT}
+    yield _line(head | {name: getattr(meta, name) for name in _META})
+    counts = dict.fromkeys(_TABLES, 0)
+    done = 0
+    for table in _TABLES.values():
+        connection = journal if table in (_JOURNAL, _ENDS) else tables
+        where = f"WHERE number > {meta.folded}" if table is _JOURNAL else ""
+        for row in _rows(connection, table, where):
+            yield row
+            counts[table.name] += 1
+            done += 1
+            if not done % PROGRESS_ROWS:
+                progress(done)
     yield _line({"end": counts})
 
 
-def _rows(connection: Connection, table: Table) -> Iterator[str]:
+def _rows(connection: Connection, table: Table, where: str) -> Iterator[str]:
     names = columns(table)
     writers = [_writer(table.c[name]) for name in names]
     key = ", ".join(_ordered(connection, column) for column in table.primary_key.columns)
-    found = execute(connection, f"SELECT {', '.join(names)} FROM {table.name} ORDER BY {key}")
-    for part in found.yield_per(FETCH_ROWS).partitions():
+    found = execute(
+        connection, f"SELECT {', '.join(names)} FROM {table.name} {where} ORDER BY {key}"
+    )
+    size = FETCH_GROUPS if table is _JOURNAL else FETCH_ROWS  # a group has up to 64 MB
+    for part in found.yield_per(size).partitions():
         for row in part:
             values = (write(value) for write, value in zip(writers, row, strict=True))
             yield _line({"table": table.name} | dict(zip(names, values, strict=True)))
@@ -142,6 +161,7 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
         head: dict[str, Any] | None = None
         end: dict[str, Any] | None = None
         loading = RowImport(connection)
+        groups = _GroupImport(connection, loading)
         ends: list[tuple[Any, ...]] = []
         readers = {name: _Reader(table) for name, table in _TABLES.items()}
         for number, text in enumerate(lines, 1):
@@ -151,6 +171,7 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
                 line = _object(text)
                 if head is None:
                     head = _head(line)
+                    groups.begin(head)
                 elif "end" in line:
                     end = _counts(line["end"])
                 else:
@@ -159,21 +180,25 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
                         raise ValueError(f"unknown table; expected one of {', '.join(readers)}")
                     if reader.table is _ENDS:
                         ends.append(reader.row(line))
+                    elif reader.table is _JOURNAL:
+                        groups.add(*reader.row(line))
+                    elif groups.count:
+                        raise ValueError(f"unexpected row of {reader.table.name} after the journal")
                     else:
                         loading.add(reader.table, reader.row(line))
-            except (ValueError, KeyError) as error:
+            except (ValueError, KeyError, Corrupt) as error:
                 raise LineError(f"line {number}: {error}") from None
             if not number % PROGRESS_ROWS:
                 progress(number)
-        loading.flush()
         if head is None or end is None:
             raise LineError(f"line {number}: the file is truncated after this line")
-        counts = loading.counts | {_ENDS.name: len(ends)}
+        groups.finish()
+        counts = loading.counts | {_JOURNAL.name: groups.count, _ENDS.name: len(ends)}
         if end | {name: end.get(name, 0) for name in counts} != counts:
             raise LineError(f"line {number}: the file has {counts} rows, expected {end}")
         recount_references(connection, is_strict=True)
         sets = ", ".join(f"{name} = ?" for name in _META)
-        execute(connection, f"UPDATE meta SET {sets}", [head[name] for name in _META])
+        execute(connection, f"UPDATE meta SET {sets}", groups.meta())
         if store.database.is_sqlite:
             # The journal is another file, and is committed first: a crash between the two leaves
             # empty tables, so that the import can be repeated.
@@ -182,6 +207,59 @@ def _load(store: Store, lines: Iterable[bytes], progress: Progress) -> dict[str,
         execute(connection, "DELETE FROM stream_ends")
         insert(connection, _ENDS.name, columns(_ENDS), ends)
     return counts
+
+
+class _GroupImport:
+    """Applies groups of the journal to the tables that were imported before them."""
+
+    def __init__(self, connection: Connection, rows: RowImport) -> None:
+        self._connection = connection
+        self._rows = rows
+        self._head: dict[str, Any] = {}
+        self._changes = Changes()
+        self._bytes = 0
+        self._last = -1
+        self.count = 0
+
+    def begin(self, head: dict[str, Any]) -> None:
+        """Start from the numbers of an export's first line."""
+        self._head = dict(head)
+        self._changes = Changes(head["next_place"])
+
+    def add(self, number: int, at: float, data: bytes) -> None:
+        """Add the next group; raises ValueError at a gap, and Corrupt."""
+        if not self.count:
+            self._rows.flush()
+            recount_references(self._connection, is_strict=True)
+        elif number != self._last + 1:
+            raise ValueError(f"journal: group {number} follows {self._last}")
+        for record in unseal(data):
+            self._changes.apply(record)
+        self._last = number
+        self._head["alive_at"] = max(self._head["alive_at"], at)
+        self.count += 1
+        self._bytes += len(data)
+        if self._bytes >= APPLIED_BYTES:
+            self._apply()
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._rows.flush()
+        if self._bytes:
+            self._apply()
+
+    def _apply(self) -> None:
+        changes, head = self._changes, self._head
+        TableUpdate(self._connection, changes, lambda: None).apply()
+        head["last_mid"] = max(head["last_mid"], changes.last_mid)
+        head["last_sid"] = max(head["last_sid"], changes.last_sid)
+        head["next_place"] = changes.place
+        self._changes = Changes(changes.place)
+        self._bytes = 0
+
+    def meta(self) -> list[Any]:
+        """Return the values of table `meta`, in the order of `_META`."""
+        return [self._head[name] for name in _META]
 
 
 def _is_used(connection: Connection) -> bool:

@@ -74,6 +74,7 @@ RULE: Final[dict[str, str]] = {
     "streams.replay": "streams.format streams.read streams.write core.interfaces core.runtime "
     f"{_SESSIONS} topics codec",
     "streams": "lazy streams.format streams.read streams.remote streams.write",
+    "backup": "sessions.store streams.format streams.write version",
     "security.rules": "security.files core.limits topics codec",
     "security.protection": "security.files security.rules core.limits",
     "security.authentication": "security.files security.rules core.interfaces codec",
@@ -91,16 +92,16 @@ RULE: Final[dict[str, str]] = {
     "server.net": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
     "security.protection security.authentication codec",
     "server.services": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
-    f"sessions.store {_STREAMS} {_SECURITY} topics codec",
+    f"backup sessions.store {_STREAMS} {_SECURITY} topics codec",
     "server": f"{_SERVER} {_CORE} {_SESSIONS} sessions.store topics",
-    "http_api.request": "streams.format streams.read streams.remote security.protection "
+    "http_api.request": "backup streams.format streams.read streams.remote security.protection "
     "security.files",
-    "http_api.v1": "http_api.request streams.format streams.read streams.remote "
+    "http_api.v1": "backup http_api.request streams.format streams.read streams.remote "
     "security.protection security.files",
     "http_api.log": "http_api.request streams.format streams.read streams.remote",
     "http_api.pages": "http_api.request streams.format version",
     "http_api": f"{_HTTP} {_SERVER} {_CORE} codec streams.format streams.write streams.replay "
-    "security.protection version",
+    "backup security.protection version",
     "in_process": "server client core.interfaces topics codec",
     "test_support": "in_process server server.config core.interfaces core.clients core.runtime "
     "topics sessions sessions.messages codec",
@@ -132,7 +133,7 @@ RULE: Final[dict[str, str]] = {
     "spark_ingest.run": "spark_ingest spark_ingest.contract spark_ingest.analysis "
     "spark_ingest.payloads spark_ingest.source spark_ingest.sinks",
     "spark_ingest": f"lazy {_SPARK} streams.format",
-    "cli": f"{_BROKER} {_HTTP} server.config.located client client.url {_SIM} {_SPARK} "
+    "cli": f"backup {_BROKER} {_HTTP} server.config.located client client.url {_SIM} {_SPARK} "
     "interrupts version",
 }
 

@@ -17,6 +17,7 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "cli.broker": "server/test_process.py",
     "cli.ctl": "cli/test_passwd.py sessions/store/test_transfer.py",
     "cli.ctl_access": "cli/test_passwd.py",
+    "cli.ctl_restore": "cli/test_ctl_restore.py",
     "cli.demo": "e2e/test_demo.py",
     "cli.passwd": "cli/test_passwd.py",
     "cli.sim": "iot_sim/run/test_command.py",

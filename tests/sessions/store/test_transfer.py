@@ -247,7 +247,7 @@ def test_a_wrong_line_is_named(state: tuple[Place, Ledger], tmp_path: Path, case
         (lambda lines: [b"\xff\n", *lines], "^line 1: not JSON"),
         (lambda lines: [b"[" * 9_000 + b"\n", *lines], "^line 1: not JSON: nested too deeply"),
         (lambda lines: [lines[0], b"[]\n", *lines[1:]], "^line 2: not an object"),
-        (lambda lines: [lines[0].replace(b'"format": 3', b'"format": 4')], "^line 1: format 4"),
+        (lambda lines: [lines[0].replace(b'"format": 4', b'"format": 5')], "^line 1: format 5"),
     ],
 )
 def test_a_file_that_is_not_whole(
