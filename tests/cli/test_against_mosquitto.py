@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 FLEETMQ = [sys.executable, "-c", "from mqtt_broker.cli.main import main; raise SystemExit(main())"]
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 

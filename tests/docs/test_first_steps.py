@@ -19,7 +19,7 @@ import pytest
 from tests.docs.blocks import IN_ORDER, ROOT, of
 from tests.server.broker_process import Process, http_address
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 SPARK_S: Final = 300.0  # for the start of a JVM on a busy machine
 FLEETMQ: Final = ".venv/bin/fleetmq"
 

@@ -27,7 +27,7 @@ from typing import IO, Final, Self
 from tests.fault.tether import tied
 from tests.server.broker_process import ROOT, environment
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
 _SABOTAGED: Final = f"from tests.sabotage import put_in; put_in({{!r}}); {_MAIN}"
 _COMPLAINT: Final = re.compile(r" (ERROR|CRITICAL) |^Traceback")

@@ -24,7 +24,7 @@ from typing import Final, Self
 
 from tests.fault.tether import tied
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 _STOPS: Final = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _CONFIGURATION: Final = """
 listen_addresses = ''

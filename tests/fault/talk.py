@@ -44,7 +44,7 @@ from mqtt_broker.codec.packets import (
 )
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 
-PATIENCE_S: Final = 15.0
+PATIENCE_S: Final = 120.0
 HOUR_S: Final = 3600
 Kind = TypeVar("Kind")
 

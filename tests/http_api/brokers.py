@@ -31,7 +31,7 @@ from mqtt_broker.streams.format.stream_settings import StreamSettings
 from tests.streams.logs import NAME, Sent, Writing
 
 T = TypeVar("T")
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 BASE: Final = Snapshot(
     version="0.1.0", build="compiled", started_at=1_700_000_000.0, store=StoreFigures()
 )

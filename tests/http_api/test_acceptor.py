@@ -13,7 +13,7 @@ import pytest
 from mqtt_broker.http_api.acceptor import Acceptor
 from mqtt_broker.server.process.descriptors import Descriptors
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 
 
 class Listening(socket.socket):

@@ -27,7 +27,7 @@ from mqtt_broker.testing import ThreadedBroker
 V31: Final = MQTTProtocolVersion.MQTTv31
 V311: Final = MQTTProtocolVersion.MQTTv311
 V5: Final = MQTTProtocolVersion.MQTTv5
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 EVER: Final = 0xFFFFFFFF
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from mqtt_broker.testing import ThreadedBroker
 
 ROOT: Final = Path(__file__).parents[2]
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 120.0
 FLEETMQ: Final = (
     sys.executable,
     "-c",

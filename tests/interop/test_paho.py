@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties as UntypedProperties
 from mqtt_broker.testing import ThreadedBroker
 
 Properties: Final[Any] = UntypedProperties
-PATIENCE_S: Final = 30.0  # nothing here takes so long, unless it fails
+PATIENCE_S: Final = 120.0  # nothing here takes so long, unless it fails
 V311: Final = MQTTProtocolVersion.MQTTv311
 V5: Final = MQTTProtocolVersion.MQTTv5
 any_version = pytest.mark.parametrize("version", [V311, V5], ids=["v311", "v5"])

@@ -19,7 +19,7 @@ from mqtt_broker.server.config.endpoints import WebSocketRules
 from tests.server.running import Running
 from tests.server.transports import HOST, Files, endpoint
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 WEB = WebSocketRules()
 KINDS = ("tls", "mutual", "ws", "wss")
 # Subscribes, publishes to itself at each QoS, and says what came; a large payload at the end.

@@ -27,7 +27,7 @@ from tests.core.peers import connect
 from tests.server.running import Raw
 
 ROOT: Final = Path(__file__).parents[2]
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 _MAIN: Final = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
 _LIMITED: Final = (
     "import resource, sys; files = int(sys.argv.pop(1)); "

@@ -28,7 +28,7 @@ LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {
     "asyncio": asyncio.SelectorEventLoop,
     "uvloop": uvloop.new_event_loop,
 }
-PATIENCE_S: Final = 30.0  # nothing here takes so long, unless it fails
+PATIENCE_S: Final = 120.0  # nothing here takes so long, unless it fails
 
 
 class Running:

@@ -29,7 +29,7 @@ from mqtt_broker.streams.read.source import Source
 
 ROOT: Final = Path(__file__).parents[2]
 MOSQUITTO: Final = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 _MAIN: Final = (
     "import argparse, sys; "
     "from spark_ingest.bridge.bridge import add_bridge_arguments, run_bridge; "

@@ -11,7 +11,7 @@ from tests.http_api.brokers import LogBroker, Serving
 from tests.streams.logs import NAME, put_many
 
 TOKEN: Final = "s3cret-token"
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 
 
 def opened(http: Serving, **more: Any) -> RemoteSource:

@@ -18,7 +18,7 @@ from mqtt_broker.testing import ThreadedBroker
 from tests.iot_sim.fleets import scenario_of
 
 SCENARIO = """
-duration_s = 1
+duration_s = 3
 [[fleets]]
 name = "stubs"
 model = "tests.iot_sim.stub_device:Stub"
@@ -30,7 +30,7 @@ backoff_max_s = 0.2
 [[faults]]
 kind = "link_loss"
 share = 0.5
-at_s = 0.4
+at_s = 2
 for_s = 0.1
 """
 

@@ -38,6 +38,7 @@ def write(tmp_path: Path, text: str, *, users: str = USERS) -> Path:
     return path
 
 
+PATIENT = "connect_timeout_s = 300\n"  # on a busy machine hashes take long
 FILE = """
 [[auth]]
 type = "password_file"
@@ -79,7 +80,7 @@ def test_passwords_are_hashed_in_threads(tmp_path: Path, loop: str) -> None:
 
 def test_who_is_connected_does_not_wait_for_a_storm(tmp_path: Path) -> None:
     """While hundreds wait for their hashes, messages between two clients go through."""
-    with running(write(tmp_path, FILE + "[security]\nhash_threads = 1\n")) as broker:
+    with running(write(tmp_path, PATIENT + FILE + "[security]\nhash_threads = 1\n")) as broker:
         ann, bob = enter(broker, "a", "ann"), enter(broker, "b", "bob")
         assert suback(bob, "t") == 0
         security = broker.server.security

@@ -19,7 +19,7 @@ from sessions.store.store import Store
 from tests.sessions.store.histories import History
 from tests.sessions.store.memory_store import Page, Tables
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 120.0
 MESSAGES_MAX: Final = 1_000_000
 BYTES_MAX: Final = 1 << 30
 

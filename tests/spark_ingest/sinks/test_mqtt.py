@@ -23,7 +23,7 @@ from spark_ingest.contract.sink import SinkError
 from spark_ingest.sinks import mqtt
 from spark_ingest.sinks.mqtt import MqttSink, parse
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 ALERTS = Output("alerts", ("device", "kind"))
 
 
