@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
@@ -28,6 +27,7 @@ from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net.event_loop import TurnLoop
 from mqtt_broker.server.net.listener import check_files
+from mqtt_broker.server.process import log_output
 from mqtt_broker.server.process.allocator import keep_large_buffers
 from mqtt_broker.server.process.systemd import Notifier
 from mqtt_broker.server.process.watchdog import Watchdog
@@ -118,10 +118,7 @@ def run(args: argparse.Namespace) -> int:
                 check_access(config.security)
             print(f"configuration ok: {', '.join(one.url for one in config.endpoints)}")
             return 0
-        logging.basicConfig(
-            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-        )
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # its steps are not worth a line
+        log_output.set_up(config.log_level, config.log_format)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         _raise_descriptor_limit()
         keep_large_buffers()
@@ -139,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(config: Config) -> bool:
     loop = asyncio.get_running_loop()
     server = Server(config)
+    server.keep_log()
     endpoints = server.start()
     dead_threads = server.storage.dead_threads if server.storage is not None else list
     watchdog = Watchdog(server.broker, loop, server.now, dead_threads)

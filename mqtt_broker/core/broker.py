@@ -23,6 +23,7 @@ from mqtt_broker.core import dispatch, sys_topics
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.interfaces.access import Access, OpenAccess, Verdict
+from mqtt_broker.core.interfaces.client_log import ClientLog
 from mqtt_broker.core.interfaces.link import Link
 from mqtt_broker.core.interfaces.message_log import MessageLog
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
@@ -53,6 +54,7 @@ class Broker:
         id_rng: random.Random | None = None,
         access: Access | None = None,
         log: Callable[[str], None] = lambda line: None,
+        client_log: ClientLog | None = None,
         on_bug: OnBug = _raise,
         heap_bytes: Callable[[], int] = lambda: 0,
         strategy: StrategyFactory | None = None,
@@ -74,6 +76,7 @@ class Broker:
             outbox_bytes_max=settings.outbox_bytes_max,
             outbox_total_bytes_max=settings.outbox_total_bytes_max,
             work=Work() if work is None else work,
+            client_log=client_log,
         )
         self.state = BrokerState(
             settings,

@@ -165,6 +165,12 @@ class SysTopics:
                 broker.router.publish(message, None, now)
 
 
+def publish_log_line(broker: BrokerState, letter: str, text: str, now: float) -> None:
+    """Publish a line of the log under the letter of its level."""
+    message = single(ROOT + f"log/{letter}", text.encode(), publisher="$broker", now=now)
+    broker.router.publish(message, None, now)
+
+
 def publish_store_state(broker: BrokerState, now: float) -> None:
     """Publish the state of the store at once: operators wait for it."""
     state = (broker.backpressure.store_state or STORE_OK).encode()

@@ -133,7 +133,7 @@ class Authenticator:
                 peer=request.peer,
                 listener=request.listener,
             )
-            return Refuse(outcome.reason)
+            return Refuse(outcome.reason, why=outcome.why)
         now = self._clock()
         ban = self.bans.of_user(outcome.username, now)
         if ban is None and not request.is_again:
@@ -182,7 +182,7 @@ class Authenticator:
         )
         if request.is_again:
             return Refuse(reasons.NOT_AUTHORIZED)
-        return Refuse(reasons.BANNED, "flapping" if ban.why == FLAPPING else "")
+        return Refuse(reasons.BANNED, "flapping" if ban.why == FLAPPING else "", why=ban.why)
 
     # For guards.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mqtt_broker.core import sys_topics
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
@@ -20,6 +22,8 @@ from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.net.context import NetContext
 from mqtt_broker.server.net.event_loop import attach
 from mqtt_broker.server.net.listener import Listener
+from mqtt_broker.server.process import log_output
+from mqtt_broker.server.process.client_lines import ClientLines
 from mqtt_broker.server.process.descriptors import Descriptors
 from mqtt_broker.server.process.log_limiter import ErrorLog, LogLimiter, shown
 from mqtt_broker.server.process.reload import Reload
@@ -66,6 +70,9 @@ class Server:
         poller.on_error = errors.write
         self._errors = errors
         self._lines = LogLimiter(lambda line: _log.info("%s", line), self.turn.now)
+        self.client_lines = ClientLines(self.turn.now, is_on=config.log_connections)
+        self.log_ring: log_output.LogRing | None = None  # of the command; see `keep_log`
+        self._sys_log = log_output.SysLog(self._publish_line)
         self.reload = Reload(self.loop)
         self.config_reload = ConfigReload(config, self._apply)
         self.storage: StorageService | None = None  # None: everything is kept in memory
@@ -107,6 +114,7 @@ class Server:
             id_rng=random.SystemRandom(),
             access=access,
             log=self.log,
+            client_log=self.client_lines,
             on_bug=self._on_bug,
             heap_bytes=_resident_bytes,
             strategy=strategy,
@@ -161,16 +169,43 @@ class Server:
             _warn_of_open_proxy(listener.endpoint)
         warn_of_open_secrets(self.config)
         self._warn_of_slow_frames()
+        self._set_sys_log(self.config.sys_log)
         self.turn.start()
         return [listener.endpoint for listener in self.listeners]
 
     def _apply(self, config: Config) -> None:
         """Put the live keys of a configuration that was read again in force."""
-        if config.log_level != self.config.log_level:  # else what an operator chose stays
-            _log.setLevel(config.log_level.upper())
-        self.config = config
+        before, self.config = self.config, config
+        if config.log_level != before.log_level:  # else what an operator chose stays
+            log_output.set_level(config.log_level)
+        if config.log_format != before.log_format:
+            log_output.set_format(config.log_format)
+        self.client_lines.turn(is_on=config.log_connections)
+        self._set_sys_log(config.sys_log)
         self.broker.change_settings(config.settings, self.now())
         self.turn.end_now()
+
+    def keep_log(self) -> None:
+        """Keep the last lines of the log for the API; for the command, whose process is its own."""
+        self.log_ring = log_output.LogRing()
+        _log.addHandler(self.log_ring)
+
+    def _set_sys_log(self, level: str) -> None:
+        """Publish log lines from this level on, or none with `off`."""
+        _log.removeHandler(self._sys_log)
+        if level != "off":
+            self._sys_log.setLevel(level.upper())
+            _log.addHandler(self._sys_log)
+
+    def _publish_line(self, letter: str, text: str) -> None:
+        """Publish a log line of any thread under `$SYS/broker/log/`."""
+
+        def publish() -> None:
+            sys_topics.publish_log_line(self.broker.state, letter, text, self.now())
+            self.turn.end_now()
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(publish)
 
     def _warn_of_slow_frames(self) -> None:
         """Say that WebSocket frames are parsed slowly, if that is so and there are any."""
@@ -199,6 +234,7 @@ class Server:
 
     def _abandon(self) -> None:
         """Release everything: the server does not start."""
+        self._stop_logging()
         self._close_listeners()
         self.reload.close()
         self._detach()
@@ -238,6 +274,7 @@ class Server:
             self.security.stop()
         self.turn.stop()
         self._detach()
+        self._stop_logging()
         return is_stored
 
     def kill(self) -> None:
@@ -256,6 +293,11 @@ class Server:
         until = self.loop.time() + _WORK_S
         while self.broker.has_more and self.loop.time() < until:
             await asyncio.sleep(0)  # each time round the loop is a turn
+
+    def _stop_logging(self) -> None:
+        self._set_sys_log("off")
+        if self.log_ring is not None:
+            _log.removeHandler(self.log_ring)
 
     def _close_listeners(self) -> None:
         for listener in self.listeners:

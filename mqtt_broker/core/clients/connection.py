@@ -141,9 +141,23 @@ class Connection:
     @property
     def name(self) -> str:
         """Client id and address, for the log."""
+        client_id = self._client_id
+        return f"{client_id} ({self.link.peer})" if client_id else self.link.peer
+
+    @property
+    def _client_id(self) -> str:
+        """The client id, also of a CONNECT that is being decided; empty when there is none yet."""
         if self.has_session:
-            return f"{self.session.client_id} ({self.link.peer})"
-        return self.link.peer
+            return self.session.client_id
+        handshake = self.handshake
+        connect = None if handshake is None else handshake.connect
+        return "" if connect is None else connect.client_id
+
+    @property
+    def listener(self) -> str:
+        """The name of its listener; links of embedders and tests have none."""
+        found: str = getattr(self.link, "listener", "")
+        return found
 
     def urgency(self, unread_max: int) -> int:
         """Say how soon the link is to read what the peer acknowledges.
@@ -635,6 +649,9 @@ class Connection:
         if not self.has_session or self.session.outbound.outbox is not self.outbox:
             return
         session = self.session
+        broker.runtime.client_log.disconnected(
+            session.client_id, self.username, self.link.peer, why, now - self.connected_at
+        )
         session.outbound.detach()
         clients.disconnect(session.client_id)
         try:
@@ -652,9 +669,18 @@ class Connection:
             outbound.close()
 
     def refuse(
-        self, now: float, reason: int, *, v3_code: int | None = None, counted_as: str = ""
+        self,
+        now: float,
+        reason: int,
+        *,
+        v3_code: int | None = None,
+        counted_as: str = "",
+        detail: str = "",
     ) -> None:
-        """Send CONNACK with a reason, and close. [MQTT-3.2.2-7]"""
+        """Send CONNACK with a reason, and close. [MQTT-3.2.2-7]
+
+        `detail` is for the log alone.
+        """
         self.broker.counters.refuse("connect", counted_as or reasons.name(reason))
         version = self.version
         code = reason if version == V5 else v3_code or reasons.connack_v3(reason)
@@ -662,8 +688,16 @@ class Connection:
             self.broker.counters.packets_sent[CONNACK] += 1
             self.send(encode_connack(version, False, code))  # no session. [MQTT-3.2.2-6]
         said = reasons.name(reason) + (f" ({counted_as})" if counted_as else "")
-        self.broker.log(f"{self.name}: refused, {said}")
+        self._log_refusal(f"{said}: {detail}" if detail else said)
         self.end(now, reason, say=False, why=f"refused: {said}")
+
+    def _log_refusal(self, why: str) -> None:
+        handshake = self.handshake
+        connect = None if handshake is None else handshake.connect
+        username = None if connect is None else connect.username
+        self.broker.runtime.client_log.refused(
+            self._client_id, username, self.link.peer, self.listener, why
+        )
 
     def _send_goodbye(self, phase: int, reason: int) -> None:
         data = last_packet(self.version, reason, is_connected=phase == ACTIVE)
@@ -717,7 +751,6 @@ class Connection:
         if now < deadline:
             self.timer = self.broker.timers.at(deadline, self._on_keep_alive)
             return
-        self.broker.log(f"{self.name}: keep alive timeout")
         self.end(now, reasons.KEEP_ALIVE_TIMEOUT)
 
 

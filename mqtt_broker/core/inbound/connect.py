@@ -90,7 +90,7 @@ def act_on_verdict(connection: Connection, verdict: Verdict, now: float) -> None
         admit(connection, handshake.connect, verdict, now)
     elif isinstance(verdict, Refuse):
         # A failed exchange too. [MQTT-4.12.0-4]
-        connection.refuse(now, verdict.reason, counted_as=verdict.counted_as)
+        connection.refuse(now, verdict.reason, counted_as=verdict.counted_as, detail=verdict.why)
     else:
         assert isinstance(verdict, Challenge)
         connection.wait()
@@ -160,6 +160,15 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     broker.counters.packets_sent[CONNACK] += 1
     data = encode_connack(version, present and version != V31, 0, properties)  # [MQTT-3.1.4-5]
     connection.send(data)
+    broker.runtime.client_log.connected(
+        packet.client_id,
+        verdict.username,
+        connection.link.peer,
+        connection.listener,
+        version,
+        keep_alive,
+        is_resumed=present,
+    )
     session.outbound.resume(now)
     session.record()  # after it: what is repeated need not wait for this
     session.record_will()

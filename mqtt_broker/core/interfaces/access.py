@@ -109,6 +109,7 @@ class Refuse:
 
     reason: int = reasons.NOT_AUTHORIZED
     counted_as: str = ""  # a narrower reason than the code, for the counters
+    why: str = ""  # for the log; the client is not told
 
 
 @dataclass(frozen=True, slots=True)

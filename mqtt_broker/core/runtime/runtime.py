@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from mqtt_broker.core.interfaces.client_log import ClientLog, RefusalLog
 from mqtt_broker.core.runtime.agenda import Agenda
 from mqtt_broker.core.runtime.dead_letter_buffer import DeadLetterBuffer
 from mqtt_broker.core.runtime.notices import Notices
@@ -74,6 +75,7 @@ class Runtime:
 
     __slots__ = (
         "agenda",
+        "client_log",
         "counters",
         "dead_letters",
         "heap_bytes",
@@ -102,10 +104,12 @@ class Runtime:
         outbox_bytes_max: int,
         outbox_total_bytes_max: int,
         work: Work,
+        client_log: ClientLog | None = None,
     ) -> None:
         self.rng = rng
         self.id_rng = id_rng  # of names that nobody may guess
         self.log = log
+        self.client_log: ClientLog = RefusalLog(log) if client_log is None else client_log
         self.on_bug = on_bug
         self.heap_bytes = heap_bytes
         self.dead_letters = dead_letters  # None: dead letters are not wanted

@@ -109,10 +109,13 @@ class Audit:
         *,
         lines_per_s: int = 50,
         connects: bool = False,
+        refusals: bool = True,
     ) -> None:
+        """`refusals`: write an event for each; else they are counted, and another log has them."""
         self._sink = sink
         self._clock = clock
         self._lines_per_s = lines_per_s
+        self._refusals = refusals
         self._connects = connects  # write an event for each client that connects
         self._second = 0
         self._written = 0
@@ -127,6 +130,8 @@ class Audit:
             key = f"{event}/{reason}" if reason else event
             self.counts[key] = self.counts.get(key, 0) + 1
             if event == "connected" and not self._connects:
+                return
+            if event == "refused" and not self._refusals:
                 return
             now = self._clock()
             if int(now) != self._second:

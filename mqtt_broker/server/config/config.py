@@ -46,12 +46,17 @@ OWN_KEYS: Final[dict[str, type[Any]]] = {
     "recover": bool,
     "allow_anonymous": bool,
     "log_level": str,
+    "log_format": str,
+    "log_connections": bool,
+    "sys_log": str,
     "http": str,
     "http_token": str,
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "queue_full": tuple(policy.value for policy in QueueFull),
     "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("text", "json"),
+    "sys_log": ("off", "debug", "info", "warning", "error"),
     "durability": tuple(MODES),
 }
 _FIELDS: Final = {found.name: found for found in dataclasses.fields(Settings)}
@@ -99,6 +104,9 @@ class Config:
     recover: bool = False
     allow_anonymous: bool = False
     log_level: str = "info"
+    log_format: str = "text"
+    log_connections: bool = True
+    sys_log: str = "off"  # or the lowest level that is published under $SYS/broker/log/
     http: Endpoint | None = DEFAULT_HTTP  # None: no HTTP
     http_is_default: bool = True  # the port is not configured: another one may be used
     http_token: str = field(default="", repr=False)
@@ -338,6 +346,9 @@ def _build(
         own.get("recover", False),
         allow_anonymous,
         own.get("log_level", "info"),
+        own.get("log_format", "text"),
+        own.get("log_connections", True),
+        own.get("sys_log", "off"),
         http,
         "http" not in own,
         own.get("http_token", ""),

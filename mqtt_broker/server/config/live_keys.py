@@ -14,6 +14,9 @@ _CONNECTS: Final = "for clients that connect from then on"
 # By key: from when on a changed value holds.
 LIVE: Final[dict[str, str]] = {
     "log_level": _AT_ONCE,
+    "log_format": _AT_ONCE,
+    "log_connections": _AT_ONCE,
+    "sys_log": _AT_ONCE,
     "sys_interval_s": _AT_ONCE,
     "client_events": _AT_ONCE,
     "unanswered_s_max": _AT_ONCE,

@@ -32,6 +32,11 @@ OWN: Final[dict[str, tuple[Any, str]]] = {
     "http": ("127.0.0.1:8080", "address of health, metrics and the API, or off"),
     "http_token": ("", "token of the HTTP server; required on addresses that others can reach"),
     "log_level": ("info", "debug, info, warning or error"),
+    "log_format": ("text", "form of the lines on standard error: text or json"),
+    "log_connections": (True, "log a line for each client that connects or disconnects"),
+    "sys_log": (
+        "off", "lowest level of log lines that are published under $SYS/broker/log/, or off"
+    ),
     "partition_functions": (
         [], "dotted names of functions that streams may name in partition_by"
     ),

@@ -71,7 +71,10 @@ class SecurityService:
         self._errors = ErrorLog(_log)
         self._audit_file = AuditFile(security.audit_file) if security.audit_file else None
         self.audit = Audit(
-            self._audit_file or to_logger, turn.now, connects=security.audit_connects
+            self._audit_file or to_logger,
+            turn.now,
+            connects=security.audit_connects,
+            refusals=self._audit_file is not None,  # the log of clients has each of them once
         )
         count = security.hash_threads or min(4, os.cpu_count() or 1)
         self.workers = AuthWorkers(loop, turn, count, security.waiting_max)

@@ -14,6 +14,7 @@ from mqtt_broker.codec.encode import encode_from_client
 from mqtt_broker.codec.packets import Ack, Connack, Disconnect, Publish, Suback, Will
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.interfaces.access import PENDING, Allow, ConnectRequest, OpenAccess, Reply
+from mqtt_broker.core.interfaces.client_log import RefusalLog
 from sessions.journal.journal import MEMORY, RELAXED
 from tests.core.peers import V5, V311, Peer, connect, disconnect, publish, subscribe
 from tests.core.stored import StoredWorld
@@ -195,7 +196,7 @@ class TestAnEndedSession:
         assert peer.take() == []
         assert present(carried) and not present(other)
         lines: list[str] = []
-        world.broker.state.log = lines.append
+        world.broker.runtime.client_log = RefusalLog(lines.append)
         world.wait(11)
         (answer,) = peer.take()
         assert isinstance(answer, Connack) and answer.reason == code

@@ -14,6 +14,7 @@ from mqtt_broker.server.config.config import Config, load
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.process.reload import Reload, ReloadReport
 from mqtt_broker.server.services.config_reload import ConfigReload
+from tests.core.peers import V5, subscribe
 from tests.server.running import PATIENCE_S, Running
 
 FILE = """
@@ -183,3 +184,22 @@ def test_an_embedded_configuration_is_never_read_again() -> None:
 
     reload.watch(Watching())
     assert watched == []
+
+
+def test_the_log_changes_while_it_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "f.toml"
+    caplog.set_level(logging.INFO, "fleetmq")
+    with Running(config=read(path, FILE)) as broker:
+        watcher = broker.client("w")
+        watcher.send(subscribe(V5, "$SYS/broker/log/#"))
+        watcher.packet()
+        path.write_text('log_connections = false\nsys_log = "warning"\n' + FILE)
+        broker.ask(broker.server.reload.look)
+        broker.ask(broker.server.reload.look)
+        before = len(caplog.messages)
+        broker.client("quiet").sock.close()
+        broker.ask(lambda: logging.getLogger("fleetmq").warning("something is wrong"))
+        found = watcher.packet()
+        assert b"$SYS/broker/log/W" in found and b"something is wrong" in found
+        assert not [line for line in caplog.messages[before:] if "quiet" in line]
+        watcher.sock.close()
