@@ -13,6 +13,7 @@ RUNS ?= 10
 SLOW ?= tests
 SPARK_KILLS ?= 12
 LOAD_SECONDS ?= 60
+RANGE_SECONDS ?= 1800
 SEED ?= 1
 SOAK_PART ?= 16
 HOST ?= 127.0.0.1
@@ -111,12 +112,13 @@ test-ranges: $(VENV)/.python  ## test the lowest and the newest versions that th
 	for end in lowest newest; do \
 		echo "test-ranges: the $$end versions, in build/$$end"; \
 		$(BIN)/python -m venv --clear build/$$end; \
-		build/$$end/bin/python -m pip install --quiet --disable-pip-version-check -c build/$$end.txt -e '.[postgres,schemas]' \
-			hypothesis paho-mqtt pytest pytest-xdist pyyaml "uvloop; sys_platform != 'win32'"; \
+		build/$$end/bin/python deploy/install.py --range build/$$end.txt; \
 		fast=; [ $$end = newest ] || fast="--ignore tests/server/net/test_websocket_aiohttp.py \
 			--ignore tests/server/net/test_websocket_fallback.py"; \
-		build/$$end/bin/python -m pytest -q -n auto --dist worksteal -m 'not slow' $$fast \
-			--ignore tests/server/test_other_systems.py $(RANGE_TESTS); \
+		timeout $(RANGE_SECONDS) build/$$end/bin/python -m pytest -q -n auto --dist worksteal -m 'not slow' $$fast \
+			--ignore tests/server/test_other_systems.py $(RANGE_TESTS) || { code=$$?; \
+			[ $$code != 124 ] || echo "test-ranges: the $$end versions took more than $(RANGE_SECONDS) s:" \
+				"RANGE_SECONDS= allows more" >&2; exit $$code; }; \
 	done
 
 test-wheel: $(VENV)/.dev wheels  ## test the wheel, and the source archive with each Python here, in clean environments

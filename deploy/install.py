@@ -4,6 +4,7 @@
     python deploy/install.py demo          those, and the extras that the demo needs
     python deploy/install.py NAME ...      any extras of pyproject.toml
     python deploy/install.py --tree        the product itself: the working tree, as it is
+    python deploy/install.py --range FILE  the working tree and its test tools, at FILE's versions
     python deploy/install.py --lock        write what is installed to deploy/constraints.txt
 
 The product itself stands beside its requirements: as the working tree, which runs interpreted, or
@@ -27,6 +28,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "deploy" / "constraints.txt"
 LOG = ROOT / "build" / "install.log"
 SAY_EVERY_S = 5.0
+# The product with the extras that its tests of both ends of the ranges need, and their tools.
+_RANGED = (
+    ".[postgres,schemas]",
+    *"hypothesis paho-mqtt pgserver pytest pytest-xdist pyyaml".split(),
+    "uvloop; sys_platform != 'win32'",
+)
 _UNLOCKED = ("fleetmq", "pip")
 _HEAD = """\
 # The versions that CI, images and the Makefile install: pip install -c deploy/constraints.txt ...
@@ -111,6 +118,10 @@ def main(arguments: list[str]) -> None:
         sys.exit(__doc__)
     if arguments == ["--tree"]:
         pip_install(["--no-deps", "--editable", "."], "installing FleetMQ: the working tree")
+        return
+    if arguments[0] == "--range" and len(arguments) == 2:
+        what = f"installing the versions of {arguments[1]}, the newest of what it does not name"
+        pip_install(["-c", arguments[1], "--editable", *_RANGED], what)
         return
     if arguments == ["--lock"]:
         lock()

@@ -6,6 +6,7 @@ at QoS 0 to the socket), `command` (to its response), `connection` (lost unexpec
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from mqtt_broker.client.url import BrokerUrl, InvalidUrl, parse_url
 
 REQUEST_TYPE: Final = "MQTT"
 TIMEOUT_S: Final = 10.0
+WEBSOCKET_PATH: Final = "/mqtt"  # where a URL has none
 
 
 class ConnectFailed(Exception):
@@ -51,7 +53,7 @@ class Connection:
         self._fire = environment.events.request.fire
         self._broker: BrokerUrl | InvalidUrl
         try:
-            self._broker = parse_url(url, ("mqtt", "mqtts"))
+            self._broker = parse_url(url)
         except InvalidUrl as error:  # raised by `connect`, which reports it to Locust
             self._broker = error
         self._session_expiry_s = session_expiry_s
@@ -65,8 +67,12 @@ class Connection:
         self._has_suback = False
         self._reason: ReasonCode | None = None
         self._is_ending = False
+        is_websocket = isinstance(self._broker, BrokerUrl) and self._broker.is_websocket
         client = self._client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            protocol=paho.MQTTv5,
+            transport="websockets" if is_websocket else "tcp",
         )
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
@@ -80,6 +86,8 @@ class Connection:
                 client.username_pw_set(self._broker.username, self._broker.password)
             if self._broker.is_tls:
                 client.tls_set()
+            if is_websocket:
+                client.ws_set_options(path=self._broker.rest or WEBSOCKET_PATH)
 
     # Called by users.
 
@@ -185,9 +193,10 @@ class Connection:
     def drop(self) -> None:
         """Close the connection without DISCONNECT, like a lost link."""
         self._is_ending = True
-        sock = self._client.socket()
-        if isinstance(sock, socket.socket):
-            sock.shutdown(socket.SHUT_RDWR)
+        transport = self._client.socket()  # of the WebSocket, paho's own class
+        if transport is not None:
+            with socket.socket(fileno=os.dup(transport.fileno())) as link:
+                link.shutdown(socket.SHUT_RDWR)
         self._client.disconnect()  # else paho would connect again
         self._end()
 

@@ -71,6 +71,18 @@ def test_what_an_application_installs_beside_us_is_not_pinned() -> None:
         assert "==" not in text and ">=" in text, text
 
 
+def test_a_range_is_installed_with_the_tools_of_its_tests(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With progress, as all the other installations."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(install, "pip_install", lambda arguments, what: asked.append(arguments))
+    install.main(["--range", "build/lowest.txt"])
+    [(option, versions, *rest)] = asked
+    assert (option, versions) == ("-c", "build/lowest.txt")
+    assert {"--editable", ".[postgres,schemas]", "pgserver", "pytest"} <= set(rest)
+
+
 def test_a_failing_pip_is_said(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "print('Collecting x'); print('ERROR: no such package'); raise SystemExit(1)"
     run = subprocess.Popen

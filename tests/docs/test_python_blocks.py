@@ -7,7 +7,6 @@ earlier one wrote. Those with Spark run in `tests/spark_ingest/test_documents.py
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import signal
 import subprocess
@@ -27,10 +26,6 @@ PATIENCE_S: Final = 60.0
 SPARK: Final = ROOT / "docs" / "SPARK.md"
 LANGUAGES: Final = {"console", "json", "python", "sh", "sql", "text", "toml", "yaml", "ini", "xml"}
 COMMENTS: Final = {"", "not run", "ends", "file", "logged", "needs", "with", "terminal"}
-# Libraries that documents use, and that need not be installed. gmqtt brings a package `tests` that
-# would hide ours: `pip install --target build/clients aiomqtt gmqtt`.
-CLIENTS: Final = ROOT / "build" / "clients"
-OPTIONAL: Final = ("aiomqtt", "gmqtt")
 # Examples connect to where a broker listens by default; here it listens elsewhere.
 REDIRECT: Final = """\
 import os as _os
@@ -108,16 +103,11 @@ def _publish(port: int) -> None:
 def test_it_runs(
     path: Path, tmp_path: Path, programs: Path, request: pytest.FixtureRequest
 ) -> None:
-    path_of_modules = f"{ROOT}{os.pathsep}{CLIENTS}"
-    environment = {**os.environ, "PYTHONPATH": path_of_modules, "PYTHONUNBUFFERED": "1"}
-    missing = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     environment["PYTHONWARNINGS"] = "error"
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
     for block in _runnable()[path]:
         text = block.text
-        if block.value in OPTIONAL and not _is_installed(block.value):
-            missing.append(block.value)
-            continue
         if "broker" in block.value:
             where: dict[str, str] = request.getfixturevalue("broker")
             for named in ("http://broker:8080", "http://127.0.0.1:8080"):
@@ -153,9 +143,3 @@ def test_it_runs(
             block.key == "ends" and program.returncode == -signal.SIGTERM
         )
         assert is_ended, f"{block.where}:\n{out}{rest}{errors}"
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}; all other blocks ran")
-
-
-def _is_installed(name: str) -> bool:
-    return (CLIENTS / name).is_dir() or importlib.util.find_spec(name) is not None

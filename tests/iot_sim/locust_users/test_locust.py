@@ -38,9 +38,14 @@ load = { shape = "ramp", drives = "devices", low = 0.5, end_s = 3 }
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    with ThreadedBroker() as broker:
-        yield broker.url
+def broker() -> Iterator[ThreadedBroker]:
+    with ThreadedBroker(tls=True, websocket=True) as running:
+        yield running
+
+
+@pytest.fixture
+def url(broker: ThreadedBroker) -> str:
+    return broker.url
 
 
 @pytest.fixture
@@ -63,13 +68,17 @@ def requests(prefix: Path) -> dict[str, tuple[int, int]]:
         }
 
 
-def test_all_users_do_their_work(url: str, scenario: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["mqtt", "wss"])
+def test_all_users_do_their_work(
+    broker: ThreadedBroker, scheme: str, scenario: str, tmp_path: Path
+) -> None:
+    trusting = {**ENVIRONMENT, "SSL_CERT_FILE": str(broker.ca_file)}
     done = subprocess.run(
         locust(
-            FILE, "--headless", "-u", "24", "-r", "24", "-t", "6s", "--host", url,
+            FILE, "--headless", "-u", "24", "-r", "24", "-t", "6s", "--host", broker.urls[scheme],
             "--sim-scenario", scenario, "--csv", str(tmp_path / "out"), "--only-summary",
         ),
-        capture_output=True, text=True, timeout=PATIENCE_S, env=ENVIRONMENT,
+        capture_output=True, text=True, timeout=PATIENCE_S, env=trusting,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = requests(tmp_path / "out")
