@@ -15,7 +15,6 @@ import ast
 import asyncio
 import dataclasses
 import importlib
-import inspect
 import pathlib
 import re
 import sys
@@ -212,30 +211,39 @@ def _filled(parser: argparse.ArgumentParser, text: str) -> str:
 
 def _site() -> tuple[Any, ThreadPoolExecutor]:
 
-    from mqtt_broker.http_api.request.middleware import HttpLimits, Site
+    from mqtt_broker.http_api.request.access import Access
+    from mqtt_broker.http_api.request.http_limits import HttpLimits
+    from mqtt_broker.http_api.request.middleware import Site
 
     pool = ThreadPoolExecutor(1)
     nobody: Any = None
-    return Site(nobody, None, pool, HttpLimits(), "", True, print), pool
+    return Site(nobody, None, pool, HttpLimits(), Access(), True, print), pool
 
 
 def http() -> str:
-    from mqtt_broker.http_api.http_server import make_application
+    from mqtt_broker.http_api.http_server import all_operations
+    from mqtt_broker.http_api.request.access import ROLE_NAMES
 
     site, pool = _site()
     with pool:
-        rows = []
-        for route in make_application(site).router.routes():
-            if route.method != "HEAD" and route.resource is not None:
-                text = inspect.getdoc(route.handler) or ""
-                rows.append(
-                    (route.method, f"`{route.resource.canonical}`", text.partition("\n")[0])
-                )
+        rows = [
+            (
+                one.method,
+                f"`{one.path}`",
+                ROLE_NAMES[one.role] or "nobody",
+                ", ".join(f"`{member.name}`" for member in one.query.members) if one.query else "",
+                one.summary,
+            )
+            for one in all_operations(site)
+        ]
+    rows.sort(key=lambda row: (row[1], row[0]))
     return f"""# HTTP
 
-The paths that `fleetmq broker` serves. [HTTP.md](../HTTP.md) has requests, answers and errors.
+The paths that `fleetmq broker` serves, the role that a token or a user needs, and the parameters
+of the query string. [HTTP.md](../HTTP.md) has requests, answers and errors; a running broker
+describes them all at `/api/v1/openapi.json`.
 
-{table("Method | Path | Meaning", sorted(rows, key=lambda row: (row[1], row[0])))}
+{table("Method | Path | Role | Parameters | Meaning", rows)}
 """
 
 

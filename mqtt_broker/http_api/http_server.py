@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,10 @@ from mqtt_broker.server.process.descriptors import Descriptors
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from mqtt_broker.http_api.request.middleware import HttpLimits, Site
+    from mqtt_broker.http_api.request.access import Credentials
+    from mqtt_broker.http_api.request.http_limits import HttpLimits
+    from mqtt_broker.http_api.request.middleware import Site
+    from mqtt_broker.http_api.request.operations import Operation
 
 _BACKLOG: Final = 512
 _RETRY_S: Final = 0.5  # before a server that failed is started again
@@ -53,6 +57,7 @@ class HttpServer:
         log: Callable[[str], None],
         limits: HttpLimits | None = None,
         descriptors: Descriptors | None = None,
+        credentials: Callable[[], Credentials] | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -61,6 +66,7 @@ class HttpServer:
         self._root = streams_root
         self._log = log
         self._limits = limits
+        self._credentials = credentials
         self._descriptors = descriptors or Descriptors(log)
         self._socket: socket.socket | None = None
         self._own_loop: asyncio.AbstractEventLoop | None = None
@@ -113,13 +119,17 @@ class HttpServer:
         # Imported here so that the broker's start does not wait for aiohttp.
         from aiohttp import web
 
-        from mqtt_broker.http_api.request.middleware import HttpLimits, Site
+        from mqtt_broker.http_api.request.access import Access, credentials_of
+        from mqtt_broker.http_api.request.http_limits import HttpLimits
+        from mqtt_broker.http_api.request.middleware import Site
         from mqtt_broker.http_api.request.open_streams import OpenStreams
 
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._on_loop_error)
         limits = self._limits or HttpLimits()
+        credentials = credentials_of(self._token)
+        access = Access(self._credentials or (lambda: credentials), time.time, limits.session_s)
         open_streams = OpenStreams(self._root) if self._root is not None else None
         with ThreadPoolExecutor(limits.threads, "fleetmq-http-disk") as pool:
             site = Site(
@@ -127,7 +137,7 @@ class HttpServer:
                 open_streams,
                 pool,
                 limits,
-                self._token,
+                access,
                 _is_local(self._socket),
                 self._log,
             )
@@ -175,21 +185,32 @@ class HttpServer:
         self._log(f"http: internal error: {text}")
 
 
+def all_operations(site: Site) -> list[Operation]:
+    """Return the operations of all pages."""
+    # Not above: the broker does not wait for these imports.
+    from mqtt_broker.http_api.log import ranges
+    from mqtt_broker.http_api.pages import health, metrics
+    from mqtt_broker.http_api.v1 import bans, documents, session, streams, tokens
+
+    pages = (health, metrics, session, tokens, streams, bans, ranges)
+    found = [operation for page in pages for operation in page.operations(site)]
+    return [*found, *documents.operations(found)]
+
+
 def make_application(site: Site) -> web.Application:
     """Return the application with the routes of all pages."""
     from aiohttp import web
 
-    from mqtt_broker.http_api.log import ranges
-    from mqtt_broker.http_api.pages import health, metrics
+    from mqtt_broker.http_api.request import routing
     from mqtt_broker.http_api.request.middleware import guard, set_headers
-    from mqtt_broker.http_api.v1 import bans, streams
 
+    operations = all_operations(site)
     application = web.Application(
-        middlewares=[guard(site)], client_max_size=site.limits.body_bytes_max
+        middlewares=[guard(site, routing.open_routes(operations))],
+        client_max_size=site.limits.body_bytes_max,
     )
     application.on_response_prepare.append(set_headers)
-    for page in (health, metrics, streams, bans, ranges):
-        application.add_routes(page.routes(site))
+    application.add_routes(routing.routes(site, operations))
     return application
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     NotSupported,
+    Part,
     Snapshot,
     WatchFigures,
 )
 from mqtt_broker.http_api.snapshot import ban_figures, snapshot_of, stream_figures
+from mqtt_broker.security.protection.audit_log import Audit, to_logger
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.server.process.watchdog import LOOP
 from mqtt_broker.server.server import Server
@@ -32,6 +34,14 @@ class ServerInterface:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._parts: dict[object, object] = {}
+        self._audit = Audit(to_logger, server.now)  # of a broker without access control
+
+    def part(self, key: Part[_T]) -> _T:
+        found = self._parts.get(key)
+        if found is None:
+            raise NotSupported(f"this broker has no {key.name}")
+        return cast(_T, found)
 
     def watch(self) -> WatchFigures | None:
         watchdog = self._server.watchdog
@@ -41,6 +51,11 @@ class ServerInterface:
         return WatchFigures(
             found.unanswered_s, found.loop_late_s, tuple(found.why.values()), LOOP in found.why
         )
+
+    def audit(self, event: str, **facts: object) -> None:
+        security = self._server.security
+        audit = self._audit if security is None else security.audit
+        audit.note(event, "", **facts)
 
     def snapshot(self) -> Future[Snapshot]:
         return self._ask(self._snapshot)

@@ -22,7 +22,9 @@ from aiohttp import web
 
 from mqtt_broker.cli.commands import COMMANDS, parser_of
 from mqtt_broker.http_api.http_server import make_application
-from mqtt_broker.http_api.request.middleware import HttpLimits, Site
+from mqtt_broker.http_api.request.access import Access
+from mqtt_broker.http_api.request.http_limits import HttpLimits
+from mqtt_broker.http_api.request.middleware import Site
 from tests.docs.blocks import ROOT, Block, of
 
 OTHERS: Final = set(
@@ -130,7 +132,7 @@ def check_python(arguments: list[str]) -> None:
 @cache
 def _routes() -> list[tuple[str, re.Pattern[str]]]:
     with ThreadPoolExecutor(1) as pool:
-        site = Site(cast(Any, None), None, pool, HttpLimits(), "", True, print)
+        site = Site(cast(Any, None), None, pool, HttpLimits(), Access(), True, print)
         app = make_application(site)
     found = []
     for route in app.router.routes():

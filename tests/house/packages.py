@@ -97,7 +97,7 @@ RULE: Final[dict[str, str]] = {
     "http_api.request": "backup streams.format streams.read streams.remote security.protection "
     "security.files",
     "http_api.v1": "backup http_api.request streams.format streams.read streams.remote "
-    "security.protection security.files",
+    "security.authentication security.protection security.files codec topics version",
     "http_api.log": "http_api.request streams.format streams.read streams.remote",
     "http_api.pages": "http_api.request streams.format version",
     "http_api": f"{_HTTP} {_SERVER} {_CORE} codec streams.format streams.write streams.replay "

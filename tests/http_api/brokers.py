@@ -13,15 +13,18 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from mqtt_broker.http_api.http_server import HttpServer
+from mqtt_broker.http_api.request.access import Credentials
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     BrokerInterface,
+    NotSupported,
+    Part,
     Snapshot,
     StoreFigures,
     StreamFigures,
     WatchFigures,
 )
-from mqtt_broker.http_api.request.middleware import HttpLimits
+from mqtt_broker.http_api.request.http_limits import HttpLimits
 from mqtt_broker.http_api.snapshot import stream_figures
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.streams.format.errors import Invalid
@@ -49,6 +52,7 @@ class LogBroker(BrokerInterface):
         self.committed: dict[tuple[str, str], Offsets] = {}  # group, stream
         self.banned: dict[tuple[str, str], Ban] = {}
         self.ban_error: Exception | None = None
+        self.audited: list[tuple[str, dict[str, object]]] = []
         self._thread = ThreadPoolExecutor(1)
 
     def do(self, work: Callable[[], T]) -> T:
@@ -74,6 +78,12 @@ class LogBroker(BrokerInterface):
         self.do(work)
 
     # `BrokerInterface`.
+
+    def part(self, key: Part[T]) -> T:
+        raise NotSupported(f"this broker has no {key.name}")
+
+    def audit(self, event: str, **facts: object) -> None:
+        self.audited.append((event, facts))
 
     def watch(self) -> WatchFigures | None:
         return self.watched
@@ -183,12 +193,15 @@ class Serving:
         token: str = "",
         port: int = 0,
         host: str = "127.0.0.1",
+        credentials: Callable[[], Credentials] | None = None,
         **limits: Any,
     ) -> None:
         self.lines: list[str] = []
+        limits = {"requests_per_s": 1e6, "requests_burst": 1e6, **limits}
         self.server = HttpServer(
-            host, port, commands, token, root, self.lines.append, HttpLimits(**limits)
-        )
+            host, port, commands, token, root, self.lines.append, HttpLimits(**limits),
+            credentials=credentials,
+        )  # fmt: skip
         self.token = token
 
     def __enter__(self) -> Self:

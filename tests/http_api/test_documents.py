@@ -9,8 +9,10 @@ from aiohttp import web
 
 from mqtt_broker.http_api.http_server import make_application
 from mqtt_broker.http_api.pages.metrics import _Collected
+from mqtt_broker.http_api.request.access import Access
 from mqtt_broker.http_api.request.broker_interface import Snapshot, StoreFigures, WatchFigures
-from mqtt_broker.http_api.request.middleware import HttpLimits, Site
+from mqtt_broker.http_api.request.http_limits import HttpLimits
+from mqtt_broker.http_api.request.middleware import Site
 from mqtt_broker.streams.format.figures import ReplayFigures
 from mqtt_broker.streams.remote import http_protocol
 from tests.http_api.brokers import LogBroker
@@ -19,7 +21,7 @@ from tests.server.broker_process import document
 
 def test_every_path(broker: LogBroker) -> None:
     with ThreadPoolExecutor(1) as pool:
-        site = Site(broker, None, pool, HttpLimits(), "", True, print)
+        site = Site(broker, None, pool, HttpLimits(), Access(), True, print)
         app = make_application(site)
     text = document("docs/HTTP.md")
     for route in app.router.routes():
@@ -28,6 +30,7 @@ def test_every_path(broker: LogBroker) -> None:
             assert route.resource is not None
             path = route.resource.canonical.replace("{name}", "NAME")
             path = path.replace("{partition}", "pK").replace("{group}", "billing")
+            path = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), path)
             curl = path.replace("/api/v1/streams/NAME", "$API/telemetry")
             assert f"{route.method} {path}" in text or curl in text, path
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from mqtt_broker.http_api.request.bodies import Query
 from mqtt_broker.http_api.request.middleware import Site, json_answer
 from mqtt_broker.http_api.request.open_streams import Answer, OpenStreams, Piece
+from mqtt_broker.http_api.request.operations import Operation, get
 from mqtt_broker.streams.format.batch import NEVER
 from mqtt_broker.streams.format.errors import EndBeforeStart
 from mqtt_broker.streams.format.offsets import LATEST
@@ -25,16 +26,16 @@ _LOOK_S: Final = 0.025
 _TYPE: Final = "application/vnd.fleetmq.batches"
 
 
-def routes(site: Site) -> list[web.RouteDef]:
-    """Return the routes of the log."""
+def operations(site: Site) -> list[Operation]:
+    """Return the operations of the log."""
     ranges = _Ranges(site)
     one = ROOT + "/{name}"
     return [
-        web.get(ROOT, ranges.list),
-        web.get(one, ranges.about),
-        web.get(one + "/describe", ranges.describe),
-        web.get(one + "/offsets", ranges.offsets),
-        web.get(one + "/{partition:p[0-9]+}", ranges.range),
+        get(ROOT, ranges.list),
+        get(one, ranges.about),
+        get(one + "/describe", ranges.describe),
+        get(one + "/offsets", ranges.offsets),
+        get(one + "/{partition:p[0-9]+}", ranges.range, media_type=_TYPE),
     ]
 
 

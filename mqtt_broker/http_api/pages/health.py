@@ -8,11 +8,13 @@ from __future__ import annotations
 from aiohttp import web
 
 from mqtt_broker.http_api.request.broker_interface import Snapshot
-from mqtt_broker.http_api.request.middleware import Problem, Site, json_answer
+from mqtt_broker.http_api.request.middleware import Site, json_answer
+from mqtt_broker.http_api.request.operations import Operation, get
+from mqtt_broker.http_api.request.problems import Problem
 
 
-def routes(site: Site) -> list[web.RouteDef]:
-    """Return the routes of both pages."""
+def operations(site: Site) -> list[Operation]:
+    """Return the operations of both pages."""
 
     async def healthz(request: web.Request) -> web.Response:
         """Answer 200 if the broker works, else 503 with what is wrong."""
@@ -21,7 +23,7 @@ def routes(site: Site) -> list[web.RouteDef]:
             return json_answer({"status": "failing", "why": why}, 503)
         return json_answer({"status": "ok"})
 
-    return [web.get("/healthz", healthz), web.get("/readyz", healthz)]
+    return [get(path, healthz, is_open=True) for path in ("/healthz", "/readyz")]
 
 
 async def _problems(site: Site) -> str:

@@ -21,13 +21,14 @@ from mqtt_broker.http_api.request.broker_interface import (
     WatchFigures,
 )
 from mqtt_broker.http_api.request.middleware import Site
+from mqtt_broker.http_api.request.operations import Operation, get
 from mqtt_broker.streams.format.figures import ReplayFigures
 
 PREFIX: Final = "fleetmq_"
 
 
-def routes(site: Site) -> list[web.RouteDef]:
-    """Return the route of metrics."""
+def operations(site: Site) -> list[Operation]:
+    """Return the operation of metrics."""
 
     async def metrics(request: web.Request) -> web.Response:
         """Send the metrics in the requested format."""
@@ -40,7 +41,7 @@ def routes(site: Site) -> list[web.RouteDef]:
         registry.register(_Collected(snapshot, watch))
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
-    return [web.get("/metrics", metrics)]
+    return [get("/metrics", metrics, media_type="text/plain")]
 
 
 class _Collected(Collector):

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from mqtt_broker.http_api.request.middleware import HttpLimits, Problem, bad_request
+from mqtt_broker.http_api.request.http_limits import HttpLimits
+from mqtt_broker.http_api.request.problems import Problem, bad_request
 from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.nesting import BODY_LEVELS_MAX, json_problem
 from mqtt_broker.streams.format.stream_settings import StreamSettings
@@ -89,17 +90,23 @@ def checked_settings(found: Mapping[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
+def check_parameters(request: web.Request, known: Collection[str]) -> dict[str, str]:
+    """Return the query string; refuse unknown keys, and a key that is given twice."""
+    found: dict[str, str] = {}
+    for key, value in request.query.items():
+        if key not in known:
+            raise bad_request(f"unknown parameter {key[:80]!r}: expected {_listed(known)}")
+        if key in found:
+            raise bad_request(f"{key} is given twice")
+        found[key] = value
+    return found
+
+
 class Query:
     """A query string: only known keys, and each at most once."""
 
     def __init__(self, request: web.Request, *known: str) -> None:
-        self._found: dict[str, str] = {}
-        for key, value in request.query.items():
-            if key not in known:
-                raise bad_request(f"unknown parameter {key[:80]!r}: expected {_listed(known)}")
-            if key in self._found:
-                raise bad_request(f"{key} is given twice")
-            self._found[key] = value
+        self._found = check_parameters(request, known)
 
     def text(self, key: str, default: str = "") -> str:
         """Return the text of a parameter."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.streams.format.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.format.offsets import Offsets
 from mqtt_broker.streams.format.stream_settings import StreamSettings
+
+T = TypeVar("T")
 
 
 class NotSupported(Exception):
@@ -119,11 +121,26 @@ class WatchFigures:
     is_loop_late: bool = False  # over its limit: requests to the loop would get no answer
 
 
+class Part(Generic[T]):
+    """The key of a part of the interface, which a module declares for its own resources."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class BrokerInterface(Protocol):
     """The operations of the broker that the HTTP server uses."""
 
+    def part(self, key: Part[T]) -> T:
+        """Return a part of the interface; NotSupported: this broker has none."""
+        ...
+
     def watch(self) -> WatchFigures | None:
         """Return the watchdog's findings at once; None: this broker has no watchdog."""
+        ...
+
+    def audit(self, event: str, **facts: object) -> None:
+        """Write an event of the API to the audit log."""
         ...
 
     def snapshot(self) -> Future[Snapshot]:

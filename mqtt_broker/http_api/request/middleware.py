@@ -1,13 +1,14 @@
-"""Middleware of all requests: check the token and the origin, answer errors as JSON.
+"""Middleware of all requests: who makes them, from which site, how often; errors as JSON.
 
-Errors are `{"error": NAME, "text": ONE LINE}`, those of the log with further fields. An
-unexpected exception is `InternalError`: its traceback goes to the broker's log and nowhere else.
-The token is compared in constant time, and is never repeated in an answer or a log.
+Errors are problem documents (`problems`). An unexpected exception is `InternalError`: its
+traceback goes to the broker's log and nowhere else. A token is compared in constant time, and is
+never repeated in an answer or a log.
 
 A web page of another site must not reach the broker through a browser on this machine. So
 requests with another Origin are refused, a server without a token that listens on loopback
 answers only to localhost and to addresses, and a body has to be application/json, which a browser
-sends to another site only after a preflight request that is never granted.
+sends to another site only after a preflight request that is never granted. A change with the cookie
+of a session has to repeat the session's CSRF token, too.
 """
 
 from __future__ import annotations
@@ -15,18 +16,31 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
+import math
+import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from mqtt_broker.http_api.request import problems
+from mqtt_broker.http_api.request.access import (
+    ANYBODY,
+    COOKIE,
+    CSRF_HEADER,
+    NOBODY,
+    Access,
+    Caller,
+)
 from mqtt_broker.http_api.request.broker_interface import BrokerInterface, NotSupported
+from mqtt_broker.http_api.request.http_limits import HttpLimits
 from mqtt_broker.http_api.request.open_streams import OpenStreams
+from mqtt_broker.http_api.request.problems import Problem, encoded
+from mqtt_broker.http_api.request.rates import Rates
 from mqtt_broker.streams.format.errors import StreamError
 from mqtt_broker.streams.remote.http_protocol import encode_error, status_of
 
@@ -34,43 +48,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})  # without a token
+CALLER: Final = web.RequestKey("caller", Caller)
+API: Final = "/api/"  # the paths whose requests are counted
 _UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HEADERS: Final = {
     "Server": "FleetMQ",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """Limits of what clients of the HTTP server may use."""
-
-    connections_max: int = 1_000
-    idle_s: float = 30.0  # from connect or answer to the end of the next request's headers
-    line_bytes_max: int = 16 << 10  # offsets of 256 partitions fit into it
-    head_fields_max: int = 64
-    body_bytes_max: int = 1 << 20
-    body_s: float = 10.0
-    answer_s: float = 10.0  # how long the broker has to answer
-    send_s: float = 30.0  # how long a client has to read the answer,
-    send_bytes_per_s_min: int = 64 << 10  # extended by the size of the answer at this rate
-    threads: int = 4  # requests that wait for the disk at once
-
-
-class Problem(Exception):
-    """An error answer: status, name and one line of text."""
-
-    def __init__(self, status: int, error: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.error = error
-
-
-def bad_request(text: str) -> Problem:
-    """Return the answer 400 with this text."""
-    return Problem(400, "BadRequest", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +66,18 @@ class Site:
     open_streams: OpenStreams | None  # None: this broker keeps no log
     pool: Executor  # for work that waits for the disk
     limits: HttpLimits
-    token: str
+    access: Access
     is_local: bool  # only this machine can reach the server
     log: Callable[[str], None]
+    rates: Rates = field(init=False)
+    login_rates: Rates = field(init=False)  # of logins that fail
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        rates = Rates(limits.requests_per_s, limits.requests_burst, time.monotonic)
+        object.__setattr__(self, "rates", rates)
+        rates = Rates(limits.logins_per_s, limits.logins_burst, time.monotonic)
+        object.__setattr__(self, "login_rates", rates)
 
     def streams(self) -> OpenStreams:
         """Return the streams of the data directory. Raises NotSupported when there is none."""
@@ -138,22 +132,28 @@ def _close(answer: asyncio.Future[Any]) -> None:
 
 def json_answer(found: object, status: int = 200) -> web.Response:
     """Return an answer with this JSON body."""
-    text = json.dumps(found, ensure_ascii=False) + "\n"
-    # Names from clients may contain a lone surrogate: JSON escapes it, UTF-8 cannot encode it.
-    body = text.encode(errors="backslashreplace")
-    return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")
+    return encoded(found, status, "application/json")
 
 
-def guard(site: Site) -> Middleware:
-    """Return the middleware that checks each request and answers exceptions."""
-    token = site.token.encode()
+def guard(site: Site, open_routes: Collection[tuple[str, str]]) -> Middleware:
+    """Return the middleware that checks each request and answers exceptions.
+
+    `open_routes`: methods and paths that need no token.
+    """
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             _check_origin(request, site)
-            if token and request.path not in OPEN_PATHS:
-                _check_token(request, token)
+            caller = _caller(request, site)
+            _check_rate(request, site, caller)
+            if caller is None and not _is_open(request, open_routes):
+                raise Problem(
+                    401,
+                    "Unauthorized",
+                    "the token is missing or wrong: send Authorization: Bearer TOKEN",
+                )
+            request[CALLER] = caller or NOBODY
             return await handler(request)
         except Exception as error:
             return _error_answer(request, error, site.log)
@@ -166,13 +166,51 @@ async def set_headers(request: web.Request, answer: web.StreamResponse) -> None:
     answer.headers.update(_HEADERS)
 
 
-def _check_token(request: web.Request, token: bytes) -> None:
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    found = given.strip().encode(errors="surrogateescape")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(found, token):
+def _caller(request: web.Request, site: Site) -> Caller | None:
+    """Return who makes a request: by its token, else by its cookie."""
+    if "Authorization" in request.headers:
+        scheme, _, given = request.headers["Authorization"].partition(" ")
+        found = site.access.by_token(given.strip()) if scheme.lower() == "bearer" else None
+    elif cookie := request.cookies.get(COOKIE):
+        found = site.access.by_cookie(cookie)
+        if found is not None and request.method in _UNSAFE:
+            _check_csrf(request, found)
+    else:
+        found = None
+    return ANYBODY if found is None and site.access.is_open else found
+
+
+def _check_csrf(request: web.Request, caller: Caller) -> None:
+    given = request.headers.get(CSRF_HEADER, "").encode(errors="surrogateescape")
+    if not hmac.compare_digest(given, caller.csrf.encode()):
         raise Problem(
-            401, "Unauthorized", "the token is missing or wrong: send Authorization: Bearer TOKEN"
+            403, "Forbidden", f"{CSRF_HEADER} is missing or wrong: send `csrf` of GET /api/v1/me"
         )
+
+
+def _check_rate(request: web.Request, site: Site, caller: Caller | None) -> None:
+    if not request.path.startswith(API):
+        return
+    is_known = caller is not None and caller.key
+    key = caller.key if caller is not None and is_known else f"address {request.remote}"
+    wait_s = site.rates.take(key)
+    if wait_s:
+        raise too_many("requests", wait_s)
+
+
+def too_many(what: str, wait_s: float) -> Problem:
+    """Return the answer 429."""
+    seconds = str(max(1, math.ceil(wait_s)))
+    return Problem(
+        429, "TooManyRequests", f"too many {what}: try again in {seconds} s",
+        {"Retry-After": seconds},
+    )  # fmt: skip
+
+
+def _is_open(request: web.Request, open_routes: Collection[tuple[str, str]]) -> bool:
+    resource = request.match_info.route.resource
+    method = "GET" if request.method == "HEAD" else request.method
+    return resource is not None and (method, resource.canonical) in open_routes
 
 
 def _check_origin(request: web.Request, site: Site) -> None:
@@ -181,7 +219,7 @@ def _check_origin(request: web.Request, site: Site) -> None:
     is_foreign = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
     if is_foreign or (origin is not None and origin.partition("://")[2] != host):
         raise Problem(403, "Forbidden", "requests from other sites are refused")
-    if site.is_local and not site.token and host and not _is_plain(host):
+    if site.is_local and site.access.is_open and host and not _is_plain(host):
         raise Problem(
             403,
             "Forbidden",
@@ -210,11 +248,12 @@ def _error_answer(
     headers: dict[str, str] = {}
     match error:
         case StreamError():
-            answer = json_answer(encode_error(error), status_of(error))
+            answer = problems.answer(status_of(error), encode_error(error))
         case NotSupported():
             answer = _plain_answer(409, "Refused", str(error))
         case Problem():
             answer = _plain_answer(error.status, error.error, str(error))
+            headers.update(error.headers)
             if error.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
         case web.HTTPException():
@@ -244,7 +283,7 @@ def _error_answer(
 
 
 def _plain_answer(status: int, error: str, text: str) -> web.Response:
-    return json_answer({"error": error, "text": text}, status)
+    return problems.answer(status, {"error": error, "text": text})
 
 
 def _trace(error: Exception) -> str:

@@ -10,14 +10,15 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict, cast
 
-from aiohttp import web
-
-from mqtt_broker.http_api.request.bodies import Query, check_keys, read_object
+from mqtt_broker.http_api.request.bodies import check_keys
 from mqtt_broker.http_api.request.broker_interface import BanFigures, NotSupported
-from mqtt_broker.http_api.request.middleware import P, Problem, Site, T, bad_request, json_answer
+from mqtt_broker.http_api.request.json_types import Limits
+from mqtt_broker.http_api.request.middleware import P, Site, T
+from mqtt_broker.http_api.request.operations import Operation, delete, get, post
+from mqtt_broker.http_api.request.problems import Problem, bad_request
 from mqtt_broker.security.files.errors import FileError
 from mqtt_broker.security.protection.bans import Ban, make_ban
 
@@ -27,13 +28,55 @@ _FOR_S_MAX: Final = 100 * 366 * 86_400
 _WHY_CHARS_MAX: Final = 256
 
 
-def routes(site: Site) -> list[web.RouteDef]:
-    """Return the routes of bans."""
+@dataclass(frozen=True, slots=True)
+class NewBan:
+    """A ban to add."""
+
+    kind: Literal["client", "user", "address"]
+    value: Annotated[str, Limits(chars_min=1, text="a client id, a user name, an address")]
+    for_s: Annotated[float, Limits(0, _FOR_S_MAX, text="0: until it is lifted")] = 0.0
+    why: Annotated[str, Limits(chars_max=_WHY_CHARS_MAX)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhichBan:
+    """The ban to lift."""
+
+    kind: Annotated[str, Limits(text="client, user or address")] = ""
+    value: str = ""
+
+
+class BanItem(TypedDict):
+    """A ban in force."""
+
+    kind: str
+    value: str
+    until: Annotated[float, Limits(text="Unix time; 0: until it is lifted")]
+    why: str
+    made_by: Annotated[str, Limits(text="hand or flapping")]
+    username: NotRequired[str | None]
+    address: NotRequired[str]
+
+
+class BanList(TypedDict):
+    """The bans in force."""
+
+    bans: list[BanItem]
+
+
+class LiftedBan(TypedDict):
+    """The ban that was lifted."""
+
+    lifted: dict[str, str]
+
+
+def operations(site: Site) -> list[Operation]:
+    """Return the operations of bans."""
     page = _Bans(site)
     return [
-        web.get(ROOT, page.list),
-        web.post(ROOT, page.add),
-        web.delete(ROOT, page.lift),
+        get(ROOT, page.list),
+        post(ROOT, page.add, status=201, body=NewBan, errors=(409,)),
+        delete(ROOT, page.lift, errors=(404, 409)),
     ]
 
 
@@ -42,16 +85,13 @@ class _Bans:
         self._site = site
         self._broker = site.broker
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self) -> BanList:
         """List the bans in force."""
-        Query(request)
         found = await self._site.ask(self._broker.bans)
-        return json_answer({"bans": [_ban_json(ban) for ban in found]})
+        return {"bans": [_ban_json(ban) for ban in found]}
 
-    async def add(self, request: web.Request) -> web.Response:
+    async def add(self, body: dict[str, Any]) -> BanItem:
         """Add a ban."""
-        Query(request)
-        body = await read_object(request, self._site.limits)
         check_keys(body, _KEYS)
         span = body.get("for_s", 0)
         if isinstance(span, bool) or not isinstance(span, int | float):
@@ -66,15 +106,14 @@ class _Bans:
         until = time.time() + span if span else 0.0
         ban = _checked(_text(body, "kind"), _text(body, "value"), until, why)
         await self._change(self._broker.ban_add, ban)
-        return json_answer(_ban_json(BanFigures(ban.kind, ban.value, ban.until, ban.why)), 201)
+        return _ban_json(BanFigures(ban.kind, ban.value, ban.until, ban.why))
 
-    async def lift(self, request: web.Request) -> web.Response:
+    async def lift(self, query: WhichBan) -> LiftedBan:
         """Lift a ban."""
-        query = Query(request, "kind", "value")
-        ban = _checked(query.text("kind"), query.text("value"))
+        ban = _checked(query.kind, query.value)
         if not await self._change(self._broker.ban_lift, ban.kind, ban.value):
             raise Problem(404, "UnknownBan", f"there is no ban of {ban.kind} {ban.value!r}")
-        return json_answer({"lifted": {"kind": ban.kind, "value": ban.value}})
+        return {"lifted": {"kind": ban.kind, "value": ban.value}}
 
     async def _change(self, call: Callable[P, Future[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -103,8 +142,8 @@ def _checked(kind: str, value: str, until: float = 0.0, why: str = "") -> Ban:
         raise bad_request(str(error)) from None
 
 
-def _ban_json(ban: BanFigures) -> dict[str, Any]:
+def _ban_json(ban: BanFigures) -> BanItem:
     found = asdict(ban)
     if ban.made_by == "hand":
         del found["username"], found["address"]
-    return found
+    return cast(BanItem, found)

@@ -7,15 +7,24 @@ earliest or latest are looked up in the files, without the broker.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, TypedDict
 
-from aiohttp import web
-
-from mqtt_broker.http_api.request.bodies import Query, check_keys, checked_settings, read_object
+from mqtt_broker.http_api.request.bodies import check_keys, checked_settings
 from mqtt_broker.http_api.request.broker_interface import StreamFigures
-from mqtt_broker.http_api.request.middleware import Site, bad_request, json_answer
+from mqtt_broker.http_api.request.json_types import Limits
+from mqtt_broker.http_api.request.middleware import Site
 from mqtt_broker.http_api.request.open_streams import partition_map
+from mqtt_broker.http_api.request.operations import (
+    Call,
+    Operation,
+    Reply,
+    delete,
+    get,
+    patch,
+    post,
+)
+from mqtt_broker.http_api.request.problems import bad_request
 from mqtt_broker.streams.format import file_names
 from mqtt_broker.streams.format import offsets as offset_texts
 from mqtt_broker.streams.format.errors import Invalid, UnknownStream
@@ -26,21 +35,132 @@ from mqtt_broker.streams.format.stream_settings import StreamSettings
 ROOT: Final = "/api/v1/streams"
 
 
-def routes(site: Site) -> list[web.RouteDef]:
-    """Return the routes of streams and groups."""
+_Whole = Annotated[int, Limits(0)]
+_Position = str | dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NewStreamSettings:
+    """Settings of a stream that may be changed; seconds and bytes, 0: no limit."""
+
+    filter: Annotated[str, Limits(text="the Topic Filter of its messages")] = ""
+    partition_by: str = "client"
+    retain_s: _Whole = 0
+    max_bytes: _Whole = 0
+    compact: bool = False
+    tombstone_s: _Whole = 86_400
+    segment_bytes: _Whole = 134_217_728
+    segment_s: _Whole = 86_400
+    event_time: str = ""
+    sent_time: str = ""
+    schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """A stream to create."""
+
+    name: Annotated[str, Limits(chars_min=1, chars_max=100)]
+    partitions: Annotated[int, Limits(1, 256)] = 1
+    filter: Annotated[str, Limits(text="the Topic Filter of its messages")] = ""
+    partition_by: str = "client"
+    retain_s: _Whole = 0
+    max_bytes: _Whole = 0
+    compact: bool = False
+    tombstone_s: _Whole = 86_400
+    segment_bytes: _Whole = 134_217_728
+    segment_s: _Whole = 86_400
+    event_time: str = ""
+    sent_time: str = ""
+    schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateRequest:
+    """Where to truncate: `earliest`, `latest`, a time or offsets; by default all."""
+
+    before: _Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """Where to go on: `earliest`, `latest`, a time or offsets."""
+
+    to: _Position
+
+
+class StreamItem(TypedDict):
+    """A stream."""
+
+    name: str
+    epoch: str
+    settings: dict[str, Any]
+    schema: dict[str, Any] | None
+    starts: dict[str, int]
+    ends: dict[str, int]
+    bytes: int
+    segments: int
+    appended: int
+    refused: int
+    groups: list[str]
+
+
+class TruncatedStream(StreamItem):
+    """A stream after it was truncated."""
+
+    segments_removed: int
+
+
+class StreamList(TypedDict):
+    """The streams."""
+
+    streams: list[StreamItem]
+
+
+class GroupItem(TypedDict):
+    """A consumer group of a stream."""
+
+    name: str
+    members: dict[str, list[str]]
+    committed: dict[str, int]
+    lag: dict[str, int]
+
+
+class GroupList(TypedDict):
+    """The consumer groups of a stream."""
+
+    groups: list[GroupItem]
+
+
+class ResetGroup(TypedDict):
+    """A consumer group after its offsets were set."""
+
+    group: str
+    committed: dict[str, int]
+
+
+class Deleted(TypedDict):
+    """The name of what was deleted."""
+
+    deleted: str
+
+
+def operations(site: Site) -> list[Operation]:
+    """Return the operations of streams and groups."""
     api = _Api(site)
     one = ROOT + "/{name}"
     group = one + "/groups/{group}"
+    gone = (404, 409, 500)
     return [
-        web.get(ROOT, api.list),
-        web.post(ROOT, api.create),
-        web.get(one, api.describe),
-        web.patch(one, api.change),
-        web.delete(one, api.delete),
-        web.post(one + "/truncate", api.truncate),
-        web.get(one + "/groups", api.groups),
-        web.post(group + "/reset", api.reset),
-        web.delete(group, api.delete_group),
+        get(ROOT, api.list),
+        post(ROOT, api.create, status=201, body=NewStream, errors=(409, 500)),
+        get(one, api.describe, etag=True),
+        patch(one, api.change, etag=True, body=NewStreamSettings, errors=gone),
+        delete(one, api.delete, errors=gone),
+        post(one + "/truncate", api.truncate, body=TruncateRequest, errors=(*gone, 410, 416)),
+        get(one + "/groups", api.groups, errors=gone),
+        post(group + "/reset", api.reset, body=ResetRequest, errors=(*gone, 410, 416)),
+        delete(group, api.delete_group, errors=gone),
     ]
 
 
@@ -51,59 +171,53 @@ class _Api:
 
     # Streams.
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self) -> StreamList:
         """List the streams."""
-        Query(request)
         snapshot = await self._site.ask(self._broker.snapshot)
-        return json_answer({"streams": [stream_json(stream) for stream in snapshot.streams]})
+        return {"streams": [stream_json(stream) for stream in snapshot.streams]}
 
-    async def describe(self, request: web.Request) -> web.Response:
+    async def describe(self, name: str) -> StreamItem:
         """Describe a stream: settings, offsets, bytes."""
-        Query(request)
-        return json_answer(await self._described(request.match_info["name"]))
+        return await self._described(name)
 
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, body: dict[str, Any]) -> Reply[StreamItem]:
         """Create a stream."""
-        Query(request)
-        found = checked_settings(await read_object(request, self._site.limits))
+        found = checked_settings(body)
         if "name" not in found:
             raise Invalid("name", "it is missing")
         settings = StreamSettings(**found).checked().check_schema()
         await self._site.ask(self._broker.stream_create, settings)
-        answer = json_answer(await self._described(settings.name), 201)
-        answer.headers["Location"] = f"{ROOT}/{settings.name}"
-        return answer
+        made = await self._described(settings.name)
+        return Reply(made, headers={"Location": f"{ROOT}/{settings.name}"})
 
-    async def change(self, request: web.Request) -> web.Response:
+    async def change(self, name: str, body: dict[str, Any], call: Call) -> StreamItem:
         """Change settings of a stream."""
-        Query(request)
-        name = file_names.check_stream(request.match_info["name"])
-        changes = checked_settings(await read_object(request, self._site.limits))
+        file_names.check_stream(name)
+        changes = checked_settings(body)
         if changes.pop("name", name) != name:
             raise Invalid("name", f"it is {name!r} and cannot be changed")
         if not changes:
             raise bad_request("the body holds no setting to change")
+        if "If-Match" in call.request.headers:
+            call.check_match(await self._described(name))
         await self._site.ask(self._broker.stream_change, name, changes)
-        return json_answer(await self._described(name))
+        return await self._described(name)
 
-    async def delete(self, request: web.Request) -> web.Response:
+    async def delete(self, name: str) -> Deleted:
         """Delete a stream and its records."""
-        Query(request)
-        name = file_names.check_stream(request.match_info["name"])
+        file_names.check_stream(name)
         await self._site.ask(self._broker.stream_delete, name)
-        return json_answer({"deleted": name})
+        return {"deleted": name}
 
-    async def truncate(self, request: web.Request) -> web.Response:
+    async def truncate(self, name: str, body: dict[str, Any]) -> TruncatedStream:
         """Remove the records before an offset or a time."""
-        Query(request)
-        name = file_names.check_stream(request.match_info["name"])
-        body = await read_object(request, self._site.limits)
+        file_names.check_stream(name)
         check_keys(body, ["before"])
         found = body.get("before")
         text = LATEST if found is None else _offsets_text(found, "before")
         before = None if text == LATEST else await self._before(name, text)
         removed = await self._site.ask(self._broker.stream_truncate, name, before)
-        return json_answer({"segments_removed": removed, **await self._described(name)})
+        return {"segments_removed": removed, **await self._described(name)}
 
     async def _before(self, name: str, text: str) -> Offsets:
         """Return the offsets to truncate before; those of removed messages are allowed."""
@@ -113,7 +227,7 @@ class _Api:
         about = await site.in_thread(site.streams().about, name)
         return offset_texts.parse(text, name, about["epoch"], len(about["ends"]))
 
-    async def _described(self, name: str) -> dict[str, Any]:
+    async def _described(self, name: str) -> StreamItem:
         snapshot = await self._site.ask(self._broker.snapshot)
         for stream in snapshot.streams:
             if stream.settings.name == name:
@@ -122,34 +236,28 @@ class _Api:
 
     # Consumer groups.
 
-    async def groups(self, request: web.Request) -> web.Response:
+    async def groups(self, name: str) -> GroupList:
         """List the consumer groups of a stream."""
-        Query(request)
-        name = file_names.check_stream(request.match_info["name"])
+        file_names.check_stream(name)
         groups = await self._site.ask(self._broker.groups, name)
-        return json_answer({"groups": [group_json(group) for group in groups]})
+        return {"groups": [group_json(group) for group in groups]}
 
-    async def reset(self, request: web.Request) -> web.Response:
+    async def reset(self, name: str, group: str, body: dict[str, Any]) -> ResetGroup:
         """Set the offsets of a consumer group."""
-        Query(request)
-        name = file_names.check_stream(request.match_info["name"])
-        body = await read_object(request, self._site.limits)
+        file_names.check_stream(name)
         check_keys(body, ["to"])
         if "to" not in body:
             raise bad_request("to is missing: earliest, latest, a time or offsets")
         text = _offsets_text(body["to"], "to")
         offsets = await self._site.in_thread(self._site.streams().resolve, name, text)
-        group = request.match_info["group"]
         await self._site.ask(self._broker.group_reset, group, name, offsets)
-        return json_answer({"group": group, "committed": partition_map(offsets.ends)})
+        return {"group": group, "committed": partition_map(offsets.ends)}
 
-    async def delete_group(self, request: web.Request) -> web.Response:
+    async def delete_group(self, name: str, group: str) -> Deleted:
         """Delete a consumer group."""
-        Query(request)
-        name = file_names.check_stream(request.match_info["name"])
-        group = request.match_info["group"]
+        file_names.check_stream(name)
         await self._site.ask(self._broker.group_delete, group, name)
-        return json_answer({"deleted": group})
+        return {"deleted": group}
 
 
 def _offsets_text(found: object, key: str) -> str:
@@ -161,7 +269,7 @@ def _offsets_text(found: object, key: str) -> str:
     raise bad_request(f"invalid {key}: expected {EARLIEST}, {LATEST}, an ISO 8601 time, or offsets")
 
 
-def stream_json(stream: StreamFigures) -> dict[str, Any]:
+def stream_json(stream: StreamFigures) -> StreamItem:
     """Return a stream as the API shows it."""
     settings = asdict(stream.settings)
     name, epoch, schema = settings.pop("name"), settings.pop("epoch"), settings.pop("schema")
@@ -180,7 +288,7 @@ def stream_json(stream: StreamFigures) -> dict[str, Any]:
     }
 
 
-def group_json(group: GroupFigures) -> dict[str, Any]:
+def group_json(group: GroupFigures) -> GroupItem:
     """Return a consumer group as the API shows it."""
     return {
         "name": group.name,

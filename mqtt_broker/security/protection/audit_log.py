@@ -20,7 +20,9 @@ from typing import Final
 
 EVENTS: Final = (
     "connected", "refused", "denied", "reloaded", "reload_failed", "ban", "unban",
+    "api_change", "api_refused", "api_login", "api_login_failed",
 )  # fmt: skip
+_BY_ANYBODY: Final = ("refused", "denied", "connected", "api_refused", "api_login_failed")
 _LINES_WAITING_MAX: Final = 10_000
 _CLOSE_S: Final = 2.0
 _SAID_EVERY_S: Final = 1.0  # that lines are lost
@@ -136,7 +138,7 @@ class Audit:
             now = self._clock()
             if int(now) != self._second:
                 self._second, self._written = int(now), 0
-            if self._written >= self._lines_per_s and event in ("refused", "denied", "connected"):
+            if self._written >= self._lines_per_s and event in _BY_ANYBODY:
                 self._left_out += 1
                 return
             self._written += 1

@@ -1,7 +1,8 @@
 """The protocol of the log over HTTP: header names, limits, errors as JSON.
 
 An error travels as `{"error": "OffsetGone", "text": "...", "stream": ..., "offset": ...}`: the
-name of its class, its text and all its fields, and is decoded into the same error. `STATUS` has
+name of its class, its text and all its fields, and is decoded into the same error. The members of a
+problem document (RFC 9457) beside these are for others. `STATUS` has
 its status; a class that is not there has the status of its base.
 """
 
@@ -39,6 +40,7 @@ _STATUS: Final[dict[type[StreamError], int]] = {
     errors.OffsetAhead: 416,
     errors.Locked: 503,
 }
+_OF_EVERY_ERROR: Final = frozenset({"error", "text", "type", "title", "status", "detail"})
 _CLASSES: Final = {
     name: found
     for name, found in vars(errors).items()
@@ -58,7 +60,7 @@ def decode_error(found: Mapping[str, Any]) -> StreamError | None:
     """Return the error that was encoded; None if it is not an error of a broker."""
     kind = _CLASSES.get(str(found.get("error")))
     text = found.get("text")
-    fields = {key: value for key, value in found.items() if key not in ("error", "text")}
+    fields = {key: value for key, value in found.items() if key not in _OF_EVERY_ERROR}
     if kind is None or not isinstance(text, str):
         return None
     if any(type(value) not in (str, int) for value in fields.values()):

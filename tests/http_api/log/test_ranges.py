@@ -141,7 +141,7 @@ def test_errors_have_their_status_and_their_name(
     fill(broker, 30)
     found = http.get(path)
     assert (found.status, found.json()["error"]) == (status, error)
-    assert found.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert found.headers["Content-Type"] == "application/problem+json; charset=utf-8"
     text = found.json()["text"]
     assert text and "\n" not in text and "Traceback" not in text
 
@@ -393,7 +393,7 @@ def _ask(http_: Serving, near: http.client.HTTPConnection, path: str) -> http.cl
     found = http_.get(path, over=near)
     assert found.status in (200, 204, 400, 404, 409, 410, 416), (path, found)
     assert b"Traceback" not in found.body
-    if found.status >= 400 and found.headers["Content-Type"].startswith("application/json"):
+    if found.status >= 400 and found.headers["Content-Type"].startswith("application/problem+json"):
         assert set(found.json()) >= {"error", "text"}
     if found.headers["Connection"] == "close":
         near.close()

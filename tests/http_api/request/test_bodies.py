@@ -21,7 +21,8 @@ from mqtt_broker.http_api.request.bodies import (
     checked_settings,
     read_object,
 )
-from mqtt_broker.http_api.request.middleware import HttpLimits, Problem
+from mqtt_broker.http_api.request.http_limits import HttpLimits
+from mqtt_broker.http_api.request.problems import Problem
 from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.stream_settings import StreamSettings
 

@@ -1,0 +1,58 @@
+"""Routes of the operations: check the role, run the handler, write changes to the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from aiohttp import web
+
+from mqtt_broker.http_api.request.access import OPEN, ROLE_NAMES, Caller
+from mqtt_broker.http_api.request.middleware import CALLER, Site
+from mqtt_broker.http_api.request.operations import Operation
+from mqtt_broker.http_api.request.problems import Problem
+
+
+def open_routes(operations: Sequence[Operation]) -> frozenset[tuple[str, str]]:
+    """Return methods and paths of the operations that need no token."""
+    return frozenset((one.method, one.path) for one in operations if one.role == OPEN)
+
+
+def routes(site: Site, operations: Sequence[Operation]) -> list[web.RouteDef]:
+    """Return the routes of the operations, those without parameters first."""
+    ordered = sorted(operations, key=lambda one: one.path.count("{"))
+    return [web.route(one.method, one.path, _handler(site, one)) for one in ordered] + [
+        web.head(one.path, _handler(site, one)) for one in ordered if one.method == "GET"
+    ]
+
+
+def _handler(
+    site: Site, operation: Operation
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        caller = request[CALLER]
+        if caller.role < operation.role:
+            _audit(site, request, caller, 403)
+            raise Problem(
+                403,
+                "Forbidden",
+                f"this needs the role {ROLE_NAMES[operation.role]}, and {caller.name} has the role "
+                f"{caller.role_name}",
+            )
+        answer = operation.respond(request, await operation.run(request, site))
+        if operation.changes and operation.role != OPEN:
+            _audit(site, request, caller, answer.status)
+        return answer
+
+    return handle
+
+
+def _audit(site: Site, request: web.Request, caller: Caller, status: int) -> None:
+    site.broker.audit(
+        "api_refused" if status == 403 else "api_change",
+        by=caller.name,
+        role=caller.role_name,
+        method=request.method,
+        path=request.path_qs,
+        status=status,
+        address=request.remote or "",
+    )
