@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from mqtt_broker.server.services.streams import StreamService
 
 STOP_S: Final = 1.0  # how long clients have to read their last packet
-_WORK_S: Final = 5.0  # how long what clients sent before may take
-_SETTLE_S: Final = 5.0  # how long the store has to take what its acknowledgements wait for
-_STORE_STOP_S: Final = 5.0  # and then to close
+_WORK_S: Final = 5.0  # how long the work that clients caused before may take
+_SETTLE_S: Final = 5.0  # how long the store has for changes that acknowledgements wait for
+_STORE_STOP_S: Final = 5.0  # how long it then has to close
 FILES_OF_PARTITION: Final = 2  # a segment and its index
 _log = logging.getLogger("fleetmq")
 
@@ -60,7 +60,7 @@ class Server:
         *,
         ahead_s: float = 0.0,
     ) -> None:
-        """`ahead_s`: how far the broker's clock is ahead of the time of day, in a test."""
+        """`ahead_s`: how far the broker's clock is ahead of the time of day, for tests."""
         self.config = config
         self._has_access = access is not None or config.security.has_auth  # clients log in
         self.loop = asyncio.get_running_loop()
@@ -145,8 +145,9 @@ class Server:
         self._lines.write(line)
 
     def start(self) -> list[Endpoint]:
-        """Listen on every endpoint and return them with the ports they got; ConfigError when one
-        cannot be opened, and then nothing listens.
+        """Listen on every endpoint and return them with the ports they got.
+
+        Raises ConfigError when one cannot be opened; then nothing listens.
         """
         try:
             for endpoint in self.config.endpoints:
@@ -208,7 +209,7 @@ class Server:
             self.loop.call_soon_threadsafe(publish)
 
     def _warn_of_slow_frames(self) -> None:
-        """Say that WebSocket frames are parsed slowly, if that is so and there are any."""
+        """Log a warning if there are WebSocket listeners and their frames are parsed slowly."""
         if not any(one.endpoint.rules.websocket for one in self.listeners):
             return
         from mqtt_broker.server.net.websocket_library import slow_because  # two libraries
@@ -216,14 +217,14 @@ class Server:
         if slow_because:
             _log.warning(
                 "WebSocket frames are parsed by the package websockets, twenty times slower: %s; "
-                "aiohttp 3.11 and later have what is missing",
+                "install aiohttp 3.11 or later",
                 slow_because,
             )
 
     def _against_foreign_pages(self, endpoint: Endpoint) -> Endpoint:
-        """Let only pages of this machine use a WebSocket listener that loopback alone protects.
+        """Admit only pages of this machine to a WebSocket listener that loopback alone protects.
 
-        A browser on this machine connects wherever a page asks it to, whose page that may be.
+        A browser on this machine connects wherever a page asks it to, whatever site it is from.
         """
         rules, config = endpoint.rules, self.config
         is_meant = config.allow_anonymous or rules.allow_anonymous or self._has_access
@@ -246,9 +247,9 @@ class Server:
             self.storage.abandon()
 
     async def stop(self) -> bool:
-        """Tell every client, give them a moment to read it, and release everything.
+        """Disconnect every client, give them a moment to read it, and release everything.
 
-        False when the store could not take all changes; none of those was acknowledged.
+        Return False when the store could not take all changes; none of those was acknowledged.
         """
         self._close_listeners()
         self.reload.close()
@@ -278,8 +279,9 @@ class Server:
         return is_stored
 
     def kill(self) -> None:
-        """Stop as `kill -9` would, for a test: clients are told nothing, connections break, and
-        what was not handed to the store yet is lost.
+        """Stop as `kill -9` would, for tests.
+
+        Connections break without a DISCONNECT, and changes that the store does not have are lost.
         """
         for link in list(self.net.links):
             link.abort()
@@ -289,7 +291,7 @@ class Server:
         self._abandon()
 
     async def _finish_work(self) -> None:
-        """Finish what clients sent before the stop, for `_WORK_S` at most."""
+        """Finish the work that clients caused before the stop, for `_WORK_S` at most."""
         until = self.loop.time() + _WORK_S
         while self.broker.has_more and self.loop.time() < until:
             await asyncio.sleep(0)  # each time round the loop is a turn
@@ -315,13 +317,13 @@ class Server:
     def _on_bug(self, connection: FailedClient | None, data: bytes, error: Exception) -> None:
         """Log an internal error with the bytes that caused it, so that it can be reproduced.
 
-        The bytes of the read that held a CONNECT are left out: a password may be among them.
+        Bytes that were read together with a CONNECT are left out: they may contain a password.
         """
         if connection is None:
             self._errors.write(error)
             return
         is_in = connection.has_session and connection.connected_at < self.turn.at
-        last = data[:4096].hex() if is_in else "of its CONNECT, which may hold a password"
+        last = data[:4096].hex() if is_in else "of its CONNECT, which may contain a password"
         self._errors.write(
             error,
             f"{shown(connection.name)}: internal error, connection closed; its last bytes: {last}",

@@ -1,16 +1,16 @@
 """The telemetry log: streams of messages in partitions, on disk, with offsets.
 
-The names in `__all__` are the public API, which is kept; they are loaded when they are used.
+The names in `__all__` are the public API, which stays compatible; they are imported on first use.
 
     format/   the bytes of batches and segments, file names, offsets, settings, errors
-    write/    messages from the core into the files of a log, and their care: one process writes
-    read/     the files to batches and Arrow columns, in any process and any number of readers
+    write/    write messages from the core to the files of a log, and maintain them: one process
+    read/     read the files as batches and Arrow columns, in any process, any number of readers
     remote/   the same over HTTP, from a broker on another machine; the only sockets
     replay/   MQTT clients that subscribe to streams, alone or in consumer groups
 
-Files and locks are used here, but no event loop and no SQL. Times come in as microseconds of Unix
-time; only `remote` waits by the clock. The callers decide what a stream is for, who may read it
-and when it is written.
+This package uses files and locks, but no event loop and no SQL. Callers pass times as microseconds
+of Unix time; only `remote` reads the clock. They also decide when a stream is written, and who may
+read it.
 
 `read.arrow` and `remote.parquet_export` need pyarrow, which the broker does not: no other module
 imports it.

@@ -1,8 +1,7 @@
-"""Limits of one client as the configuration file says them: `[[client_limits]]`, and `limits` of
-a listener.
+"""Read the limits of one client: `[[client_limits]]`, and `limits` of a listener.
 
-Keys that the settings have too mean what they mean there, and have the same range. Which limits
-are in force where is decided in `core.limits`.
+A key that is also a setting of the broker has the same meaning and range here. `core.limits`
+decides which limits apply to which client.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def read_limits(table: Table) -> ClientLimits | None:
             values[key] = table.number(key, 0.0, 0.0, RATES[key]) or ANY_RATE
         elif key == "retain_available":
             values[key] = table.flag(key, True)
-        elif key == "subscriptions_max":  # 0, as for a rate: none of its own
+        elif key == "subscriptions_max":  # 0 or less: no limit of its own
             values[key] = table.whole(key, 0, 0, 10_000_000) or _UNLIMITED.subscriptions_max
         else:
             meta = _SETTINGS[key].metadata

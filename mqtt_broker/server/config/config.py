@@ -1,7 +1,8 @@
-"""Configuration: a TOML file, `FLEETMQ_*` in the environment, the command line; in that order.
+"""Read the configuration: a TOML file, `FLEETMQ_*` variables and the command line.
 
-Every field of the core's `Settings` is a key, and so are those of `OWN_KEYS`. A mistake ends in
-one `ConfigError` that names the key, where it stands, its value, and what would be right.
+Later sources override earlier ones. Every field of the core's `Settings` is a key, and so are the
+entries of `OWN_KEYS`. A mistake raises one `ConfigError` that names the key, its source, its value,
+and what would be right.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ DATA_DIR: Final = "fleetmq-data"  # in the working directory
 
 
 class StartError(Exception):
-    """The broker cannot start, although its configuration is valid; one line."""
+    """The broker cannot start, although its configuration is valid; the text is one line."""
 
 
 class DatabaseUnreachable(StartError):
@@ -120,13 +121,13 @@ class Config:
     source: ConfigSource | None = field(default=None, compare=False, repr=False)
 
     def error(self, key: str, text: str) -> ConfigError:
-        """Make an error about the value of a key, which says where it comes from."""
+        """Return an error about the value of a key; it names the source of the value."""
         origin = self.origins.get(key, "")
         return ConfigError(f"{origin}: {key}: {text}" if origin else f"{key}: {text}")
 
     @property
     def store_name(self) -> str:
-        """The place of the state, for messages: without the URL's password and parameters."""
+        """The place of the state for messages, without the password and parameters of a URL."""
         if not self.database_url:
             return self.data_dir
         return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self.database_url.partition("?")[0])
@@ -158,7 +159,7 @@ def load_values(values: Mapping[str, Any]) -> Config:
 
 
 class _Given:
-    """The values that are given for keys at the top, and where each comes from."""
+    """The values given for top-level keys, and the source of each."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -219,7 +220,10 @@ def read_security_of(path: str) -> SecurityConfig:
 
 
 def _functions(table: dict[str, Any], path: str) -> tuple[str, ...]:
-    """Take `partition_functions` out of the file's table: code is named nowhere else."""
+    """Remove `partition_functions` from the file's table and return it.
+
+    Only the file may name code to run, not the environment or the command line.
+    """
     key = "partition_functions"
     found = Table({key: table.pop(key, [])}, path, (key,))
     for name in found.texts(key):
@@ -231,7 +235,7 @@ def _functions(table: dict[str, Any], path: str) -> tuple[str, ...]:
 
 
 def _streams(config: Config, found: Any, path: str) -> tuple[StreamSettings, ...]:
-    """Return the streams of the file, and one for dead letters when no other one takes them."""
+    """Return the streams of the file, and one for dead letters if none of them stores these."""
     streams = read_streams(found, path)
     if config.settings.dead_letters and not any(s.filter.startswith("$dlq/") for s in streams):
         return (*streams, StreamSettings("dlq", "$dlq/#", retain_s=DEAD_LETTERS_S))
@@ -269,7 +273,7 @@ def _parsed(key: str, text: str, where: str) -> Any:
 
 
 def _checked(key: str, value: Any, where: str) -> Any:
-    """Return the value of a key at the top of the file, in the environment or of an option."""
+    """Check the value of a top-level key, an environment variable or an option."""
     kind = _kind(key, where)
     table = Table({key: value}, where, (key,))
     if kind is bool:
@@ -395,7 +399,7 @@ def _endpoints(
 
 
 def _is_guarded(endpoint: Endpoint) -> bool:
-    """Tell whether clients need a certificate, or the listener allows anonymous ones by name."""
+    """Tell whether clients need a certificate, or the listener explicitly allows anonymous ones."""
     rules = endpoint.rules
     needs_certificate = rules.tls is not None and rules.tls.verify == "required"
     return needs_certificate or bool(rules.allow_anonymous)

@@ -1,4 +1,4 @@
-"""The configuration of a broker inside a program: keywords, as the keys and tables of a file."""
+"""Configure a broker inside a program: keyword arguments named like the keys of the file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mqtt_broker.server.config.tables import ConfigError
 
 
 def embedded_config(values: dict[str, Any], *, is_guarded: bool) -> Config:
-    """Return the configuration; without a place for the state nothing is kept.
+    """Return the configuration; without a place for the state it is kept in memory only.
 
-    `is_guarded` says that the program asks clients who they are. Raises ConfigError.
+    `is_guarded`: the program authenticates clients itself. Raises ConfigError.
     """
     has_place = values["data_dir"] or values.get("database_url")
     values.setdefault("durability", "commit" if has_place else "memory")

@@ -17,7 +17,7 @@ WEBSOCKET_PATH: Final = "/mqtt"
 
 @dataclass(frozen=True, slots=True)
 class TlsRules:
-    """The certificate of a TLS listener, and what its clients need."""
+    """The TLS settings of a listener: its certificate, and how clients are verified."""
 
     cert: str
     key: str
@@ -29,7 +29,7 @@ class TlsRules:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All files, each once."""
+        """The paths of all files, without duplicates."""
         found = dict.fromkeys((self.cert, self.key, self.ca, self.crl))
         return tuple(path for path in found if path)
 
@@ -42,7 +42,7 @@ class WebSocketRules:
     origins: tuple[str, ...] = ()  # none: any
     compression: bool = False
     message_bytes_max: int = 0  # 0: what the largest packet needs
-    own_pages_only: bool = False  # without `origins`: pages of this machine, and no others
+    own_pages_only: bool = False  # without `origins`: only pages of this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class ListenerRules:
     websocket: WebSocketRules | None = None
     proxy: ProxyRules | None = None
     max_connections: int = 0  # 0: as many as the broker takes
-    handshake_timeout_s: float = 10.0  # from accept to where MQTT can begin
+    handshake_timeout_s: float = 10.0  # from accept until MQTT can begin
     connect_timeout_s: float = 0.0  # 0: the broker's
     allow_anonymous: bool | None = None  # None: the broker's
-    connects_per_s: float = 0.0  # of all its clients together; 0: any number
+    connects_per_s: float = 0.0  # of all its clients together; 0: no limit
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
     limits: ClientLimits | None = None  # of each client

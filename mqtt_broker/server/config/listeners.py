@@ -66,7 +66,7 @@ def _endpoint(table: Table, rules: ListenerRules) -> Endpoint:
 
 
 def check_addresses(endpoints: Sequence[Endpoint]) -> None:
-    """Raise ConfigError for an address that two of them listen on."""
+    """Raise ConfigError if two listeners have the same address."""
     for at, one in enumerate(endpoints):
         for other in endpoints[:at]:
             if _overlap(one, other):

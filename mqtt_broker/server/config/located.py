@@ -1,10 +1,10 @@
-"""Tables of a TOML file that know the line of each of their keys, for errors.
+"""Find the line of each key in a TOML file, for error messages.
 
     table = locate(tomllib.loads(text), text, "fleet.toml")
     place_of(table, "port")     # "fleet.toml:3"
 
-`tomllib` tells no positions, so the text is read a second time, for its keys alone. It is valid
-by then.
+`tomllib` reports no positions, so the text is scanned a second time, for its keys alone. By then
+it is known to be valid.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _walk(
 
 
 def _mark(value: Any, line: int) -> None:
-    """Say that tables written in one value begin where it does."""
+    """Give tables inside a value the line of that value."""
     if isinstance(value, LocatedTable):
         value.begin_at(line)
     for one in value.values() if isinstance(value, dict) else value if _is_list(value) else ():

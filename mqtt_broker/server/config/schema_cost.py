@@ -1,8 +1,8 @@
-"""Refuse a JSON Schema that could take long to compile, or long for a payload.
+"""Refuse a JSON Schema that takes too long to compile or to apply.
 
-Payloads come from clients, and a check runs on the event loop. Its time grows with the payload; a
-schema whose references multiply makes it grow by powers of two as well: thirty definitions of which
-each refers twice to the next took 26 s for seven bytes.
+Payloads come from clients and are checked on the event loop. The time of a check grows with the
+payload. References that multiply make it grow exponentially: with thirty definitions, each
+referring twice to the next, a payload of seven bytes took 26 s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DEFINITIONS: Final = ("$defs", "definitions")
 
 
 def schema_problem(definition: Any) -> str:
-    """Return why a schema is refused; empty when it is not."""
+    """Return why a schema is refused, or "" if it is accepted."""
     return json_problem(definition, LEVELS_MAX, VALUES_MAX) or _reference_problem(definition)
 
 
@@ -33,7 +33,7 @@ def _reference_problem(root: Any) -> str:
 
 
 def names_of(root: Any) -> dict[str, Any]:
-    """Return the schemas that have a name of their own."""
+    """Return the definitions of a schema by name."""
     found: dict[str, Any] = {}
     waiting = [root]
     while waiting:
@@ -49,9 +49,9 @@ def names_of(root: Any) -> dict[str, Any]:
 
 
 def _steps(root: Any, names: dict[str, Any]) -> int:
-    """Count the schemas that are applied, each as often as it is referred to.
+    """Count the schemas applied to one value, each as often as it is referred to.
 
-    A schema that leads back to itself counts once: each further time needs a deeper payload.
+    A recursive schema counts once: each further application needs a deeper payload.
     """
     steps: dict[int, int] = {}  # of each node, by identity; 0 while it is being counted
     path: list[tuple[Any, Iterator[Any]]] = [(root, _applied(root, root, names))]
@@ -76,7 +76,7 @@ def _steps(root: Any, names: dict[str, Any]) -> int:
 
 
 def _applied(node: Any, root: Any, names: dict[str, Any]) -> Iterator[Any]:
-    """Yield what a schema applies: what stands in it, and what it refers to."""
+    """Yield the schemas that a schema applies: its subschemas, and those it refers to."""
     if isinstance(node, list):
         yield from (inner for inner in node if isinstance(inner, dict | list))
     elif isinstance(node, dict):
@@ -90,7 +90,7 @@ def _applied(node: Any, root: Any, names: dict[str, Any]) -> Iterator[Any]:
 
 
 def target_of(reference: str, root: Any, names: dict[str, Any]) -> Any:
-    """Return the schema that is referred to; None: there is none."""
+    """Return the schema that a reference points to, or None if it does not exist."""
     base, _, pointer = reference.partition("#")
     found = names.get(base, root) if base else root
     if pointer and not pointer.startswith("/"):

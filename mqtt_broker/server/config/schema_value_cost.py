@@ -1,12 +1,13 @@
 """Estimate what a JSON Schema costs for each value of a payload.
 
-Payloads come from clients, and a check runs on the event loop. A million values of one payload,
-compared with fifty constants each, took ten seconds. So the cost of a value is bounded from above
-when the schema is loaded, and times the number of values when a payload comes.
+Payloads come from clients and are checked on the event loop. A payload with a million values, each
+compared with fifty constants, took ten seconds. So an upper bound of the cost for one value is
+computed when the schema is loaded, and multiplied by the number of values when a payload arrives.
 
-A value is checked by the schema of its place, and by all that this one applies to the same value
-(`allOf`, `anyOf`, `$ref`, ...). Its members and items are checked by what those say of them: of
-`properties` only one applies. Amounts are in units of 10 ns, measured with jsonschema-rs.
+A value is checked by the schema for its position, and by all schemas that this one applies to the
+same value (`allOf`, `anyOf`, `$ref`, ...). These also name the schemas for its members and items:
+of `properties`, only one applies to a member. Costs are in units of 10 ns, measured with
+jsonschema-rs.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from mqtt_broker.server.config.schema_cost import STEPS_MAX, names_of, target_of
 
-VALUE_COST_MAX: Final = 5_000_000  # more is not told apart
-_LOOKED_FOR: Final = -1  # in place of an amount: the schema leads back to itself
+VALUE_COST_MAX: Final = 5_000_000  # larger costs are not told apart
+_LOOKED_FOR: Final = -1  # instead of a cost: the schema is recursive
 _APPLIED: Final = 1  # one more schema for the same value
 _PATTERN: Final = 6  # matched with a name
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -39,12 +40,12 @@ _AMOUNTS: Final = {
 
 
 class ValueCost(NamedTuple):
-    most: int  # that one value of a payload costs
+    most: int  # the cost of one value of a payload
     leads_back: bool  # the schema refers to itself, so that payloads may be of any depth
 
 
 def value_cost(root: Any) -> ValueCost:
-    """Estimate what a schema costs for a value; much, if it refers on and on."""
+    """Estimate the cost of a schema for one value: the maximum if references nest too deep."""
     costs = _Costs(root)
     try:
         return ValueCost(costs.worst(root), costs.leads_back)
@@ -57,15 +58,15 @@ class _Costs:
         self.leads_back = False
         self._root = root
         self._names = names_of(root)
-        self._same: dict[int, int] = {}  # of a node, for the value it stands for
-        self._inner: dict[int, int] = {}  # for a value within that
+        self._same: dict[int, int] = {}  # of a node, for the value it applies to
+        self._inner: dict[int, int] = {}  # for a value inside that one
 
     def worst(self, node: Any) -> int:
-        """Return the most that `node`'s value, or any within it, costs because of it."""
+        """Return the highest cost that `node` causes for its value or any value inside it."""
         return max(self.same(node), self.inner(node))
 
     def same(self, node: Any) -> int:
-        """Return what a node, with all that it applies to the same value, costs for it."""
+        """Return the cost of a node and of all that it applies to the same value."""
         known = self._known(self._same, node)
         if known < 0:
             own = _own(node)
@@ -74,7 +75,7 @@ class _Costs:
         return known
 
     def inner(self, node: Any) -> int:
-        """Return the most that a value within costs, because of all that applies to this one."""
+        """Return the highest cost of a value inside, caused by all that applies to this one."""
         known = self._known(self._inner, node)
         if known < 0:
             found = self._inside(node) + sum(self.inner(one) for one in self._beside(node))
@@ -82,7 +83,7 @@ class _Costs:
         return known
 
     def _known(self, amounts: dict[int, int], node: Any) -> int:
-        """Return the amount of a node; 0 while it is looked for, -1 before."""
+        """Return the cost of a node: 0 while it is being computed, -1 before."""
         known = amounts.get(id(node))
         if known is None:
             amounts[id(node)] = _LOOKED_FOR
@@ -107,7 +108,7 @@ class _Costs:
                 yield from node[key].values()
 
     def _inside(self, node: Any) -> int:
-        """Return the most that a node costs for a member or an item."""
+        """Return the highest cost of a node for a member or an item."""
         if not isinstance(node, dict):
             return 0
         found = 0

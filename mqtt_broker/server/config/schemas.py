@@ -1,8 +1,8 @@
 """The `[[schemas]]` of a configuration file: JSON Schemas for the payloads of a Topic Filter.
 
-The mode says what happens to a payload that does not fit: nothing with `off` (the schema only
-gives a stream its columns), a count and a log line with `warn`, a refusal with 0x99 and the
-reason with `reject`. `services.payload_schemas` checks payloads.
+The mode says what happens to a payload that violates the schema. `off`: nothing, the schema only
+gives a stream its columns. `warn`: it is counted and logged. `reject`: it is refused with 0x99 and
+a Reason String. `services.payload_schemas` checks payloads.
 
 Schemas are compiled by jsonschema-rs, which is imported only when there are any.
 """
@@ -35,7 +35,7 @@ class Schema:
 
 
 def read_schemas(found: Any, path: str) -> tuple[Schema, ...]:
-    """Read and compile the schemas; ConfigError when one is wrong."""
+    """Read and compile the schemas. Raises ConfigError."""
     schemas = []
     for table in tables("schemas", found, path, ("filter", "file", "mode")):
         text = table.text("filter")
@@ -52,7 +52,7 @@ def read_schemas(found: Any, path: str) -> tuple[Schema, ...]:
 def with_columns(
     streams: Sequence[StreamSettings], schemas: Sequence[Schema]
 ) -> tuple[StreamSettings, ...]:
-    """Give streams without a schema the one of their filter, so that readers get columns."""
+    """Give each stream without a schema the one for its filter, so that readers get columns."""
     definitions = {schema.filter: schema.definition for schema in reversed(schemas)}
     return tuple(
         stream
@@ -63,10 +63,9 @@ def with_columns(
 
 
 def compile_schema(definition: dict[str, Any], where: str) -> Any:
-    """Return the validator of a schema; ConfigError says where a wrong one stands.
+    """Return the validator of a schema. Raises ConfigError, which names the part that is wrong.
 
-    Patterns are matched in a time that grows with the text alone, so look-around and
-    back-references are refused.
+    Patterns must match in time linear in the text, so look-around and back-references are refused.
     """
     if problem := schema_problem(definition):
         raise ConfigError(f"{where}: {problem}")
@@ -83,7 +82,7 @@ def compile_schema(definition: dict[str, Any], where: str) -> Any:
             retriever=_refuse_to_fetch,
             pattern_options=jsonschema_rs.RegexOptions(),
         )
-    except Exception as error:  # of several types; all mean that the schema is wrong
+    except Exception as error:  # several types of errors; all mean that the schema is wrong
         why = str(error)
         if _NO_PATTERN in why:
             pattern = one_line(why.partition(_NO_PATTERN)[0])
@@ -99,7 +98,7 @@ def _refuse_to_fetch(uri: str) -> Any:
 
 
 def one_line(text: str) -> str:
-    """Return a text for a Reason String and a log line: one line, printable, not long."""
+    """Make a text fit for a Reason String and a log line: one line, printable, short."""
     text = text.split("\n", 1)[0]
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= WHY_CHARS_MAX else text[: WHY_CHARS_MAX - 3] + "..."

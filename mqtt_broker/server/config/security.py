@@ -1,7 +1,7 @@
 """The tables of the configuration file that authenticate and authorize clients.
 
-    [[auth]]           a method of authentication; they are asked in order
-    [[acl]]            a rule; the first that applies decides. Or the database of further rules
+    [[auth]]           a method of authentication; methods are tried in order
+    [[acl]]            a rule, of which the first that applies decides; or a database of more rules
     [[roles]]          a role and its users
     [[client_limits]]  limits of one client: for everybody, a role, or a user
     [security]         bans, the audit log, connection rates, hashing
@@ -68,7 +68,7 @@ class AuthTable:
 
     @contextmanager
     def place_errors(self, key: str) -> Iterator[None]:
-        """Say of an error what key names the file or database, and where."""
+        """Prefix an error with the key that names the file or database, and its line."""
         where = f"{self.places.get(key, f'auth {self.name}')}: {key}"
         try:
             yield
@@ -174,7 +174,7 @@ def check_listeners(found: SecurityConfig, names: Iterable[str]) -> None:
 def _read_auth(found: Any, path: str) -> tuple[AuthTable, ...]:
     methods: list[AuthTable] = []
     for where, row in rows("auth", found, path):
-        kind = Table(row, where, row).choice("type", TYPES)  # which says what keys there are
+        kind = Table(row, where, row).choice("type", TYPES)  # it decides which keys are allowed
         table = Table(row, where, ("type", "name", "listeners", *TYPES[kind]))
         name = table.text("name", "") or _own_name(kind, methods)
         if any(method.name == name for method in methods):
@@ -218,7 +218,7 @@ def _check_values(kind: str, table: Table) -> None:
 
 
 def _read_rules(found: Any, path: str) -> tuple[tuple[Rule, ...], str, str]:
-    """Return the rules, and the URL of the database of further ones with its place."""
+    """Return the rules, the URL of the database with more rules, and the URL's line."""
     rules: list[Rule] = []
     url = url_place = ""
     for where, row in rows("acl", found, path):
@@ -302,7 +302,7 @@ def _read_client_limits(found: Any, path: str) -> ClientLimitRules:
 
 def _read_own(found: SecurityConfig, row: Any, where: str) -> SecurityConfig:
     if not isinstance(row, dict):
-        raise ConfigError(f"{where} is written [security], once")
+        raise ConfigError(f"{where} must be written [security], and only once")
     table = Table(row, where, OWN_KEYS)
     return replace(
         found,

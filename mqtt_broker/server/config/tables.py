@@ -1,8 +1,8 @@
 """Read TOML tables: known keys, values of the right type and within limits.
 
 Every error is one line that says where the table is, which key is wrong, its value, and what
-would be right. The simulator reads its scenarios with it too, so this module imports nothing
-of ours but `located`, which knows the lines of a file.
+would be right. The simulator reads its scenarios with this module too, so of FleetMQ it imports
+only `located`, which finds the lines of keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mqtt_broker.server.config.located import LocatedTable, locate
 SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
 _LISTED_MAX: Final = 20  # known keys that an error lists
 _SHOWN_MAX: Final = 60
-_UNLIMITED: Final = 1e15  # a limit that is not worth mentioning
+_UNLIMITED: Final = 1e15  # an upper limit that errors do not mention
 _A: Final = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
@@ -36,7 +36,7 @@ def read_toml(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
-    except ValueError as error:  # also of a number with too many digits
+    except ValueError as error:  # also for a number with too many digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
 
 
@@ -56,12 +56,12 @@ class Table:
         return key in self.data
 
     def error(self, text: str, key: str = "") -> ConfigError:
-        """Make an error that says where the table is, with the line of the key in its file."""
+        """Return an error that names the table, and the line of the key in its file."""
         where = self.place(key)
         return ConfigError(f"{where}: {text}" if where else text)
 
     def place(self, key: str = "") -> str:
-        """Return where the table is, with the line of the key, or of the table, in its file."""
+        """Return the name of the table, with the line of the key, or else of the table."""
         data = self.data
         if isinstance(data, LocatedTable) and (line := data.lines.get(key, data.line)):
             if self.where == data.file or self.where.startswith(f"{data.file}: "):
@@ -69,7 +69,7 @@ class Table:
         return self.where
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Return a string. Without a default the key is required, and not empty."""
+        """Return a string. Without a default the key is required and may not be empty."""
         found: str = self._typed(key, str, default)
         if default is None and not found:
             raise self.error(f"{key} is empty", key)
@@ -102,7 +102,7 @@ class Table:
     def texts(self, key: str) -> tuple[str, ...]:
         found = self.data.get(key, [])
         if not (isinstance(found, list) and all(isinstance(one, str) and one for one in found)):
-            raise self.error(f"{key} is a list of texts, not {shown(found)}", key)
+            raise self.error(f"{key} is a list of strings, not {shown(found)}", key)
         return tuple(found)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ class Table:
         return found
 
     def table(self, key: str, keys: Collection[str]) -> Table:
-        """Return a table in the table; empty if it is not there."""
+        """Return a subtable; empty if it is missing."""
         return Table(self.mapping(key), f"{self.where}: {key}" if self.where else key, keys)
 
     def _typed(self, key: str, kind: type[Any], default: Any) -> Any:
@@ -141,7 +141,7 @@ def _plain(number: float) -> str:
 
 
 def rows(key: str, found: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the tables of `[[key]]`, each with where it is."""
+    """Yield the tables of `[[key]]`, each with its position for errors."""
     if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
         if isinstance(found, LocatedTable) and found.line:
             where = f"{found.file}:{found.line}"
@@ -152,13 +152,13 @@ def rows(key: str, found: Any, where: str = "") -> Iterator[tuple[str, Mapping[s
 
 
 def tables(key: str, found: Any, where: str, keys: Collection[str]) -> Iterator[Table]:
-    """Yield the tables of `[[key]]`, which have these keys."""
+    """Yield the tables of `[[key]]`, in which only these keys are allowed."""
     for place, row in rows(key, found, where):
         yield Table(row, place, keys)
 
 
 def unknown_key(key: str, known: Collection[str]) -> str:
-    """Say that nothing has this key, and which was meant or which there are."""
+    """Return the error for an unknown key: suggest a similar one, or list the known ones."""
     hint = did_you_mean(key, known)
     if not hint and len(known) <= _LISTED_MAX:
         hint = f"; it has {', '.join(known)}"
@@ -166,12 +166,12 @@ def unknown_key(key: str, known: Collection[str]) -> str:
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Name the known word that is most like this one, if there is such."""
+    """Suggest the known word that is most similar to this one, or return ""."""
     near = difflib.get_close_matches(word, known, 1) if word.strip("0123456789.") else []
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def shown(value: Any) -> str:
-    """Format a value for an error: on one line, and cut short."""
+    """Format a value for an error: on one line, shortened."""
     text = repr(value)
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

@@ -2,7 +2,7 @@
 
     template()      the text; a line `#key = value` becomes a setting without its `#`
 
-The keys of `Settings` bring their help along; the others have it here. A test compares the keys
+The help of keys of `Settings` is in its fields, that of all others here. A test compares the keys
 with those that the modules of this package read.
 """
 
@@ -15,22 +15,22 @@ from typing import Any, Final
 
 from mqtt_broker.core.limits.settings import UNLIMITED, Settings
 
-# Keys at the top that are not of `Settings`: default, meaning.
+# Top-level keys that are not in `Settings`: default, meaning.
 OWN: Final[dict[str, tuple[Any, str]]] = {
-    "host": ("127.0.0.1", "address to listen on; others than loopback need a login of clients"),
+    "host": ("127.0.0.1", "address to listen on; except on loopback, clients have to log in"),
     "port": (1883, "port to listen on; 0: a free one"),
     "unix_socket": ("", "path of a Unix socket to listen on as well"),
-    "allow_anonymous": (False, "let clients in without a login on addresses that others can reach"),
+    "allow_anonymous": (False, "admit clients without a login on addresses that others can reach"),
     "data_dir": ("fleetmq-data", "directory of the broker's state"),
     "database_url": (
         "", "keep the state in a database instead: postgresql+psycopg://user:password@host/name"
     ),
     "durability": (
-        "commit", "what an acknowledgement promises: commit, relaxed or memory (nothing is kept)"
+        "commit", "what an acknowledgement guarantees: commit, relaxed or memory"
     ),
-    "recover": (False, "start from the readable part of damaged state"),
+    "recover": (False, "start with the readable part of damaged state"),
     "http": ("127.0.0.1:8080", "address of health, metrics and the API, or off"),
-    "http_token": ("", "token of the HTTP server; required on addresses that others can reach"),
+    "http_token": ("", "token of the HTTP server; required except on loopback"),
     "log_level": ("info", "debug, info, warning or error"),
     "log_format": ("text", "form of the lines on standard error: text or json"),
     "log_connections": (True, "log a line for each client that connects or disconnects"),
@@ -43,7 +43,7 @@ OWN: Final[dict[str, tuple[Any, str]]] = {
 }  # fmt: skip
 _PLAIN_MAX: Final = 99_999  # larger numbers are written with underscores
 _LIMITS: Final = {
-    "packet_bytes_max": (65_536, "these are as above, for these clients"),
+    "packet_bytes_max": (65_536, "as above, for these clients"),
     "receive_maximum": (10, ""),
     "retain_available": (False, ""),
     "topic_levels_max": (10, ""),
@@ -58,7 +58,7 @@ _LIMITS: Final = {
     "sent_messages_per_s": (500.0, "sent to the client; 0: no limit"),
     "sent_bytes_per_s": (500_000.0, ""),
 }
-# Tables by header: example, meaning. Each is an example that is valid as a whole.
+# Tables by header: example, meaning. Each table is valid as a whole.
 TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
     "[[listeners]]": (
         "an address to listen on, with its own layers and limits",
@@ -66,12 +66,12 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
             "name": ("devices", "for rules and logs"),
             "host": ("127.0.0.1", ""),
             "port": (8883, "1883; 8883 with TLS, 8083 with WebSocket, 8084 with both"),
-            "max_connections": (10_000, "0: as many as the broker takes"),
+            "max_connections": (10_000, "0: only the broker's own limit"),
             "connects_per_s": (100.0, "of all its clients together; 0: no limit"),
             "messages_per_s": (20_000.0, ""),
             "bytes_per_s": (1e7, ""),
-            "handshake_timeout_s": (10.0, "seconds from accept to where MQTT can begin"),
-            "connect_timeout_s": (10.0, "seconds from there to a complete CONNECT"),
+            "handshake_timeout_s": (10.0, "seconds from accept until MQTT can begin"),
+            "connect_timeout_s": (10.0, "seconds from then to a complete CONNECT"),
             "allow_anonymous": (False, "let clients in without a login here"),
             "tcp_nodelay": (True, "false: small answers may wait for the peer's next packet"),
         },
@@ -121,7 +121,7 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
             "segment_bytes": ("128MiB", "size at which a new segment begins"),
             "event_time": ("json:$.at", "where the event time is in a message"),
             "sent_time": ("property:sent", "where the time of sending is"),
-            "schema": ("telemetry.json", "file with the JSON Schema of the payloads"),
+            "schema": ("telemetry.json", "file with the JSON Schema of payloads"),
         },
     ),
     "[[schemas]]": (
@@ -133,7 +133,7 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
         },
     ),
     "[[auth]]": (
-        "a method of authentication; they are asked in order",
+        "a method of authentication; methods are tried in order",
         {
             "type": ("password_file", "password_file, sql, jwt, certificate, scram or anonymous"),
             "name": ("people", "for logs"),
@@ -146,7 +146,7 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
         {
             "type": ("sql", ""),
             "database_url": ("sqlite:///users.db", ""),
-            "cache_s": (5.0, "seconds that an account is remembered"),
+            "cache_s": (5.0, "seconds that an account is cached"),
         },
     ),
     '[[auth]] # type = "jwt"': (
@@ -157,10 +157,10 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
             "username_claim": ("sub", ""),
             "roles_claim": ("roles", ""),
             "acl_claim": ("acl", ""),
-            "client_id_claim": ("client", "the client id has to be this one"),
+            "client_id_claim": ("client", "the client id must be this claim's value"),
             "issuer": ("https://example.org", ""),
             "audience": ("mqtt", ""),
-            "leeway_s": (0.0, "seconds that clocks may differ"),
+            "leeway_s": (0.0, "seconds by which clocks may differ"),
             "require_expiry": (True, ""),
         },
     ),
@@ -169,7 +169,7 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
         {
             "type": ("certificate", ""),
             "username_from": ("cn", "cn, dns, email or uri"),
-            "roles": (["device"], "that these clients have"),
+            "roles": (["device"], "the roles of these clients"),
         },
     ),
     "[[acl]]": (
@@ -178,7 +178,7 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
             "permit": ("allow", "allow or deny"),
             "action": ("publish", "publish, subscribe or all"),
             "topics": (["fleet/%u/#"], "Topic Filters; %c is the client id, %u the user name"),
-            "users": (["ann"], "conditions, if present"),
+            "users": (["ann"], "optional conditions"),
             "roles": (["device"], ""),
             "clients": (["pump-7"], ""),
             "addresses": (["10.0.0.0/8"], ""),
@@ -190,7 +190,7 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
         {"role": ("device", ""), "users": (["pump-7", "pump-8"], "")},
     ),
     "[[client_limits]]": (
-        "limits of one client: of a user, of a role, or without both of everybody",
+        "limits of one client: of a user, of a role, or of everybody without either",
         {
             "user": ("pump-7", "or role"),
             **_LIMITS,
@@ -201,16 +201,16 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
         "bans, the audit log, rates",
         {
             "bans_file": ("bans.json", "bans by fleetmq ctl ban"),
-            "audit_file": ("audit.log", "who was let in, refused and denied; else in the log"),
+            "audit_file": ("audit.log", "who was admitted, refused, denied; default: the log"),
             "audit_connects": (False, "connects too"),
-            "remember_passwords_s": (300.0, "seconds that a right password is not hashed again"),
-            "hash_threads": (0, "0: one a core, up to four"),
+            "remember_passwords_s": (300.0, "seconds a correct password is not hashed again"),
+            "hash_threads": (0, "0: one per core, up to four"),
             "waiting_max": (20_000, "clients that wait for authentication"),
-            "poll_s": (10.0, "seconds between two looks into tables"),
+            "poll_s": (10.0, "seconds between two reads of the tables"),
             "connections_per_address": (0, "0: no limit"),
             "connects_per_s": (0.0, "0: no limit"),
             "connects_per_s_per_address": (0.0, "0: no limit"),
-            "flapping_connects": (0, "connects within the time below, then a ban; 0: never"),
+            "flapping_connects": (0, "connects within the time below that lead to a ban; 0: never"),
             "flapping_within_s": (60.0, ""),
             "flapping_ban_s": (300.0, ""),
         },
@@ -223,7 +223,7 @@ def template() -> str:
     lines = [
         "# FleetMQ: every key with its default, and the tables with examples.",
         "# Remove the # of `#key = value` to set one. FLEETMQ_<KEY> in the environment and options",
-        "# of the command line come before the keys at the top of this file.",
+        "# of the command line override the keys at the top of this file.",
         "# Check it with: fleetmq broker --check --config FILE",
     ]
     for key, (default, meaning) in OWN.items():

@@ -16,7 +16,7 @@ from mqtt_broker.server.process.descriptors import Descriptors
 from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.server.process.turn import Turn
 
-_LINGERING_SMALL: Final = 4096  # a last word is sent however much others hold
+_LINGERING_SMALL: Final = 4096  # the last bytes of a link up to this size are always sent
 
 
 class ConnectionFilter(Protocol):
@@ -32,7 +32,7 @@ class ConnectionFilter(Protocol):
 
 
 class OpenLink(Protocol):
-    """The part of a link that a stopping server uses."""
+    """The part of a link that the server uses when it stops."""
 
     @property
     def connection(self) -> Connection | None:
@@ -90,20 +90,20 @@ class NetContext:
         self.read_view: Final = memoryview(self.read_buffer)
         self.handshakes: Final = HandshakeQueue(loop, poller, turn.end_now)
         self.links: set[OpenLink] = set()
-        self.idle: Final = asyncio.Event()  # no link is open
+        self.idle: Final = asyncio.Event()  # set while no link is open
         self.idle.set()
         self.lingering_bytes = 0  # unread by the peers of links that are closing
         self._lingering_bytes_max = broker.settings.outbox_total_bytes_max >> 3
 
     def may_linger(self, size: int) -> bool:
-        """Count what a closing link holds; False: it is closed at once, for there is too much."""
+        """Count the bytes of a closing link. Return False if it must close at once: too many."""
         if self.lingering_bytes + size > self._lingering_bytes_max and size > _LINGERING_SMALL:
             return False
         self.lingering_bytes += size
         return True
 
     def stop_lingering(self, size: int) -> None:
-        """Stop counting a closing link: its socket is closed."""
+        """Stop counting a closing link, whose socket is closed now."""
         self.lingering_bytes -= size
 
     def track(self, link: OpenLink) -> None:
@@ -118,7 +118,7 @@ class NetContext:
             self.idle.set()
 
     def refuse(self, listener: str, reason: str, peer: str, detail: str) -> None:
-        """Count and log a connection that is not let in, or whose layers broke."""
+        """Count and log a connection that is refused, or whose layers failed."""
         self.broker.counters.refuse("connection", reason)
         source = f"{listener}: {peer}" if peer else listener
         text = f"{source}: refused, {reason}"

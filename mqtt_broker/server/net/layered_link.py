@@ -1,8 +1,8 @@
-"""A link with layers between its socket and MQTT: a balancer's header, TLS, WebSocket.
+"""A link with layers between its socket and MQTT: PROXY protocol, TLS, WebSocket.
 
-The socket, the backlog and the closing are a plain link's. Input passes up through the layers,
-output down, and MQTT begins when all of them are open. Until then the link is counted by the
-handshake queue and has a time limit.
+It extends the plain link, which handles the socket, the backlog and closing. Input passes up
+through the layers, output down, and MQTT begins when all layers are open. Until then the handshake
+queue counts the link, and it has a time limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqtt_broker.server.process.reload import Reload
 
 _ALPN: Final = {False: "mqtt", True: "http/1.1"}
-CLOSED: Final = "closed"  # `Layer.ended` after an orderly end
+CLOSED: Final = "closed"  # value of `Layer.ended` after an orderly end
 
 
 class Layer(Protocol):
@@ -34,7 +34,7 @@ class Layer(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the handshake is over, so that data of the layer above passes."""
+        """Tell whether the handshake is complete, so that data of the layer above can pass."""
 
     @property
     def ended(self) -> str:
@@ -42,7 +42,7 @@ class Layer(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Return about how many bytes it keeps that are not a whole message yet."""
+        """Return about how many bytes of incomplete messages it holds."""
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes from the layer below; return those for the layer above."""
@@ -51,10 +51,10 @@ class Layer(Protocol):
         """Take bytes from the layer above; return those for the layer below."""
 
     def pending_output(self, *, may_wait: bool) -> bytes:
-        """Return what the layer itself has to send. `may_wait`: the peer is slow to read."""
+        """Return the layer's own output. `may_wait`: the peer is slow to read."""
 
     def close(self) -> bytes:
-        """Return what ends the layer's protocol in order."""
+        """Return the bytes that end the layer's protocol properly."""
 
 
 class LayerFactory:
@@ -67,8 +67,8 @@ class LayerFactory:
         self._websocket = rules.websocket
         self._make_websocket: Callable[[WebSocketRules, int], Layer] | None = None
         if rules.websocket is not None:
-            # Not above: two libraries that only WebSocket needs. Not with the first connection
-            # either: descriptors may be out then, or the HTTP server's thread import one of them.
+            # Imported here: only WebSocket needs these two libraries. The first connection would be
+            # too late: there may be no descriptors, or the HTTP thread imports one of them as well.
             from mqtt_broker.server.net.websocket import WebSocketLayer
 
             self._make_websocket = WebSocketLayer
@@ -89,7 +89,7 @@ class LayerFactory:
     def link(
         self, context: NetContext, sock: socket.socket, address: object, listener: ListenerState
     ) -> LayeredLink:
-        """Make the link of a connection that was accepted."""
+        """Make the link of an accepted connection."""
         return LayeredLink(context, sock, address, listener, self)
 
     def make(self) -> tuple[TlsLayer | None, list[Layer]]:
@@ -105,7 +105,7 @@ class LayerFactory:
 
 
 class LayeredLink(SocketLink):
-    """The link over a socket that carries other protocols below MQTT."""
+    """A link whose socket carries other protocols below MQTT."""
 
     __slots__ = (
         "_early",
@@ -128,15 +128,15 @@ class LayeredLink(SocketLink):
         super().__init__(context, sock, address, listener)
         self._proxy: ProxyRules | None = layers.proxy
         self._tls, self._layers = layers.make()
-        self._header = b""  # the balancer's, as far as it has come
-        self._early = b""  # came with the header, and waits in the handshake queue
+        self._header = b""  # the received part of the PROXY header
+        self._early = b""  # input after the header, while the link is queued
         self._is_open = False
         self._opening: asyncio.TimerHandle | None = None
 
     # Opening.
 
     def open(self) -> None:
-        """Begin to open the layers; MQTT begins when all are open."""
+        """Start opening the layers. MQTT begins when all are open."""
         context = self._context
         context.track(self)
         if self._proxy is not None and not _is_trusted(self._address, self._proxy.trusted):
@@ -151,14 +151,14 @@ class LayeredLink(SocketLink):
         context.handshakes.add(self)
 
     def _on_opening(self) -> None:
-        """Act on input: at once where that is cheap, by way of the queue for a TLS handshake."""
+        """Process input: at once if that is cheap, through the queue for a TLS handshake."""
         if self._tls is None or self._proxy is not None:
             self.proceed()
         else:
             self._enqueue()
 
     def proceed(self) -> None:
-        """Open the layers as far as the input allows: the link is no longer queued."""
+        """Open the layers as far as the input allows. The link is no longer queued."""
         self.is_queued = False
         if self._is_closing:
             return
@@ -197,7 +197,7 @@ class LayeredLink(SocketLink):
         return context.read_view[:size].tobytes()
 
     def _take_header(self, data: bytes) -> bool:
-        """Collect the balancer's header; True when it is whole. The rest goes into `_early`."""
+        """Collect the PROXY header; return True when it is complete. The rest goes to `_early`."""
         self._header += data
         try:
             header = read_header(self._header)
@@ -226,7 +226,7 @@ class LayeredLink(SocketLink):
             self._ack_runs = dispatch.receive(self.connection, data, now, self._ack_runs)
         elif self.connection is not None:
             dispatch.hold(self.connection, sum([one.held_bytes for one in self._layers]), now)
-        self._check_layers(now)  # all of it, and the end, may have come in one piece
+        self._check_layers(now)  # everything, and the end, may have come in one piece
 
     def _watch_for_connect(self) -> None:
         self._watch()  # a CONNECT that follows a handshake has waited in the queue
@@ -250,7 +250,7 @@ class LayeredLink(SocketLink):
         self.give_up("handshake timeout")
 
     def give_up(self, reason: str, detail: str = "") -> None:
-        """Refuse the connection and close it without a word."""
+        """Refuse the connection and close it without an answer."""
         self._context.refuse(self.listener, reason, self.peer, detail)
         self.abort()
 
@@ -267,7 +267,7 @@ class LayeredLink(SocketLink):
     # Reading.
 
     def _pass_up(self, data: bytes) -> bytes:
-        """Return what the socket's bytes hold for MQTT; layers answer what is for them."""
+        """Pass input up the layers and return the data for MQTT; layers send their answers."""
         layers = self._layers
         for level in range(len(layers)):
             layer = layers[level]
@@ -276,7 +276,7 @@ class LayeredLink(SocketLink):
             if output:
                 self._pass_down(output, level)
                 if self.backlog_bytes and self.connection is not None:
-                    # A peer that provokes such output and does not read it is a slow reader, too.
+                    # A peer that causes such output and does not read it is a slow reader as well.
                     self.connection.on_written(self.backlog_bytes, self._context.turn.now())
             if not data:
                 break
@@ -330,7 +330,7 @@ class LayeredLink(SocketLink):
         return super().write(data) if data else self.backlog_bytes
 
     def _pass_down(self, data: bytes, level: int) -> None:
-        """Send what the layer at `level` itself has to send."""
+        """Send the own output of the layer at `level`."""
         for below in range(level - 1, -1, -1):
             data = self._layers[below].send(data)
         super().write(data)
@@ -351,7 +351,7 @@ class LayeredLink(SocketLink):
 
 
 def _is_trusted(address: object, trusted: tuple[Network, ...]) -> bool:
-    """Tell whether this peer may name the client's address. A unix socket's mode decides that."""
+    """Tell whether this peer may name the client's address; a unix socket's mode decides that."""
     if not trusted or not isinstance(address, tuple):
         return True
     source = ipaddress.ip_address(address[0].partition("%")[0])

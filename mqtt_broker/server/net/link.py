@@ -1,8 +1,8 @@
-"""A client's socket: read once a turn, write at once, buffer what the peer is slow to take.
+"""A client's socket: read once a turn, write at once, buffer what the peer is slow to read.
 
-A link works on the socket itself and the poller says when it is ready: an isolated message
-costs 10 us this way and 15 through a transport of asyncio. What lies between the socket and MQTT
-on some listeners (TLS, WebSocket, a balancer's header) is in `layered_link`.
+A link uses the socket directly and the poller tells when it is ready: an isolated message costs
+10 us this way and 15 us through an asyncio transport. TLS, WebSocket and the PROXY protocol, which
+some listeners have between the socket and MQTT, are in `layered_link`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mqtt_broker.server.net.context import ListenerState, NetContext
 
 _WRITE_BYTES: Final = 1_048_576  # handed to the kernel in one call when a backlog is sent
-_CHEAP_BYTES_A_UNIT: Final = 64  # large payloads: what is read costs less work than its bytes do
+_CHEAP_BYTES_A_UNIT: Final = 64  # large payloads: reading costs less than copying the bytes
 _LINGER_S: Final = 2.0  # how long a closed connection's last bytes may take to be read
 
 
@@ -75,15 +75,16 @@ class SocketLink:
         listener.add()
 
     def open(self) -> None:
-        """Begin with MQTT, unless the connection filter refuses the peer."""
+        """Start MQTT, unless the connection filter refuses the peer."""
         if self._admit():
             self._begin_mqtt()
         else:
             self.abort()
 
     def _admit(self) -> bool:
-        """Ask the connection filter, now that the peer's address is known. A refused peer is
-        told nothing.
+        """Ask the connection filter, now that the peer's address is known.
+
+        A refused peer gets no answer.
         """
         context = self._context
         connection_filter = context.connection_filter
@@ -147,7 +148,7 @@ class SocketLink:
         self._watch()
 
     def proceed(self) -> None:
-        """Read and act on what has come: the link is no longer queued."""
+        """Read and process the input. The link is no longer queued."""
         self.is_queued = False
         if not self._is_closing:
             self._watch()
@@ -162,7 +163,7 @@ class SocketLink:
             self._context.broker.flush(self._context.turn.clock())
 
     def _read_what_is_cheap(self, size: int) -> None:
-        """Read on while many sockets wait, as long as that is little work: large payloads are."""
+        """Continue reading while many sockets wait, if it is little work, as for large payloads."""
         work = self._context.broker.runtime.work
         left = READ_BYTES - size
         while left > 0 and self.is_reading and not self._is_closing:
@@ -173,7 +174,7 @@ class SocketLink:
                 return
 
     def _read(self) -> int:
-        """Read once, and act on it; return how much came."""
+        """Read once and process the input; return its size."""
         context = self._context
         try:
             size = self.sock.recv_into(context.read_buffer, self._poller.read_bytes)
@@ -214,7 +215,7 @@ class SocketLink:
             self._watch()
 
     def _watch(self) -> None:
-        """Tell the poller what this socket waits for now."""
+        """Tell the poller which events this socket waits for now."""
         on_readable = None
         if self._is_closing:
             on_readable = self._discard
@@ -275,11 +276,11 @@ class SocketLink:
     # Closing.
 
     def close(self) -> None:
-        """Send what is written, then close, and give the peer a moment to read it.
+        """Send the buffered output, then close, and give the peer a moment to read it.
 
-        A socket that is closed with unread input resets the connection, and the peer then
-        loses the reason we gave. So input is read and thrown away until the peer closes. Links
-        that end this way may hold only so many bytes together: those above it are cut off.
+        Closing a socket with unread input resets the connection, and the peer then loses the
+        reason that was sent. So input is read and discarded until the peer closes. The output of
+        all links that end this way is limited in bytes; links above the limit close at once.
         """
         if self._is_closing:
             return
@@ -312,7 +313,7 @@ class SocketLink:
             self._release()
 
     def abort(self) -> None:
-        """Close at once; what is not sent is lost."""
+        """Close at once; unsent output is lost."""
         self._is_closing = True
         self._release()
 

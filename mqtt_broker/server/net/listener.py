@@ -58,7 +58,7 @@ class Listener:
         return replace(endpoint, port=self._sock.getsockname()[1])
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start accepting connections."""
         self._context.poller.add(self._sock.fileno(), self._on_acceptable)
 
     def _on_acceptable(self) -> None:
@@ -92,7 +92,7 @@ class Listener:
                 return
 
     def _refusal(self) -> str:
-        """Return the reason why this listener takes no connection now, or an empty text."""
+        """Return the reason why this listener refuses connections now, or ""."""
         if self._max and self.state.connections >= self._max:
             return "listener full"
         if self._throttle is not None:
@@ -110,7 +110,7 @@ class Listener:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = self.make_link(sock, address)
             link.open()
-        except Exception as error:  # ours: it may cost this connection only, not the listener
+        except Exception as error:  # a bug: it may cost this connection only, not the listener
             self._context.poller.on_error(error)
             if link is None:
                 sock.close()
@@ -123,12 +123,12 @@ class Listener:
         return self.layers.link(self._context, sock, address, self.state)
 
     def _wait_for_handshakes(self) -> None:
-        """Accept nothing until the handshake queue has space; the kernel keeps the others."""
+        """Stop accepting until the handshake queue has space; the kernel queues connections."""
         self._context.poller.remove(self._sock.fileno())
         self._context.handshakes.call_on_space(self._resume)
 
     def _pause(self, error: OSError | None) -> None:
-        """Try again in a moment: the kernel keeps waiting connections in its own queue."""
+        """Stop accepting for a moment; the kernel queues connections meanwhile."""
         self._context.descriptors.report(self.endpoint.name, error)
         self._context.poller.remove(self._sock.fileno())
         self._context.loop.call_later(PAUSE_S, self._resume)
@@ -150,7 +150,7 @@ class Listener:
 
 
 def _limits_of(rules: ListenerRules) -> ListenerLimits | None:
-    """Return the limits of each client and of all together; None when none is configured."""
+    """Return the limits of each client and of all together, or None if none is configured."""
     bucket = None
     if rules.messages_per_s or rules.bytes_per_s:
         bucket = TokenBucket(rules.messages_per_s, rules.bytes_per_s)
@@ -160,7 +160,7 @@ def _limits_of(rules: ListenerRules) -> ListenerLimits | None:
 
 
 def check_files(endpoints: Iterable[Endpoint]) -> None:
-    """Read every certificate once, for `fleetmq broker --check`; ConfigError when one is bad."""
+    """Read every certificate once, for `fleetmq broker --check`. Raises ConfigError."""
     for endpoint in endpoints:
         if endpoint.rules.tls is not None:
             from mqtt_broker.server.net.tls import TlsContext
@@ -190,7 +190,7 @@ def _listen(endpoint: Endpoint) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the socket of a broker that was killed; leave any other file, and one in use."""
+    """Remove the socket of a broker that was killed; keep any other file, and one in use."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return

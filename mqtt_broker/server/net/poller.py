@@ -1,14 +1,13 @@
-"""Readiness of the MQTT sockets, a turn at a time.
+"""Poll the MQTT sockets and serve them in turns.
 
-A turn is: ask the kernel once which sockets are ready, serve each of them, then end the turn
-(the broker writes once to every peer that got something). Knowing the whole set is what lets
-a burst from many publishers become one write to their subscriber, without a callback object,
-a context and a queue for each socket.
+A turn asks the kernel once which sockets are ready, serves each of them, then ends: the broker
+writes once to every peer that has output. So a burst from many publishers becomes one write to
+their subscriber, without a callback object, a context and a queue for each socket.
 
-A turn has an end, however many sockets are ready and whatever they bring: it is divided among them,
-each may bring less while they are many, and those that are left are served first in the next turn.
+The work of a turn is bounded and divided among the sockets that are ready: the more there are, the
+less each may bring. Sockets that are left over are served first in the next turn.
 
-`event_loop` calls this inside an asyncio loop of our own, or attaches it to any other.
+`event_loop` calls this inside a `TurnLoop`, or attaches it to any other asyncio loop.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from sessions.messages.work import Work
 _READ: Final = 1
 _WRITE: Final = 4
 EVENTS_MAX: Final = 1024
-# All links read into one buffer of this size and keep a copy of what came. Asking `recv` for
-# as much makes the allocator map and unmap memory at each call: three system calls more.
+# All links read into one buffer of this size and keep a copy of the input. Asking `recv` for as
+# many bytes would make the allocator map and unmap memory at each call: three more system calls.
 READ_BYTES: Final = 262_144
 _READ_BYTES_OF_MANY: Final = 65_536  # while more than so many sockets are ready:
 _MANY: Final = 8
-# Messages under way to a client until its acknowledgements are read soon: the kernel has a buffer
-# of 2 KB for each that is not read.
+# With so many messages in flight to a client its acknowledgements are read soon: each one that is
+# unread takes a buffer of 2 KB in the kernel.
 UNREAD_MAX: Final = 16
-# A wait that ends before the kernel's next tick (4 ms, 10 on some) makes it set the hardware's
-# clock, and set it back when something comes first: 7 us a wait on a virtual machine.
+# For a wait that ends before its next tick (4 or 10 ms) the kernel programs the hardware timer, and
+# again when an event comes first: 7 us a wait on a virtual machine.
 LAG_S: Final = 0.01
 Act = Callable[[], None]
 
@@ -93,12 +92,11 @@ def to_mask(events: int) -> int:
 class Poller:
     """The sockets that are served in turns, and the callback that ends a turn.
 
-    Reads of a socket are *deferred* when its peer only ever acknowledges. Its acknowledgements
-    are worth reading, and not worth a wake-up: after something was sent to such sockets they
-    are left alone for `LAG_S`, and then read many at a time. So a message costs one wake-up and
-    one read, not two (paced QoS 1: 19 us instead of 28). The sender says when an
-    acknowledgement is wanted sooner. While nothing was sent to them, these sockets are watched
-    like any other.
+    Reads of a socket are *deferred* while its peer sends only acknowledgements, which do not
+    justify a wake-up of their own. After something was sent to such sockets they are not watched
+    for `LAG_S`, and then read many at a time. So a message costs one wake-up and one read, not two
+    (paced QoS 1: 19 us instead of 28). The sender can ask for an acknowledgement sooner. While
+    nothing was sent to them, these sockets are watched like any other.
     """
 
     def __init__(self, *, may_lag: bool = False) -> None:
@@ -106,29 +104,29 @@ class Poller:
         self.readers: dict[int, Act] = {}
         self.writers: dict[int, Act] = {}
         self.end_turn: Act = nothing
-        self.is_wanted = False  # the event loop has something to do besides waiting
+        self.is_wanted = False  # the event loop has other work
         self.read_bytes = READ_BYTES  # that a link may read at a time
         self._work: Work = Work()
-        self._left: list[tuple[int, int]] = []  # events that the last turn did not come to
+        self._left: list[tuple[int, int]] = []  # events that the last turn did not serve
         self.on_error: Callable[[Exception], None] = _raise
         self._masks: dict[int, int] = {}  # what each socket waits for; 0: it is not watched
         # Deferred reads.
         has_descriptor = self.epoll.fileno() >= 0  # as epoll and kqueue have
         self._deferred_epoll: Any = _new_epoll() if has_descriptor else self.epoll
         self._deferred_fd: int = self._deferred_epoll.fileno()
-        # There is a wait of our own that can end after `LAG_S`.
+        # This loop's own wait can end after `LAG_S`.
         self._may_lag = may_lag and has_descriptor
         self.deferred: set[int] = set()
         self._expects = False  # something was sent to one of them in this turn
-        self._urgency = LATER  # of what was sent to them since they were read
-        self._lag_ends = 0.0  # when they are read at the latest, if there is a turn
+        self._urgency = LATER  # the most urgent of what was sent since they were read
+        self._lag_ends = 0.0  # when the next turn reads them at the latest
         self._has_asked = False  # they were read in this turn
-        self._is_nested = True  # they wake us like the others: nothing lags
+        self._is_nested = True  # watched like the others: nothing is deferred now
         if has_descriptor:
             self.epoll.register(self._deferred_fd, _READ)
 
     def bound(self, work: Work) -> None:
-        """End turns where this work has come to that of a turn."""
+        """End each turn when this counter reaches the work of a turn."""
         self._work = work
 
     def add(self, fd: int, on_readable: Act) -> None:
@@ -150,8 +148,8 @@ class Poller:
             mask |= _WRITE
         epoll = self._deferred_epoll if fd in self.deferred else self.epoll
         before, self._masks[fd] = self._masks[fd], mask
-        # A socket that waits for nothing is taken out: epoll would go on to report, at every
-        # call, that its peer has hung up.
+        # A socket that waits for nothing is removed: epoll would report at every call that its
+        # peer has hung up.
         if not before:
             if mask:
                 epoll.register(fd, mask)
@@ -161,7 +159,7 @@ class Poller:
             epoll.unregister(fd)
 
     def set_deferred(self, fd: int, is_deferred: bool) -> None:
-        """Begin or end to defer the reads of a socket that waits for input only."""
+        """Start or stop deferring the reads of a socket that waits for input only."""
         if is_deferred:
             self.epoll.unregister(fd)
             self._deferred_epoll.register(fd, _READ)
@@ -172,9 +170,7 @@ class Poller:
             self.epoll.register(fd, _READ)
 
     def expect(self, urgency: int) -> None:
-        """Note that something was sent to a deferred socket, and how soon its
-        acknowledgement is wanted.
-        """
+        """Note that something was sent to a deferred socket, and how urgent its answer is."""
         self._expects = True
         if urgency > self._urgency:
             self._urgency = urgency
@@ -188,7 +184,7 @@ class Poller:
         self.deferred.discard(fd)
 
     def wait(self, seconds: float) -> list[tuple[int, int]]:
-        """Serve turns for so long (below 0: for ever), or until something else has to be done.
+        """Serve turns for `timeout` seconds (below 0: for ever), or until the loop has other work.
 
         Returns the events of other sockets. `is_wanted` ends the wait from inside a turn.
         """
@@ -199,7 +195,7 @@ class Poller:
         while True:
             if self._urgency == NOW:  # something was sent since the turn
                 self._settle()
-            lags = not self._is_nested  # acknowledgements may come without a wake-up
+            lags = not self._is_nested  # deferred acknowledgements may arrive without a wake-up
             if self._left:
                 limit = 0.0
             else:
@@ -247,7 +243,7 @@ class Poller:
                     events += self._poll_deferred()  # this loop goes on with them
                 elif fd not in self._masks:
                     others.append((fd, mask))
-            except Exception as error:  # ours; it may not end the turn of all the others
+            except Exception as error:  # a bug: it may not end the turn for the other sockets
                 self.remove(fd)
                 self.on_error(error)
         if is_divided:
@@ -257,7 +253,7 @@ class Poller:
         return others
 
     def _behind_left(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Put events behind those that are left, each socket once."""
+        """Append events to those left over, each socket once."""
         left, self._left = self._left, []
         known = {fd for fd, _ in left}
         return left + [event for event in events if event[0] not in known]
@@ -268,7 +264,7 @@ class Poller:
         self._work.divide(count)
 
     def _poll_deferred(self) -> list[tuple[int, int]]:
-        """Return the events of deferred sockets: all that is wanted of them so far is read."""
+        """Return the events of deferred sockets, which are then all read."""
         self._has_asked = True
         ready: list[tuple[int, int]] = self._deferred_epoll.poll(0, EVENTS_MAX)
         self._urgency = LATER if len(ready) < EVENTS_MAX else SOON  # there may be more of them
@@ -290,7 +286,7 @@ class Poller:
         self._expects = self._has_asked = False
 
     def serve_ready(self) -> None:
-        """Serve one turn with what is ready now."""
+        """Serve one turn with the sockets that are ready now."""
         self.serve(self.epoll.poll(0, EVENTS_MAX))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Read headers of the PROXY protocol, versions 1 and 2, by which a balancer names the client.
+"""Read headers of the PROXY protocol, versions 1 and 2: a load balancer names the client.
 
-Pure: `read_header` is given all input so far. It is as strict as the specification allows, since
-its result is trusted; the listener's rules decide which peers may send a header.
+Pure: `read_header` gets all input so far. It is as strict as the specification allows, since its
+result is trusted; the listener's rules decide which peers may send a header.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ProxyError(Exception):
 
 
 class Header(NamedTuple):
-    """A header: its size, and the client's address and port; None for the balancer's own check."""
+    """A header: its size, and the client's address and port, or None for a health check."""
 
     size: int
     source: tuple[str, int] | None
 
 
 def read_header(data: bytes) -> Header | None:
-    """Return the header at the start; None while it is incomplete."""
+    """Return the header at the start, or None while it is incomplete."""
     if data[: len(SIGNATURE)] == SIGNATURE[: len(data)] and data:
         return _read_v2(data)
     if data[: len(_V1)] == _V1[: len(data)]:

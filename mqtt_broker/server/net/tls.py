@@ -1,11 +1,11 @@
 """TLS without sockets: certificates and rules as a context, and one connection's records.
 
-`TlsContext` holds the certificate files as they were last read; `TlsLayer` decrypts the bytes of
-a socket and encrypts those for it. Reading files again is the business of `process.reload`,
-sockets and timing that of `layered_link`.
+`TlsContext` holds the certificate files as they were last read; `TlsLayer` decrypts the bytes from
+a socket and encrypts those for it. `process.reload` watches the files; sockets and timing are in
+`layered_link`.
 
-Layers over memory instead of transports: a turn decrypts everything the kernel had in one
-go, encrypts everything for a peer in one go, and sends it with one call.
+The layers work on memory instead of transports: a turn decrypts all input of a socket at once,
+encrypts all output for a peer at once, and sends it with one call.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SHORT: Final = {  # of a distinguished name. [RFC 4514, 3]
     "stateOrProvinceName": "ST",
 }
 _RECORD_BYTES: Final = 16_384
-# A memory buffer of OpenSSL never gives back what it once grew to, so it is fed in portions.
+# A memory buffer of OpenSSL never shrinks, so it is fed in portions.
 PORTION_BYTES: Final = 65_536
 
 
 class TlsContext:
-    """The certificates of one listener, as they are now."""
+    """The current certificates of one listener."""
 
     def __init__(self, rules: TlsRules, protocol: str, where: str) -> None:
         self.rules = rules
@@ -50,7 +50,7 @@ class TlsContext:
         self.context = self._read()
 
     def reload(self) -> None:
-        """Read the files again. Open connections stay; a bad file changes nothing."""
+        """Read the files again. Open connections stay; if a file is invalid, nothing changes."""
         self.context = self._read()
 
     def layer(self) -> TlsLayer:
@@ -61,7 +61,7 @@ class TlsContext:
         rules = self.rules
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _VERSIONS[rules.min_version]
-        # A client that renegotiates makes the server do the dear half of the work again.
+        # Renegotiation would let a client make the server repeat the expensive half of the work.
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
         if rules.ciphers:
@@ -79,8 +79,8 @@ class TlsContext:
             if not context.cert_store_stats()["crl"]:
                 raise self._wrong("crl", rules.crl, "it has no CRL")
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-        # One ticket to resume with. None where clients have certificates: these are checked each
-        # time, so that a ticket does not outlive a certificate that is revoked.
+        # One ticket to resume with. None where clients have certificates: these are verified at
+        # each connect, so that a ticket does not outlive a revoked certificate.
         context.num_tickets = 1 if rules.verify == "none" else 0
         return context
 
@@ -94,7 +94,7 @@ class TlsContext:
                 raise self._wrong(name, path, error.strerror or str(error)) from None
         asked: list[bool] = []
 
-        def password() -> str:  # else OpenSSL asks at the terminal
+        def password() -> str:  # otherwise OpenSSL asks at the terminal
             asked.append(True)
             return ""
 
@@ -122,7 +122,7 @@ class TlsContext:
 
 
 class TlsLayer:
-    """The TLS layer of a connection: records in, plain data out, and the other way round."""
+    """The TLS layer of a connection: converts between records and plain data."""
 
     __slots__ = ("_incoming", "_outgoing", "_tls", "ended", "is_open")
     held_bytes = 0  # never more than a record
@@ -135,7 +135,7 @@ class TlsLayer:
         self.ended = ""  # why no more comes in
 
     def receive(self, data: bytes) -> bytes:
-        """Return the plain data of all records so far, also of those before a bad one."""
+        """Return the plain data of all records so far, including those before an invalid one."""
         if self.ended:
             return b""
         incoming = self._incoming
@@ -152,8 +152,8 @@ class TlsLayer:
                     self.ended = "closed"
                     break
                 found.append(piece)
-                # Between two records there is nothing to ask for; to be told so by an exception
-                # would cost 2 us a read.
+                # Between two records there is nothing to read; the exception that says so would
+                # cost 2 us a read.
                 if not incoming.pending and not self._tls.pending():
                     break
         except ssl.SSLWantReadError:
@@ -165,7 +165,7 @@ class TlsLayer:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def send(self, data: bytes) -> bytes:
-        """Return the records of this data, after what TLS itself has to send."""
+        """Return TLS's own output, then the records of this data."""
         if not data:
             return b""
         size = len(data)
@@ -189,11 +189,11 @@ class TlsLayer:
         return b"".join(found)
 
     def pending_output(self, *, may_wait: bool) -> bytes:
-        """Return what TLS itself sends: its part of a handshake, a new key, an alert."""
+        """Return TLS's own output: its part of a handshake, a new key, an alert."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def close(self) -> bytes:
-        """Return close_notify; the peer's is not waited for."""
+        """Return close_notify, without waiting for the peer's."""
         if self.is_open:
             # It waits for the peer's answer, or is broken already.
             with contextlib.suppress(ssl.SSLError, ValueError):

@@ -1,10 +1,9 @@
 """WebSocket without sockets: the opening handshake, and frames in both directions.
 
-`websockets` reads and answers the HTTP request; aiohttp's compiled reader parses all frames
-that come in. Measured for frames of 70 bytes, 100 in a chunk: 0.08 us a frame, where
-`websockets` takes 1.7 and `wsproto` 5.4, and a PUBLISH costs the broker 0.1 to 0.4. Frames
-that go out are made here: two to four bytes before what a turn has for the peer. Sockets and
-timing are the business of `layered_link`.
+`websockets` reads and answers the HTTP request; aiohttp's compiled reader parses incoming frames.
+With 100 frames of 70 bytes in a chunk that takes 0.08 us a frame, where `websockets` takes 1.7 and
+`wsproto` 5.4, and a PUBLISH costs the broker 0.1 to 0.4. Outgoing frames are made here: a header of
+two to four bytes before a turn's output for the peer. Sockets and timing are in `layered_link`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from mqtt_broker.server.config.endpoints import WebSocketRules
 from mqtt_broker.server.net.websocket_library import OpeningHandshake, parsing
 
 REQUEST_BYTES_MAX: Final = 16_384
-# Larger ones are cut: clients limit the size of a message, and MQTT does not demand that
-# frames and packets begin together. Up to this size a frame's head has four bytes.
+# Larger output is split: clients limit the size of a message, and MQTT does not require frames and
+# packets to begin together. Up to this size a frame's header has four bytes.
 FRAME_BYTES_MAX: Final = 65_535
 _BINARY: Final = 0x82
 _PING_ANSWER: Final = 0x8A
@@ -53,10 +52,10 @@ class Frames:
 
     def __init__(self) -> None:
         self._parse_on: Callable[[bool, int, bytes | bytearray, int], None] | None = None
-        self._is_whole = True  # no message has begun that has not ended
+        self._is_whole = True  # no message is incomplete
         self.data: list[bytes | bytearray] = []
         self.pings: list[bytes] = []
-        self.close_code = 0  # the answer to what ended it
+        self.close_code = 0  # the close code to answer with
         self.ended = ""
         self.is_broken = False  # the queue has the exception
 
@@ -65,7 +64,7 @@ class Frames:
         self._parse_on = parse_on
 
     def take(self, fin: bool, opcode: int, payload: bytes | bytearray, compressed: int) -> None:
-        """Keep a whole binary frame; give any other to the parser."""
+        """Keep a whole binary frame; pass any other to the parser."""
         # aiohttp unmasks in place: a masked payload is a bytearray. Only for a frame that came in
         # more than a thousand reads this does not hold.
         if (
@@ -87,7 +86,7 @@ class Frames:
         if opcode == _OP_TEXT:  # [MQTT-6.0.0-1]
             raise WebSocketError(WSCloseCode.UNSUPPORTED_DATA, "a text frame")
         if opcode < _OP_CONTROL_MIN:
-            # aiohttp would not see it where the first piece was empty. [RFC 6455, 5.4]
+            # aiohttp does not notice it after an empty first fragment. [RFC 6455, 5.4]
             if opcode == _OP_BINARY and not self._is_whole:
                 raise WebSocketError(WSCloseCode.PROTOCOL_ERROR, "a message within a message")
             self._is_whole = fin
@@ -100,7 +99,7 @@ class Frames:
             raise WebSocketError(WSCloseCode.PROTOCOL_ERROR, f"a close code of {code}")
         self.close_code = code or _NORMAL
         self.ended = "closed"
-        self._is_whole = False  # what follows the end is ignored
+        self._is_whole = False  # input after the end is ignored
 
     def fail(self) -> None:
         """Note that the parser has failed."""
@@ -108,7 +107,7 @@ class Frames:
 
 
 class WebSocketLayer:
-    """The WebSocket layer of a connection: frames in, their data out, and the other way round."""
+    """The WebSocket layer of a connection: converts between frames and their data."""
 
     __slots__ = (
         "_deflate",
@@ -137,7 +136,7 @@ class WebSocketLayer:
         self._flush = zlib.Z_SYNC_FLUSH
         self.is_open = False
         self.ended = ""
-        self.held_bytes = 0  # about: of messages that are not complete
+        self.held_bytes = 0  # estimated, of incomplete messages
 
     # In.
 
@@ -204,7 +203,7 @@ class WebSocketLayer:
         return bytes((first, 127)) + size.to_bytes(8, "big") + data  # compressed it may grow
 
     def pending_output(self, *, may_wait: bool) -> bytes:
-        """Return answers to pings and closes. While output waits, pings go unanswered."""
+        """Return answers to pings and closes. While output waits, pings are not answered."""
         output = self._output
         if not output:
             return b""
@@ -222,7 +221,7 @@ class WebSocketLayer:
     # The opening handshake.
 
     def _open(self, data: bytes) -> bytes:
-        """Collect the request and answer it; return what follows it."""
+        """Collect the request and answer it; return the bytes after it."""
         head = self._head
         searched = max(0, len(head) - 3)
         head += data

@@ -1,8 +1,8 @@
-"""aiohttp's frame parser, made to hand its frames to a `FrameSink`. Not compiled.
+"""Adapt aiohttp's frame parser, so that it hands its frames to a `FrameSink`. Not compiled.
 
 Two private names of aiohttp are used, `WebSocketDataQueue` and `WebSocketReader._handle_frame`;
-tests/server/net/test_websocket_aiohttp.py checks what is relied on. A version without them cannot
-import this module, and `websocket_library` then takes `websocket_fallback`.
+tests/server/net/test_websocket_aiohttp.py checks the behaviour that this relies on. With a version
+that lacks them this module cannot be imported, and `websocket_library` uses `websocket_fallback`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if not hasattr(WebSocketReader, "_handle_frame"):
 
 
 class FrameSink(Protocol):
-    """Takes what the parser finds in the frames of one client."""
+    """Receives the frames of one client from the parser."""
 
     data: list[bytes | bytearray]
     pings: list[bytes]
@@ -59,14 +59,14 @@ class Reader(WebSocketReader):
 
 
 def _parse_on(reader: weakref.ref[Reader], *frame: Any) -> None:
-    """Do what aiohttp itself does with a frame. Not a bound method: that would be a cycle."""
+    """Call aiohttp's own handler. Not a bound method, which would be a reference cycle."""
     found = reader()
     assert found is not None
     WebSocketReader._handle_frame(found, *frame)
 
 
 class _NoPressure:
-    """Stands for the transport that aiohttp's queue pauses; ours never fills."""
+    """Replaces the transport that aiohttp's queue pauses; this queue never fills."""
 
     _reading_paused = False
 
@@ -80,7 +80,7 @@ _NO_LOOP: Final[Any] = None  # nothing waits for the queue
 
 
 class Queue(WebSocketDataQueue):
-    """Receives from the parser what is not one whole frame of data."""
+    """Receives from the parser everything that is not one whole frame of data."""
 
     def __init__(self, frames: FrameSink) -> None:
         super().__init__(_NO_PRESSURE, 0xFFFF, loop=_NO_LOOP)

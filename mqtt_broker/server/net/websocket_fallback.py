@@ -1,7 +1,7 @@
-"""Parse WebSocket frames with `websockets`, where aiohttp's parser cannot be used.
+"""Parse WebSocket frames with `websockets`, for when aiohttp's parser cannot be used.
 
-`Reader` and `Queue` have the interface of those in `websocket_library`, and take twenty times as
-long. Not compiled.
+`Reader` and `Queue` have the interface of those in `websocket_library`, and are twenty times
+slower. Not compiled.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.protocol import Protocol as FrameParser
 from websockets.protocol import Side
 
-_WINDOW_BITS: Final = 15  # reads what any smaller window has written
+_WINDOW_BITS: Final = 15  # can read the output of any smaller window
 
 
 class FrameSink(Protocol):
-    """Takes what the parser finds in the frames of one client."""
+    """Receives the frames of one client from the parser."""
 
     data: list[bytes | bytearray]
     pings: list[bytes]
@@ -49,7 +49,7 @@ class Queue:
 
 
 class _Parser(FrameParser):
-    """The parser of an open connection, with the extension that was agreed on."""
+    """The parser of an open connection, with the negotiated extension."""
 
     def __init__(self, size_max: int, compress: bool) -> None:
         super().__init__(Side.SERVER, max_size=size_max)
@@ -68,7 +68,7 @@ class Reader:
         self._is_over = False
 
     def feed_data(self, data: bytes) -> None:
-        """Parse what came, and give whole messages, pings and the close to the sink."""
+        """Parse input, and give whole messages, pings and the close to the sink."""
         if self._is_over:
             return
         parser = self._parser

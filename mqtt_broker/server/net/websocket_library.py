@@ -1,7 +1,7 @@
-"""The libraries behind the WebSocket listener: the handshake's, and the parser of frames.
+"""Choose and adapt the libraries of the WebSocket listener: the handshake and the frame parser.
 
-`websockets` answers the upgrade; its subclass here chooses the subprotocol, and is not compiled.
-Frames are parsed by aiohttp, or by `websockets` where this version of aiohttp is not known.
+`websockets` answers the upgrade; its subclass here selects the subprotocol, and is not compiled.
+Frames are parsed by aiohttp, or by `websockets` if this version of aiohttp is not supported.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ class OpeningHandshake(ServerProtocol):
     """The HTTP request and its answer; frames are parsed elsewhere."""
 
     def __init__(self, origins: Sequence[str] | None) -> None:
-        """`origins`: of the pages that may come; empty: any page, None: those of this machine."""
+        """`origins`: the pages that may connect; empty: all, None: those of this machine."""
         found: list[Origin | re.Pattern[str] | None] = [Origin(text) for text in origins or ()]
-        if origins is None:  # a client that is no page names none
+        if origins is None:  # clients other than browsers name no origin
             found = [None, _OWN_PAGES]
         super().__init__(origins=found or None, subprotocols=SUBPROTOCOLS)
 
     def release(self) -> None:
-        """Close the parser, a generator of its own method: else each client leaves a reference
-        cycle to the garbage collector.
+        """Close the parser, a generator of its own method.
+
+        Otherwise each client would leave a reference cycle to the garbage collector.
         """
         self.parser.close()
 
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
-        """Choose the first of the client's that we speak. [MQTT-6.0.0-3], [MQTT-6.0.0-4]"""
+        """Select the client's first supported subprotocol. [MQTT-6.0.0-3], [MQTT-6.0.0-4]"""
         for name in subprotocols:
             if name in SUBPROTOCOLS:
                 return name
-        raise NegotiationError("the subprotocol is mqtt or mqttv3.1")
+        raise NegotiationError("the subprotocol must be mqtt or mqttv3.1")

@@ -17,7 +17,7 @@ _TRIM_BYTES: Final = 64 << 20
 
 
 def keep_large_buffers() -> bool:
-    """Set glibc's thresholds; False with another C library, or when glibc refuses them."""
+    """Set glibc's thresholds. Return False with another C library, or if glibc refuses them."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

@@ -1,8 +1,8 @@
-"""Share the process's descriptors between connections and files.
+"""Divide the process's file descriptors between connections and files.
 
-Connections get no more than all but a reserve, so that segments, databases and health can still be
-opened when there are more clients than descriptors. The system gives the lowest free number, so the
-number of a new descriptor tells how many are left at least, without a call.
+A reserve is kept from connections, so that segments, databases and health checks still get a
+descriptor when there are more clients than descriptors. The system assigns the lowest free number,
+so the number of a new descriptor bounds how many are in use, without a system call.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ except ImportError:  # Windows, where handles have no limit
     resource = None  # type: ignore[assignment]
 
 OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-PAUSE_S: Final = 0.5  # until a listener looks again
+PAUSE_S: Final = 0.5  # before a listener tries again
 _RESERVE: Final = 64
-_RESERVE_SHARE: Final = 4  # the reserve is no more than a fourth of all
+_RESERVE_SHARE: Final = 4  # the reserve is at most a fourth of all
 _LINE_EVERY_S: Final = 1.0
 _UNLIMITED: Final = 1 << 30
 
 
 class Descriptors:
-    """Tells listeners when they shall wait, and says so once a second."""
+    """Tells listeners when to stop accepting, and logs that at most once a second."""
 
     def __init__(
         self,
@@ -37,21 +37,21 @@ class Descriptors:
         files: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`files` returns how many descriptors the broker's own files may need beside the usual."""
+        """`files` returns how many more descriptors than usual the broker's files may need."""
         self._log = log
         self._files = files
         self._clock = clock
-        self._lock = threading.Lock()  # of what is said: HTTP has a thread of its own
+        self._lock = threading.Lock()  # guards the report: the HTTP server has a thread of its own
         self._said_at = -_LINE_EVERY_S
         self.pauses = 0
-        self.is_short = False  # the last connection took the last number that clients may have
+        self.is_short = False  # the last connection got the highest number for clients
         self.clients_end = 0  # connections of clients get lower numbers,
-        self.http_end = 0  # and those of HTTP lower than this
+        self.http_end = 0  # and those of HTTP numbers lower than this
         self._limit = 0
         self.measure()
 
     def measure(self) -> None:
-        """Read the process's limit, which may be changed while it runs."""
+        """Read the process's limit, which may change while it runs."""
         self._limit = _UNLIMITED
         if resource is not None:
             soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -62,7 +62,7 @@ class Descriptors:
         self.http_end = self._limit - reserve // 2
 
     def count(self, fd: int) -> None:
-        """Take notice of a client's connection with this descriptor."""
+        """Note the descriptor of a client's new connection."""
         if fd >= self.clients_end:
             self.is_short = True
 

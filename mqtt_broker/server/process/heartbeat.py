@@ -1,8 +1,8 @@
-"""A sign of life in the data directory, once a second, independent of the database.
+"""Touch a file in the data directory once a second, independent of the database.
 
-After a crash the broker has to know how long its clients were connected at least. The tables say
-that only while they can be written; the time of a file can be set even when the disk is full or the
-database is unavailable.
+After a crash the broker must know how long its clients were connected at least. The tables tell
+that only while they can be written; the time of a file can be set even when the disk is full or
+the database is unavailable.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="fleetmq-alive", daemon=True)
 
     def last(self) -> float:
-        """Return the time of the last sign of life in this directory; 0 when there is none."""
+        """Return the time of the last heartbeat in this directory, or 0."""
         try:
             return self._path.stat().st_mtime
         except OSError:
             return 0.0
 
     def start(self) -> None:
-        """Write signs of life of this process from now on."""
+        """Start the heartbeat of this process."""
         self.beat()
         self._thread.start()
 
     def stop(self) -> None:
-        """Write no more signs of life."""
+        """Stop the heartbeat."""
         self._is_over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -48,7 +48,7 @@ class Heartbeat:
     def beat(self) -> None:
         """Set the time of the file to now."""
         at = int(self._clock() * 1e9)
-        with contextlib.suppress(OSError):  # the tables then have to do
+        with contextlib.suppress(OSError):  # the tables have to suffice then
             try:
                 os.utime(self._path, ns=(at, at))
             except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Limit what is logged: lines that clients cause by rate and length, internal errors by repetition.
+"""Limit the log: lines that clients cause by rate and length, internal errors by repetition.
 
-A line names clients, topics and peers, and clients choose those names. Lines of one second beyond
-`LINES_PER_S` are counted, and the next second's first line says how many there were.
+A line may contain names of clients and topics, which clients choose. Lines of one second above
+`LINES_PER_S` are only counted, and the first line of the next second reports the count.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 LINES_PER_S: Final = 100
 CHARS_MAX: Final = 1_000  # of one line; a client id alone may have 65,535
 ERRORS_PER_S: Final = 5  # with their tracebacks
-REPEAT_S: Final = 10.0  # until an error that comes again is logged again
+REPEAT_S: Final = 10.0  # before a repeated error is logged again
 
 
 class LogLimiter:
-    """Pass lines on to `sink`, so many a second, each printable and of limited length."""
+    """Pass lines on to `sink`: a limited number a second, each printable and of limited length."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class LogLimiter:
         lines_per_s: int = LINES_PER_S,
         shape: Callable[[str], str] | None = None,
     ) -> None:
-        """`shape` makes a line fit to be shown; the default is `shown`."""
+        """`shape` makes a line safe to show; the default is `shown`."""
         self._sink = sink
         self._lines_per_s = lines_per_s
         self._shape = shape or shown
@@ -38,7 +38,7 @@ class LogLimiter:
         self._left_out = 0
 
     def write(self, line: str) -> None:
-        """Log the line, or count it when this second has had its share."""
+        """Log the line, or only count it when the limit of this second is reached."""
         second = int(self._clock())
         if second != self._second:
             self._second, self._written = second, 0
@@ -53,15 +53,16 @@ class LogLimiter:
 
 
 class ErrorLog:
-    """Log internal errors with their traceback: a few a second, and one that is repeated once in a
-    while. From any thread.
+    """Log internal errors with their traceback, repeated ones once in a while.
+
+    Any thread may use it.
     """
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
         self._clock = clock
         self._lock = threading.Lock()
-        self._at: dict[tuple[object, ...], float] = {}  # when each was logged, by where it arose
+        self._at: dict[tuple[object, ...], float] = {}  # when each was last logged, by its origin
         self._second = 0
         self._written = 0
         self._left_out = 0
@@ -86,7 +87,7 @@ class ErrorLog:
 
 
 def _origin(error: BaseException) -> tuple[object, ...]:
-    """Return the kind of an error and the line it was raised in: its text may hold a client's."""
+    """Return an error's type and source line; its text may contain what a client sent."""
     trace = error.__traceback__
     if trace is None:
         return type(error), repr(error)
@@ -96,8 +97,9 @@ def _origin(error: BaseException) -> tuple[object, ...]:
 
 
 def shown(line: str) -> str:
-    """Shorten the line and escape what a terminal or a log would obey: control characters, line
-    separators, changes of direction.
+    """Shorten the line and escape characters that a terminal or a log viewer interprets.
+
+    These are control characters, line separators and changes of direction.
     """
     if len(line) > CHARS_MAX:
         line = f"{line[:CHARS_MAX]}... ({len(line)} characters)"

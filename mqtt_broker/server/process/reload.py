@@ -1,10 +1,10 @@
 """Reload files on SIGHUP, and when they have changed.
 
 A part of the broker that reads files registers their paths and a function that reads them again.
-A change counts when it is complete: two looks in a row have to find the same, since a certificate
-and its key are written one after the other. A failure is logged, and the old content stays in
-force. What could not be read at all, for instance since descriptors were out, is read again with
-every look.
+Files are checked periodically. A change is acted on when two checks in a row find the same files,
+since a certificate and its key are written one after the other. A failure is logged, and the old
+content stays in force. Files that could not be read at all, for instance because there were no
+descriptors left, are read again at every check.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class _Watched:
     act: Callable[[], object]
     in_force: _Seen
     last: _Seen
-    is_missed: bool = False  # it could not be read, which may pass without a change of the file
+    is_missed: bool = False  # it could not be read, which may end without a change of the file
     said: str = ""  # why the last reload failed
 
     def take(self, seen: _Seen) -> None:
-        """Let this content be the one that is in force, or was tried."""
+        """Note that this content is in force, or was tried."""
         self.in_force = seen
         self.said = ""
 
@@ -84,14 +84,14 @@ class _Watched:
         self.said = ""
 
     def fail(self, why: str, *, may_pass: bool) -> bool:
-        """Note a failure; False when it is the same as before with this content."""
+        """Note a failure. Return False if this content failed the same way before."""
         self.is_missed = may_pass
         before, self.said = self.said, why
         return before != why
 
 
 class Reload:
-    """The files that are reloaded; one timer looks at all of them."""
+    """The files that are watched; one timer checks all of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -102,8 +102,9 @@ class Reload:
         self._reports: list[tuple[ReloadReport, Callable[[ReloadReport], None]]] = []
 
     def add(self, name: str, paths: Iterable[str], act: Callable[[], object]) -> None:
-        """Call `act` when one of the files has changed, and on SIGHUP. It raises an error of one
-        line when it changes nothing.
+        """Call `act` when one of the files has changed, and on SIGHUP.
+
+        If it fails, it raises an error of one line and has changed nothing.
         """
         paths = tuple(paths)
         seen = _look(paths)
@@ -141,7 +142,7 @@ class Reload:
             self._reload(name, watched)
 
     def look(self) -> None:
-        """Reload files that have changed since they were loaded, but not since the last look."""
+        """Reload files that have changed since they were loaded, but not since the last check."""
         for name, watched in list(self.watched.items()):
             seen = _look(watched.paths)
             is_settled, watched.last = seen == watched.last, seen
@@ -180,8 +181,9 @@ class Reload:
         self._tell_complete()
 
     def on_failed(self, name: str, why: str, *, may_pass: bool = False) -> bool:
-        """Report a failure, and try again with the next look if it may pass; False when the same
-        was reported for this content of the files.
+        """Report a failure; if it may be temporary, try again at the next check.
+
+        Return False if the same failure was already reported for this content of the files.
         """
         for report in self._waiting_for(name):
             report.failed[name] = why
@@ -213,7 +215,7 @@ class Reload:
 
 
 def may_pass(error: Exception) -> bool:
-    """Tell whether a file could not be read, other than being wrong."""
+    """Tell whether a file could not be read, as opposed to having wrong content."""
     return isinstance(error, OSError) or isinstance(error.__context__, OSError)
 
 

@@ -1,8 +1,8 @@
-"""Notify systemd that the broker is ready, is alive, or stops.
+"""Notify systemd that the broker is ready, alive, or stopping.
 
-The protocol is a datagram to the socket that `NOTIFY_SOCKET` names; without one, nothing is sent.
-Signs of life come from the event loop, so that systemd notices a loop that hangs, and only while
-the broker does not need a restart.
+The protocol is a datagram to the socket that `NOTIFY_SOCKET` names; without it nothing is sent.
+Keep-alive notifications are sent from the event loop, so that systemd notices a loop that hangs,
+and only while the watchdog finds that the broker does not need a restart.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Notifier:
         self._period_s = _period_s(environment)
 
     def ready(self, status: str) -> None:
-        """Report that the broker is ready, and send signs of life from now on."""
+        """Report that the broker is ready, and start the keep-alive notifications."""
         self.send(f"{READY}\nSTATUS={status}")
         if self._address and self._period_s:
             self.keep_alive()
 
     def stopping(self) -> None:
-        """Report that the broker stops."""
+        """Report that the broker is stopping."""
         if self._timer is not None:
             self._timer.cancel()
         self.send(STOPPING)
 
     def send(self, text: str) -> None:
-        """Send a notification; one that is not received changes nothing."""
+        """Send a notification. Failures are ignored."""
         if not self._address:
             return
         address = self._address
@@ -64,7 +64,7 @@ class Notifier:
 
 
 def _period_s(environment: Mapping[str, str]) -> float:
-    """Return half of systemd's timeout; 0 when it has none, or watches another process."""
+    """Return half of systemd's timeout, or 0 if it has none or watches another process."""
     text = environment.get("WATCHDOG_USEC", "")
     pid = environment.get("WATCHDOG_PID", "")
     if not text.isdecimal() or (pid and pid != str(os.getpid())):

@@ -1,9 +1,9 @@
-"""The clock of the broker, and what happens at the end of a turn.
+"""The clock of the broker, and the steps at the end of a turn.
 
-In a turn every socket that is ready is read and its packets are acted upon. At its end the broker
-writes once to each peer that got something, the storage service is told that changes wait, and
-the one timer of the event loop is set to the core's next deadline. While the core's agenda is not
-empty the loop waits for nothing: a slice of it and a turn of the sockets take turns.
+In a turn every socket that is ready is read and its packets are processed. At the end of a turn the
+broker writes once to each peer that has output, the storage service learns that changes wait, and
+the single timer of the event loop is set to the core's next deadline. While the core's agenda is
+not empty the loop does not block: slices of the agenda alternate with turns of the sockets.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 from mqtt_broker.core.broker import Broker
 
 _SLEEP_S_MAX: Final = 3600.0
-_RETRY_S: Final = 0.2  # until the end of a turn that failed is tried again
-_ADVANCE_STEPS_MAX: Final = 1000  # in which a clock that is moved ahead gets there
+_RETRY_S: Final = 0.2  # before a failed end of a turn is tried again
+_ADVANCE_STEPS_MAX: Final = 1000  # when the clock is moved ahead
 
 
 class Turn:
@@ -31,7 +31,7 @@ class Turn:
     ) -> None:
         # Deadlines count in wall-clock seconds, so that they mean something after a restart,
         # and never jump: the clock is read once and monotonic time is added.
-        self.ahead_s = ahead_s  # of the time of day, in a test
+        self.ahead_s = ahead_s  # how far ahead of the time of day, in a test
         self._epoch = time.time() - time.monotonic() + ahead_s
         self.at = self.now()  # when the last socket was read
         self._loop = loop
@@ -44,7 +44,7 @@ class Turn:
         self._goes_on = False  # the loop is about to call `_go_on`
 
     def now(self) -> float:
-        """Return the time of day in seconds; it never goes back."""
+        """Return the time of day in seconds; it never decreases."""
         return time.monotonic() + self._epoch
 
     def clock(self) -> float:
@@ -54,8 +54,9 @@ class Turn:
         return now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock ahead. What falls due on the way happens, in its order and at its time,
-        or up to a thousandth of the way later.
+        """Move the clock ahead.
+
+        Timers on the way fire in order and at their time, or up to a thousandth of the way later.
         """
         broker = self._broker
         assert broker is not None
@@ -69,7 +70,7 @@ class Turn:
         self._arm()
 
     def _finish(self) -> None:
-        """Have turns until nothing is due and the agenda is empty, as far as that comes about."""
+        """Run turns until nothing is due and the agenda is empty, up to a limit."""
         broker = self._broker
         assert broker is not None
         for _ in range(_ADVANCE_STEPS_MAX):
@@ -89,7 +90,7 @@ class Turn:
         self._after_turn = after_turn
 
     def start(self) -> None:
-        """Call the broker's timers from now on."""
+        """Start the broker's timers."""
         self._arm()
 
     def stop(self) -> None:
@@ -99,7 +100,7 @@ class Turn:
                 handle.cancel()
 
     def end(self) -> None:
-        """End a turn of the sockets: write what it produced, store what it changed."""
+        """End a turn of the sockets: write its output, store its changes."""
         broker = self._broker
         if broker is None:
             return
@@ -121,7 +122,7 @@ class Turn:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Give the agenda its part of a turn; the sockets have theirs before the next call."""
+        """Run a slice of the agenda. The sockets are served before the next call."""
         self._goes_on = False
         broker = self._broker
         assert broker is not None
@@ -138,14 +139,14 @@ class Turn:
         self.end()
 
     def guard(self, act: Callable[[], None]) -> None:
-        """Call `act`; an exception is our own mistake, is logged, and stops nothing else."""
+        """Call `act`. An exception is a bug: it is logged and stops nothing else."""
         try:
             act()
         except Exception as error:
             self._report(error)
 
     def try_again(self, error: Exception) -> None:
-        """End the turn again a little later, whether anything else happens or not."""
+        """End the turn again a little later, even if nothing else happens."""
         self._report(error)
         if self._retry is None:  # one is enough, however many turns fail
             self._retry = self._loop.call_later(_RETRY_S, self._on_retry)

@@ -1,8 +1,8 @@
 """The watchdog: a thread that checks that publishes are acknowledged and that the loop runs.
 
-Once a second it asks the loop for an answer, and the loop notes how long that took and which
-acknowledgement has waited longest for the store. Both are plain attributes, so they can be read
-while the loop hangs. Trouble is logged once when it begins and once when it is over.
+Once a second it schedules a call on the loop, which notes the delay and the acknowledgement that
+has waited longest for the store. Both are plain attributes, so they can be read while the loop
+hangs. A problem is logged once when it begins and once when it is over.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger("fleetmq")
 class Watched(NamedTuple):
     unanswered_s: float  # how long the oldest acknowledgement has waited for the store
     loop_late_s: float
-    why: dict[str, str]  # what is wrong, a sentence for each kind of trouble
+    why: dict[str, str]  # what is wrong, a sentence for each kind of problem
 
 
 class Watchdog:
@@ -92,7 +92,8 @@ class Watchdog:
     def needs_restart(self) -> bool:
         """Tell whether only a restart helps: a thread is dead, or acknowledgements are stuck.
 
-        A store that reports an error tries again, and clients that do not need it are served.
+        A store that reports an error tries again by itself, and clients that do not need it are
+        served meanwhile.
         """
         why = self.look().why
         return THREADS in why or (UNANSWERED in why and not self._broker.backpressure.store_state)
@@ -107,7 +108,7 @@ class Watchdog:
                 return
 
     def check(self) -> None:
-        """Ask the loop for an answer, and log what has changed since the last time."""
+        """Schedule a call on the loop, and log what has changed since the last time."""
         if not self._asked_at:
             self._asked_at = self._clock()
             self._loop.call_soon_threadsafe(self._answer)

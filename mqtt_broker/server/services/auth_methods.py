@@ -1,8 +1,8 @@
 """The authentication methods of a configuration, opened: password files, tables, token keys.
 
-`AuthMethods` is made from the `[[auth]]` tables, at the start and again when they change. A table
-that has not changed keeps its method, with all that it has read and knows of its users. A method
-that cannot be opened raises, and nothing has changed. `services.security` reloads them.
+`AuthMethods` is built from the `[[auth]]` tables, at the start and again when they change. A table
+that has not changed keeps its method, with the accounts that it has cached. If a method cannot be
+opened, the error is raised and the old methods stay. `services.security` reloads them.
 """
 
 from __future__ import annotations
@@ -95,15 +95,17 @@ class AuthMethods:
         return ScramMethod(table.name) if table.type == "scram" else AnonymousMethod()
 
     def salt_secret(self, data_dir: str) -> bytes:
-        """Return the secret that salts of unknown users are made from. It is kept, since salts of
-        known users do not change either, and a client may compare them over time.
+        """Return the secret from which salts of unknown users are derived.
+
+        It is stored, because salts of known users do not change either: a client that compares
+        salts over time must not learn which users exist.
         """
         if data_dir and os.path.isdir(data_dir):
             try:
                 return _kept_secret(Path(data_dir) / SALTS)
             except (OSError, ValueError) as error:
                 _log.warning("%s/%s: %s; a new secret is used", data_dir, SALTS, error)
-        # Without a data directory: a secret that stays the same until the file changes.
+        # Without a data directory the secret stays the same until the file changes.
         for file in self.files.values():
             return file.digest
         return secrets.token_bytes(_SALTS_BYTES)
@@ -126,7 +128,7 @@ def _token_method(table: AuthTable) -> TokenMethod:
     method = TokenMethod(values["key_file"], claims, name=table.name, wall=time.time)
     path = method.path
     if os.stat(path).st_mode & stat.S_IWOTH or (method.is_secret and open_to_others(path)):
-        _log.warning("%s: every user of this machine may make tokens with it; chmod 640 it", path)
+        _log.warning("%s: every user of this machine may sign tokens with it; chmod 640 it", path)
     return method
 
 

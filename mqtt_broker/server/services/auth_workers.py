@@ -1,7 +1,7 @@
 """Threads for slow work of authentication: hashing, tables, files.
 
-Clients wait in a fair order; verdicts come back to the loop in small portions, so that connected
-clients do not notice a storm of CONNECTs.
+A fair queue decides which client is next. Verdicts return to the loop in small portions, so that
+a storm of CONNECTs does not delay connected clients.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AuthWorkers:
         return self._waiting.count
 
     def submit(self, request: ConnectRequest, work: Callable[[], Verdict]) -> bool:
-        """Do the work in a thread and answer the request; False when too many wait."""
+        """Do the work in a thread and answer the request. Return False when too many wait."""
         network = network_of(address_of(request.peer))
         with self._ready:
             if not self._waiting.put(str(network), (request, work)):
@@ -64,7 +64,7 @@ class AuthWorkers:
         return True
 
     def job(self, work: Callable[[], None]) -> None:
-        """Do other slow work, before that of clients that wait."""
+        """Do other slow work, ahead of the clients that wait."""
         with self._ready:
             self._jobs.append(work)
             self._ready.notify()
@@ -88,7 +88,7 @@ class AuthWorkers:
             return
         try:
             verdict = work()
-        except Exception as error:  # ours: it may cost this client its connection only
+        except Exception as error:  # a bug: it may cost only this client its connection
             self._errors.write(error, "internal error while a client was authenticated")
             verdict = Refuse(reasons.UNSPECIFIED_ERROR)
         with self._ready:
@@ -103,11 +103,11 @@ class AuthWorkers:
         """Call `act` on the loop, from any thread."""
         try:
             self._loop.call_soon_threadsafe(act)
-        except RuntimeError:  # the loop has ended, and no client waits any longer
+        except RuntimeError:  # the loop is closed, and no client waits any longer
             return
 
     def _deliver(self) -> None:
-        """Deliver some verdicts, on the loop, and let the sockets have their turn."""
+        """Deliver some verdicts on the loop, then let it serve the sockets."""
         with self._ready:
             count = min(len(self._done), _VERDICTS_A_TURN)
             some = [self._done.popleft() for _ in range(count)]
@@ -120,7 +120,7 @@ class AuthWorkers:
             self._loop.call_soon(self._deliver)
 
     def stop(self) -> None:
-        """End the threads; work that waits is dropped."""
+        """Stop the threads; work that still waits is dropped."""
         with self._ready:
             self._is_over = True
             self._ready.notify_all()

@@ -1,7 +1,7 @@
-"""Load the code of others that the configuration names: share strategies, partition functions.
+"""Load the user's code that the configuration names: share strategies, partition functions.
 
-Only the configuration names code. What clients send, over MQTT or HTTP, and what is stored with a
-stream chooses among what was loaded, and is never imported.
+Only the configuration can cause an import. Names that clients send over MQTT or HTTP, and names
+stored with a stream, select among the functions that were loaded.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def load_strategy(name: str) -> StrategyFactory:
-    """Return the strategy of this name, or the user's own class by `package.module:Class`."""
+    """Return the built-in strategy of this name, or the class that `package.module:Class` names."""
     if name in STRATEGIES:
         return STRATEGIES[name]
     module_name, _, class_name = name.partition(":")
     try:
         found: StrategyFactory = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # a user's module may fail in any way when it is imported
+    except Exception as error:  # a user's module may raise anything when it is imported
         raise ConfigError(f"shared_strategy {name}: {error}") from error
     if not callable(found):
         raise ConfigError(f"shared_strategy {name}: not a class")

@@ -1,7 +1,7 @@
 """Check payloads against the JSON Schemas of the configuration.
 
-The first schema whose filter matches a topic applies. A check takes 0.1 us a message, beside the
-1.5 us it takes to read the JSON.
+The first schema whose filter matches a topic applies. A check takes 0.1 us a message, in addition
+to 1.5 us for parsing the JSON.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mqtt_broker.server.config.schema_value_cost import value_cost
 from mqtt_broker.server.config.schemas import Schema, compile_schema, one_line
 from mqtt_broker.topics.names import matches
 
-# The cost of a check, in units of 10 ns: it runs on the event loop, and others wait for it.
+# The highest cost of a check, in units of 10 ns: it runs on the event loop, so all clients wait.
 COST_MAX: Final = 10_000_000
-# To find the reason, a schema with alternatives may look at a payload once for each of its parts,
-# and keeps what it finds: at 1 MB that took ten seconds. One that refers to itself looks again
-# at each level: sixteen brackets took as long.
+# To explain a violation, a schema with alternatives may check each part of a payload again and
+# keep all errors: with 1 MB that took ten seconds. A recursive schema does so at each level:
+# sixteen brackets took as long.
 WHY_BYTES_MAX: Final = 8 << 10
 WHY_COST_MAX: Final = COST_MAX // 20
-_SMALL_COST: Final = 10_000  # values are not counted below it
+_SMALL_COST: Final = 10_000  # smaller payloads: their values are not counted
 TOO_MANY: Final = "the payload has too many values for its schema"
 VIOLATED: Final = "the payload violates its schema"
 LOG_EVERY_S: Final = 10.0
@@ -51,7 +51,7 @@ class SchemaCheck:
         self._log_at = 0.0
 
     def problem(self, payload: bytes) -> str:
-        """Return why the payload is refused; empty when it is not."""
+        """Return why the payload is refused, or "" if it is accepted."""
         why = self._problem(payload)
         if not why:
             return ""
@@ -65,11 +65,11 @@ class SchemaCheck:
         return ""
 
     def cost(self, payload: bytes) -> int:
-        """Return about how long `problem` takes at most, in units of 0.1 us."""
+        """Estimate how long `problem` takes at most, in units of 0.1 us."""
         return len(payload) // 4 + min(self._cost_of(payload), COST_MAX) // 10
 
     def _cost_of(self, payload: bytes) -> int:
-        """Return the most that the values of a payload cost."""
+        """Return the highest cost of a payload's values."""
         most = self._cost.most
         if len(payload) * most <= _SMALL_COST:
             return len(payload) * most
@@ -92,7 +92,7 @@ class SchemaCheck:
             if len(payload) > WHY_BYTES_MAX or cost > WHY_COST_MAX or self._cost.leads_back:
                 return VIOLATED
             error = next(self._validator.iter_errors(instance))
-        except ValueError:  # half of a surrogate pair, or a number out of range
+        except ValueError:  # a lone surrogate, or a number out of range
             return "the payload has text or numbers that cannot be validated"
         place = "".join(f"[{step!r}]" for step in error.instance_path)
         return one_line(f"payload{place}: {error.message}")

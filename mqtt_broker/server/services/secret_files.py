@@ -1,4 +1,4 @@
-"""Warn of files with secrets that every account of the machine may read or write."""
+"""Warn about files with secrets that every account of the machine may read or write."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _log = logging.getLogger("fleetmq")
 
 
 def warn_of_open_secrets(config: Config) -> None:
-    """Name the configuration file, if it holds a secret, and keys of TLS that others may read.
+    """Warn about TLS keys, and the configuration file if it holds a secret, that others may read.
 
-    Files of `[[auth]]` are looked at when their methods are opened.
+    Files of `[[auth]]` are checked when their methods are opened.
     """
     keys = [e.rules.tls.key for e in config.endpoints if e.rules.tls is not None]
     for path in dict.fromkeys((config.secrets_file, *keys)):
-        with contextlib.suppress(OSError):  # it was read, and is gone
+        with contextlib.suppress(OSError):  # it has been removed since it was read
             if path and open_to_others(path):
                 _log.warning(
                     "%s: every user of this machine may read or write it; chmod 640 it", path

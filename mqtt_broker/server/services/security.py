@@ -1,8 +1,8 @@
 """Security of a running broker: build the authenticator, and reload what it is built from.
 
-Files are read again when they change or on SIGHUP, tables every few seconds, and the core then
-checks the rights of connected clients again. Disks and hashes are waited for in the threads of
-`auth_workers`; `auth_methods` opens the methods of the `[[auth]]` tables.
+Files are read again when they change and on SIGHUP, database tables every few seconds. After a
+change the core checks the rights of connected clients again. Disk access and hashing happen in the
+threads of `auth_workers`; `auth_methods` opens the methods of the `[[auth]]` tables.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SecurityService:
         self._ban_lock = threading.Lock()  # held while the file of bans is changed
         self._trouble = ""  # why tables could not be read the last time
         self._unwritable: set[str] = set()  # files with hashes that cannot be replaced
-        self._watched: set[str] = set()  # names under which files of methods are reloaded
+        self._watched: set[str] = set()  # names under which methods' files are watched
         self._salts = b""
         self._errors = ErrorLog(_log)
         self._audit_file = AuditFile(security.audit_file) if security.audit_file else None
@@ -124,7 +124,7 @@ class SecurityService:
         )
 
     def _rule_set(self, security: SecurityConfig) -> RuleSet:
-        """Join the rules of file and table. With an empty table of rules all is denied."""
+        """Combine the rules of file and table. An empty table of rules denies everything."""
         of_tables = self._sql_rules.rules if self._sql_rules is not None else []
         return RuleSet([*security.rules, *of_tables], is_on=security.has_rules)
 
@@ -148,7 +148,7 @@ class SecurityService:
         return self.engines[url]
 
     def _close_unused(self, security: SecurityConfig) -> None:
-        """Close databases of methods that are gone. Their users are known from memory."""
+        """Close databases of methods that were removed. Their users' accounts stay cached."""
         used = {table.values.get("database_url") for table in security.auth}
         for url in self.engines.keys() - used - {security.rules_url}:
             self.workers.job(self.engines.pop(url).dispose)
@@ -208,7 +208,7 @@ class SecurityService:
         self._watched = set(found)
 
     def _later(self, name: str, load: Callable[[], None]) -> Callable[[], object]:
-        """Read in a thread: a file may be large, or its disk away."""
+        """Read in a thread: a file may be large, or its disk slow."""
 
         def work() -> bool:
             load()
@@ -226,11 +226,11 @@ class SecurityService:
             try:
                 is_changed = load()
             except (FileError, ConfigError, Unavailable, OSError) as error:
-                # The error itself is gone when the loop comes to it.
+                # Python deletes the error before the loop uses it.
                 text, passes = str(error), may_pass(error)
                 self.workers.to_loop(lambda: self._on_trouble(name, text, may_pass=passes))
                 return
-            except Exception as error:  # ours: the broker goes on with what it has
+            except Exception as error:  # a bug: the broker keeps the old rules
                 self._errors.write(error, "internal error while access rules were read")
                 return
             if is_changed:
@@ -240,7 +240,7 @@ class SecurityService:
         return LATER
 
     def _on_trouble(self, name: str, text: str, *, may_pass: bool = False) -> None:
-        """Report a failure; of the tables once, since they are read every few seconds."""
+        """Report a failure; one of the tables only once, as they are read every few seconds."""
         if name == _TABLES:
             if text == self._trouble:
                 return
@@ -273,7 +273,7 @@ class SecurityService:
         return self._change_bans(work)
 
     def lift_ban(self, kind: str, value: str) -> Future[bool]:
-        """Remove a ban of the file or one for flapping; False when there is none."""
+        """Remove a ban of the file or one for flapping. Return False when there is none."""
 
         def work() -> bool:
             now = self._clock()
@@ -290,12 +290,12 @@ class SecurityService:
     def _change_bans(self, change: Callable[[], T]) -> Future[T]:
         """Change the file in a thread; the future is done when the bans are in force."""
         if self._is_over:
-            raise RuntimeError("the broker stops")
+            raise RuntimeError("the broker is stopping")
         done: Future[T] = Future()
 
         def work() -> None:
             try:
-                with self._ban_lock:  # changes come into force in the order they are written
+                with self._ban_lock:  # changes take effect in the order in which they are written
                     result = change()
                     path = self._security.bans_file
                     found = read_bans(path) if path else []
@@ -323,7 +323,7 @@ class SecurityService:
         return self._in_thread(name, load, lambda: self.authenticator.bans.replace(found))
 
     def _reload_rules(self) -> object:
-        """Reload methods, rules, roles and limits; all else in the file needs a restart."""
+        """Reload methods, rules, roles and limits; other changes in the file need a restart."""
         fresh: list[tuple[SecurityConfig, RuleSet, AuthMethods]] = []
 
         def load() -> bool:
@@ -342,7 +342,7 @@ class SecurityService:
             check_listeners(found, (e.name for e in self._config.endpoints))
             methods = AuthMethods(found.auth, self._engine, self._clock, self._methods)
             if self._security.has_rules and not found.has_rules:
-                raise ConfigError(  # a file that was cut off would open everything to everybody
+                raise ConfigError(  # a truncated file would allow everything to everybody
                     f"{found.path}: the last [[acl]] was removed; restart the broker to do without "
                     "rules"
                 )
@@ -358,7 +358,7 @@ class SecurityService:
                 chain = self._make_chain(methods)
                 self._watch_methods()
                 self._close_unused(found)
-            # The file of bans stays the one of the start, where it is watched.
+            # The path of the file of bans does not change until a restart.
             self._security = replace(found, bans_file=self._security.bans_file)
             self.authenticator.apply(self._make_policy(found, chain, rules))
 
@@ -395,7 +395,7 @@ class SecurityService:
         self._in_thread(_TABLES, load, apply)
 
     def _write_renewed(self) -> None:
-        """Write hashes of mosquitto that were replaced to their files, many at once."""
+        """Write the new hashes of accounts that had mosquitto's, many at a time."""
         for file in self._methods.files.values():
             if file.has_renewed:
                 self.workers.job(partial(self._write_file, file))
@@ -424,19 +424,19 @@ class SecurityService:
         for engine in self.engines.values():
             engine.dispose()
         if self._audit_file is not None:
-            self._audit_file.close()  # last: it takes events until here
+            self._audit_file.close()  # last: the steps above still log events
 
 
 def open_security_service(
     config: Config, loop: asyncio.AbstractEventLoop, turn: Turn, reload: Reload
 ) -> SecurityService:
-    """Return the service; ConfigError when a file or a database that it needs cannot be used."""
+    """Return the service. Raises ConfigError when a file or database that it needs is unusable."""
     with _as_config_errors():
         return SecurityService(config, loop, turn, reload)
 
 
 def check_access(security: SecurityConfig) -> None:
-    """Read all files as `open_security_service` does; ConfigError. No database is asked."""
+    """Read all files as `open_security_service` does, but no database. Raises ConfigError."""
     with _as_config_errors():
         for table in security.auth:
             if table.type == "password_file":
@@ -463,7 +463,7 @@ def check_access(security: SecurityConfig) -> None:
 
 @contextlib.contextmanager
 def _placed(security: SecurityConfig) -> Iterator[None]:
-    """Say of an error that it is about the database of rules, and where that is named."""
+    """Prefix an error of the database of rules with the key that names it."""
     where = f"{security.rules_url_place or 'acl'}: database_url"
     try:
         yield

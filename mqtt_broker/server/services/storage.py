@@ -1,8 +1,8 @@
-"""The store on the event loop: groups of changes go to its threads, their answers come back.
+"""Connect the store's threads to the event loop: pass changes to them, and act on their answers.
 
-Changes wait for a moment before they are handed over, so that one commit serves many messages,
-and a message that all subscribers take at once is never written. The loop itself never waits for
-the store.
+Changes wait for a moment before they are handed over, so that one commit serves many messages and
+a message that all subscribers acknowledge at once is never written. The loop never waits for the
+store.
 """
 
 from __future__ import annotations
@@ -34,18 +34,19 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Page = list[tuple[DeliveryRow, MessageRow]]
 LINGER_S: Final = 0.003  # how long changes wait, so that they share a commit
-_ENTRIES_MAX: Final = 2_000  # with so many changes they do not wait,
-_CERTAIN_MAX: Final = 32  # nor with so many that have to be written, while the store is idle,
-_LOGGED_MIN: Final = 128  # nor with so many unacknowledged log records; see `_is_worth_it`
+# Changes are handed over earlier once there are
+_ENTRIES_MAX: Final = 2_000  # so many of them,
+_CERTAIN_MAX: Final = 32  # so many that have to be written, while the store is idle,
+_LOGGED_MIN: Final = 128  # or so many unacknowledged log records; see `_is_worth_it`.
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, further changes gather in one group
-RETRY_S: Final = 0.2  # until a failed hand-over is tried again
+RETRY_S: Final = 0.2  # before a failed hand-over is tried again
 _PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 4 << 20
 _log = logging.getLogger("fleetmq")
 
 
 def check_store(config: Config) -> None:
-    """Check the place of the state without opening it; ConfigError names the key and the value."""
+    """Check the place of the state without opening it. Raises ConfigError."""
     if not config.needs_store:
         return
     if config.database_url:
@@ -67,7 +68,7 @@ class StorageService:
     """The journal and the store of a broker."""
 
     def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
-        """Open the store; StartError when that fails, ConfigError when it cannot work."""
+        """Open the store. Raises StartError if that fails, ConfigError if it cannot work."""
         check_store(config)
         self._loop = loop
         self._turn = turn
@@ -135,11 +136,11 @@ class StorageService:
         return self._started
 
     def dead_threads(self) -> list[str]:
-        """Return the names of the store's threads that have died. From any thread."""
+        """Return the names of the store's threads that have died. Any thread may call it."""
         return self.store.dead_threads()
 
     def abandon(self) -> None:
-        """Close what was opened: the broker does not start, or does not stop in order."""
+        """Close everything: the broker failed to start, or is stopped as by `kill -9`."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -164,7 +165,7 @@ class StorageService:
     # The turn.
 
     def after_turn(self) -> None:
-        """Hand changes over, or set the time when they are."""
+        """Hand changes over, or schedule that."""
         journal = self.journal
         waiting = len(journal)
         if self._trouble or journal.is_unfinished:
@@ -177,10 +178,10 @@ class StorageService:
             self._linger(max(LINGER_S, self._participant_delay_s(self._turn.now())))
         while journal.pages_wanted:
             self._request(journal.pages_wanted[-1])
-            journal.pages_wanted.pop()  # at last: what could not be asked for is asked again
+            journal.pages_wanted.pop()  # last: requests that failed are repeated
 
     def _linger(self, seconds: float) -> None:
-        """Call `_on_linger` after so long, or earlier if it is due earlier."""
+        """Call `_on_linger` after this delay, unless it is due earlier."""
         due_at = self._loop.time() + seconds
         if self._timer is not None:
             if self._timer.when() <= due_at:
@@ -192,7 +193,7 @@ class StorageService:
         self._timer = None
         try:
             self._end_linger()
-        except Exception as error:  # without another try the changes would wait for ever
+        except Exception as error:  # try again, or the changes would wait for ever
             self._errors.write(error, "journal: internal error")
             self._linger(RETRY_S)
 
@@ -210,9 +211,9 @@ class StorageService:
     def _is_worth_it(self) -> bool:
         """Tell whether to hand over now: the store is idle, and enough changes wait.
 
-        A group with records of the log costs more, and their publishers send in bursts: few
-        entries, many messages. They are enough when nearly as many wait as were acknowledged
-        with the last group.
+        A group with records of the log costs more, and its publishers send in bursts: few entries,
+        many messages. Such a group is worth it once it has nearly as many messages as the last
+        group acknowledged.
         """
         journal = self.journal
         if journal.committed != journal.number:
@@ -251,7 +252,7 @@ class StorageService:
             broker = self._broker
             try:
                 owner.on_page(items_of(broker, page), self._turn.now())
-            except Exception as error:  # without another try the queue would wait for ever
+            except Exception as error:  # try again, or the queue would wait for ever
                 self._errors.write(error, "store: internal error with a page")
                 self._loop.call_later(RETRY_S, self._request, owner)
             self._turn.end_now()
@@ -288,10 +289,10 @@ class StorageService:
         self._say_state()
 
     def _on_trouble(self, trouble: str) -> None:
-        """Report a change of what is wrong with the journal; empty: nothing."""
+        """Report a new problem with the journal; "" means that it is over."""
         if trouble != self._trouble:
             self._trouble = trouble
-            self._loop.call_soon(self._say_state)  # not in the middle of whatever failed
+            self._loop.call_soon(self._say_state)  # not in the middle of the failed operation
 
     def _say_state(self) -> None:
         broker = self._broker
@@ -321,7 +322,7 @@ class StorageService:
     # The end.
 
     async def settle(self, timeout_s: float) -> bool:
-        """Wait until every recorded change is on disk; False when time ran out."""
+        """Wait until every recorded change is on disk. Return False after the timeout."""
         self._settled = asyncio.Event()
         self._pack()
         try:
@@ -332,7 +333,7 @@ class StorageService:
         return True
 
     async def stop(self, timeout_s: float) -> bool:
-        """Hand over the last changes and close the store; False when time ran out."""
+        """Hand over the last changes and close the store. Return False after the timeout."""
         if self._timer is not None:
             self._timer.cancel()
         self._heartbeat.stop()

@@ -1,8 +1,8 @@
-"""The telemetry log of a broker: its streams are configured, written, maintained and replayed.
+"""The telemetry log of a running broker: configure, write, maintain and replay its streams.
 
-Accepted messages are written by the store's thread, before the group of the journal that they
-belong to (`streams.write.writer`). Work that may wait long for the disk has threads
-of its own: creating and deleting streams, sealing, retention, compaction, and replay reads.
+The store's thread writes accepted messages, before the journal group that they belong to
+(`streams.write.writer`). Work that may wait long for the disk has threads of its own: creating and
+deleting streams, sealing, retention, compaction, and replay reads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 DIRECTORY: Final = "streams"  # in the data directory
 MAINTAIN_S: Final = 5.0
 COMPACT_S: Final = 60.0
-FLUSH_S: Final = 5.0  # that removing waits for the store
+FLUSH_S: Final = 5.0  # how long removing waits for the store
 READERS: Final = 2  # threads that read for clients
 _FIXED: Final = ("name", "partitions", "epoch")
 _T = TypeVar("_T")
@@ -87,7 +87,7 @@ class StreamService:
             ) from None
         except (StreamError, OSError) as error:
             raise StartError(f"telemetry log: {error}") from None
-        self._changed: deque[str] = deque()  # streams with more committed than readers were told
+        self._changed: deque[str] = deque()  # streams that grew since readers were last told
         self.writer = LogWriter(
             self.log, 2 * config.settings.stream_bytes_max, on_committed=self._changed.extend
         )
@@ -106,7 +106,7 @@ class StreamService:
             raise StartError(f"streams: {error}") from None
 
     def _configure(self, wanted: StreamSettings) -> None:
-        """Make a stream of the configuration, or make one that is there what it says now."""
+        """Create a stream of the configuration, or change an existing one to match."""
         stream = self.log.streams.get(wanted.name)
         if stream is None:
             self.log.create(wanted)
@@ -126,7 +126,7 @@ class StreamService:
             self.log.change(wanted.name, **changes)
 
     def start(self, broker: Broker, cursors: Iterable[CursorRow]) -> None:
-        """Write published messages from now on; `cursors` is where consumer groups were."""
+        """Start writing published messages. `cursors`: the stored positions of consumer groups."""
         self._started = broker
         self._topic_writers = TopicWriters(self.writer, broker.backlog.drop)
         for stream in self.log.streams.values():
@@ -194,9 +194,7 @@ class StreamService:
             replay.on_committed(changed, self._turn.now())
 
     def read(self, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
-        """Call `work`, which waits for the disk, in a thread, and `done` with its result on the
-        loop.
-        """
+        """Call `work`, which waits for the disk, in a thread, then `done(result)` on the loop."""
 
         def act() -> None:
             found = work()
@@ -211,7 +209,7 @@ class StreamService:
         self._reading.submit(act)
 
     def _adopt(self, stream: Stream) -> None:
-        """Put a new or changed stream in force: its filter for topics, its row for SQL."""
+        """Apply a new or changed stream: its filter for topics, its row for SQL."""
         before = self._recorded.get(stream.name)
         row = StreamRow(
             stream.name,
@@ -286,7 +284,7 @@ class StreamService:
             try:
                 then(found)
                 self._journal.wait(PendingCall(lambda now: done.set_result(None)))
-            except Exception as error:  # ours: the caller need not wait for a timeout
+            except Exception as error:  # a bug: the caller gets it at once, not a timeout
                 done.set_exception(error)
             self._turn.end_now()
 
@@ -336,8 +334,9 @@ def replay_host(broker: Broker) -> ReplayHost:
 
 
 def _ends(snapshot: Snapshot) -> dict[str, Offsets] | None:
-    """Return the journal's ends of the log's partitions; None when the journal has lost them, and
-    the log's own files decide.
+    """Return the ends of the log's partitions as the journal has them.
+
+    None: the journal has lost them, and the log's own files decide.
     """
     if snapshot.has_lost_ends:
         return None

@@ -1,5 +1,5 @@
 """The format of a log: bytes of batches and segments, names of files, offsets, settings, errors.
 
-Files are written through `disk` alone, which tests replace to fail or to crash at any call. What is
-written when, and who reads it, is decided in `write`, `read` and `replay`.
+Files are written only through `disk`, which tests replace to fail or to crash at any call. `write`,
+`read` and `replay` decide when files are written and read.
 """

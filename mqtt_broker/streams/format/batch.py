@@ -2,7 +2,7 @@
 
     0  magic "FM"        2   the format, 1        3   flags
     4  header crc32          of bytes 0-3 and 8-63, begun with the partition's seed
-    8  body crc32            of everything behind the header
+    8  body crc32            of everything after the header
     12 length                of the whole batch, a multiple of 8
     16 base                  the first offset
     24 count                 rows                 28  span: offsets covered, count or more
@@ -10,19 +10,19 @@
     48 topic, 52 client id, 56 payload, 60 properties: bytes of these blobs
 
 The columns, in this order: broker timestamp i64; event timestamp i64 if flagged; send timestamp
-i64 if flagged; offset behind base u32 if flagged; QoS and retain u8; for topic, client id,
+i64 if flagged; offset minus base u32 if flagged; QoS and retain u8; for topic, client id,
 payload and properties count + 1 offsets i32 each; then the four blobs.
 
 Timestamps are microseconds of Unix time; `NULL` means that there is none. The u8 is QoS | retain <<
-2. Properties are those of the PUBLISH as MQTT 5 writes them, without the length in front. A batch
-whose offsets have gaps (compaction) lists them; else row i has offset base + i.
+2. Properties are those of the PUBLISH in the encoding of MQTT 5, without their length. A batch
+whose offsets have gaps (compaction) lists them; otherwise row i has offset base + i.
 
 The header has its own checksum, so batches can be walked and served without reading their
-columns. Its seed, made of epoch and partition, exposes a file of another stream or partition, and
-bytes in a payload that look like a batch.
+columns. Its seed, derived from epoch and partition, detects files of another stream or partition,
+and bytes in a payload that look like a batch.
 
-A batch that stands alone was promised by being on disk: after a crash it is kept whether or not
-the journal knows of it. Any other batch that the journal does not know is cut.
+The messages of a batch that stands alone are acknowledged once it is on disk: after a crash it is
+kept even if the journal does not have it. Any other batch that the journal does not have is cut.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if sys.byteorder != "little":  # columns are used without conversion
 
 
 class Malformed(Exception):
-    """Bytes are not what they should be; the reason is one line."""
+    """The bytes are not valid; the reason is one line."""
 
 
 class Header(NamedTuple):
@@ -77,7 +77,7 @@ class Header(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first offset behind the batch."""
+        """The first offset after the batch."""
         return self.base + self.span
 
     @property
@@ -94,7 +94,7 @@ def padding(length: int) -> bytes:
 
 
 def decode_header(data: bytes | memoryview, at: int, seed: int) -> Header:
-    """Decode the header at `at`; it is right, since it has its own checksum. Raises Malformed."""
+    """Decode the header at `at` and verify its checksum. Raises Malformed."""
     if len(data) - at < HEADER_BYTES:
         raise Malformed("a header is cut short")
     fields = _HEADER.unpack_from(data, at)
@@ -115,7 +115,7 @@ def decode_header(data: bytes | memoryview, at: int, seed: int) -> Header:
 
 
 def length_of(header: Header) -> int:
-    """Return the length that follows from the other fields; unrolled, as every batch needs it."""
+    """Compute the length from the other fields. Unrolled, because every batch needs it."""
     flags, _, _, _, n, _, _, _, topic, client, payload, properties = header
     length = HEADER_BYTES + 8 * n + (n + 7 & -8) + 4 * (4 * n + 11 & -8)
     length += (topic + 7 & -8) + (client + 7 & -8) + (payload + 7 & -8) + (properties + 7 & -8)
@@ -130,7 +130,7 @@ def length_of(header: Header) -> int:
 
 
 def times_of(header: bytes) -> tuple[int, int]:
-    """Return the earliest and the latest broker timestamp by a header that is known to be right."""
+    """Return the earliest and latest broker timestamp of a header that was verified."""
     return _TIMES.unpack_from(header, 32)
 
 
@@ -141,7 +141,7 @@ def check_body(header: Header, data: memoryview, at: int = 0) -> None:
 
 
 class Column(NamedTuple):
-    """Texts or bytes: count + 1 offsets as they are written, and the blob they point into."""
+    """Strings or bytes: count + 1 offsets as they are written, and the blob they point into."""
 
     offsets: bytes
     blob: bytes
@@ -163,10 +163,10 @@ def encode(
     *,
     stands_alone: bool = False,
 ) -> list[bytes]:
-    """Encode a batch from columns as they are written; return its header and the parts behind it.
+    """Encode a batch from columns in their final layout; return its header and the other parts.
 
-    Empty columns of event and sent times are left out. The parts are not joined: at 1 MB the
-    pages of a copy cost more than everything else, and `pwritev` takes many parts.
+    Empty columns of event and send times are left out. The parts are not joined: at 1 MB a copy
+    costs more than everything else, and `pwritev` takes many parts.
     """
     parts = [received, event, sent]
     shape = (HAS_EVENT if event else 0) | (HAS_SENT if sent else 0)
@@ -208,7 +208,7 @@ def encode(
 
 
 def split(data: bytes | memoryview, seed: int) -> list[Header]:
-    """Return the headers of whole batches that are served one behind the other; raises Malformed.
+    """Return the headers of consecutive whole batches. Raises Malformed.
 
     Bodies are not checked.
     """
@@ -233,7 +233,7 @@ class Batch:
     def __init__(self, header: Header, data: memoryview) -> None:
         self.header = header
         self.data = data  # from the header to the end of the batch
-        # The offsets that a reader asked for: batches are not cut.
+        # The offsets that a reader wants: batches are never cut.
         self.start = header.base
         self.until = header.end
         self._places: tuple[int, ...] | None = None
@@ -244,7 +244,7 @@ class Batch:
 
     @property
     def end(self) -> int:
-        """The first offset behind it."""
+        """The first offset after it."""
         return self.header.end
 
     @property
@@ -252,9 +252,9 @@ class Batch:
         return self.header.rows
 
     def places(self) -> tuple[int, ...]:
-        """Return the places of received, event, sent, deltas, flags, four offsets, and four blobs.
+        """Return the positions of received, event, sent, deltas, flags, four offsets, four blobs.
 
-        A column that is left out has place 0.
+        A column that is left out has position 0.
         """
         if self._places is None:
             flags, _, _, _, n, _, _, _, topic, client, payload, _ = self.header
@@ -329,13 +329,13 @@ class Batch:
         return slice(self.row_at(self.start), self.row_at(self.until))
 
     def row_at(self, offset: int) -> int:
-        """Return the first row with this offset or a later one; count: there is none."""
+        """Return the first row with this offset or a later one, or `count` if there is none."""
         if self.header.flags & IS_SPARSE:
             return bisect_left(self.offsets(), offset)
         return min(max(0, offset - self.base), self.count)
 
     def row_since(self, at_us: int) -> int:
-        """Return the first row received at this time or later; count: there is none."""
+        """Return the first row received at this time or later, or `count` if there is none."""
         if self.header.min_us >= at_us:
             return 0
         for row, received in enumerate(self.received()):
@@ -344,7 +344,7 @@ class Batch:
         return self.count
 
     def check(self) -> None:
-        """Raise Malformed if columns contradict each other, which no checksum can tell."""
+        """Raise Malformed if columns contradict each other, which checksums cannot detect."""
         n, span = self.count, self.header.span
         bounds_at, blobs = self.places()[5:9], self.header[8:]
         for which, size in enumerate(blobs):

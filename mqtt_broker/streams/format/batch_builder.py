@@ -1,7 +1,7 @@
-"""Fill a batch: runs of messages go in, columns come out.
+"""Build a batch: collect runs of messages, and encode them as columns.
 
-A run is the messages that a publisher sent in one burst to one topic, and costs the same however
-long it is; each payload costs an entry in a list. Columns are made once, when the batch is written,
+A run is the messages that a publisher sent to one topic in one burst. Its cost does not depend on
+its length, except for one list entry a payload. Columns are made once, when the batch is written,
 by loops that run in C: about 0.04 us a message in runs of fifty, 0.5 us one by one.
 """
 
@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 from mqtt_broker.streams.format.batch import NEVER, NULL, Column, encode
 
-# A batch with as much of either is full; readers hold one or two in memory.
+# A batch is full at either of these; readers hold one or two batches in memory.
 ROWS_MAX: Final = 16_384
 BYTES_MAX: Final = 4 << 20
-ROW_BYTES: Final = 32  # that a row takes beside its texts, about
-RUN_BYTES: Final = 256  # that a run of frames takes beside them, about
+ROW_BYTES: Final = 32  # about, of a row in addition to its strings
+RUN_BYTES: Final = 256  # about, of a run of frames in addition to them
 _TIME: Final = struct.Struct("<q")
 _FLAGS: Final = [bytes([number]) for number in range(256)]
 _RUN_MIN: Final = 8  # rows, on average: shorter runs are packed row by row
@@ -32,7 +32,7 @@ _COUNTING: Final = struct.pack(f"<{ROWS_MAX + 1}i", *range(ROWS_MAX + 1))
 
 
 class Run(NamedTuple):
-    """Messages that differ only in payload."""
+    """Messages that differ only in their payload."""
 
     rows: int
     topic: bytes
@@ -41,8 +41,8 @@ class Run(NamedTuple):
     flags: int
     received_us: int
     payload_bytes: int = -1  # of each payload, when all are equal
-    frame_bytes: int = 0  # not 0: the payloads are one piece, packets of this size as they came
-    head_bytes: int = 0  # in front of each payload
+    frame_bytes: int = 0  # not 0: the payloads are one piece, whole packets of this size
+    head_bytes: int = 0  # bytes before each payload
 
 
 class BatchBuilder:
@@ -53,7 +53,7 @@ class BatchBuilder:
     def __init__(self) -> None:
         self._runs: list[Run] = []
         self._payloads: list[bytes] = []
-        self._events: list[int] = []  # one a row, or empty: no row has one
+        self._events: list[int] = []  # one a row, or empty if no row has one
         self._sents: list[int] = []
         self.count = 0
         self.size = 0  # bytes of the batch, about
@@ -77,10 +77,10 @@ class BatchBuilder:
         sents: Sequence[int] = (),
         held_bytes: int = -1,
     ) -> None:
-        """Append a run; `size` is its share of the batch, times are one a payload or none at all.
+        """Append a run; `size` is its share of the batch, times are one a payload or empty.
 
-        Frames are one piece instead of many payloads, and are cut when the batch is written: they
-        hold less memory than their size.
+        Frames are one piece instead of many payloads. They are cut when the batch is written, since
+        payloads in one piece take less memory.
         """
         if events or self._events:
             _extend(self._events, self.count, run.rows, events)
@@ -108,7 +108,7 @@ class BatchBuilder:
         self.held_bytes += other.held_bytes
 
     def encode(self, seed: int, base: int, *, stands_alone: bool = False) -> list[bytes]:
-        """Encode the rows at `base` and on; return the header and the parts behind it."""
+        """Encode the rows with offsets from `base` on; return the header and the other parts."""
         return self._encode(seed, base, self.count, None, stands_alone=stands_alone)
 
     def encode_sparse(self, seed: int, base: int, offsets: Sequence[int], end: int) -> list[bytes]:
@@ -199,13 +199,13 @@ def _spread(values: Iterable[int], counts: Sequence[int]) -> Iterable[int]:
 
 
 def _column(cells: Sequence[bytes], counts: Sequence[int]) -> Column:
-    """Return offsets and blob of cells; with counts, each cell stands in so many rows."""
+    """Return offsets and blob of cells; with counts, each cell is repeated in so many rows."""
     blob = b"".join(map(mul, cells, counts)) if counts else b"".join(cells)
     return Column(_offsets(list(map(len, cells)), counts), blob)
 
 
 def _offsets(lengths: Sequence[int], counts: Sequence[int]) -> bytes:
-    """Return the offsets of cells of these lengths; with counts, each in so many rows."""
+    """Return the offsets of cells of these lengths; with counts, each repeated so often."""
     count = sum(counts) if counts else len(lengths)
     first = lengths[0] if lengths else 0
     if lengths.count(first) == len(lengths):

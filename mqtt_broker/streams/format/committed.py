@@ -1,13 +1,12 @@
-"""Keep the ends that readers may read to: a small file a stream, overwritten with each commit.
+"""Store the ends up to which readers may read: a small file a stream, overwritten at each commit.
 
-The line is a crc32 in hex and offsets as JSON, filled up with blanks to a length that never
-changes, so that one write is the whole of it. A reader that meets a write half way sees a checksum
-that does not match, and looks again. The alternative is a new file renamed over the old one, which
-costs 155 us a commit on ext4 (it starts writing the new one out) against 3, and needs room on a
-full disk.
+The line is a crc32 in hex and offsets as JSON, padded with blanks to a constant length, so that a
+single write replaces it. A reader that sees a half-finished write finds that the checksum does not
+match, and reads again. The alternative, a new file renamed over the old one, costs 155 us a commit
+on ext4 (which starts writing the new one out) instead of 3, and needs space on a full disk.
 
-Nobody waits for it to be on disk: the journal knows the ends, and the file is written anew at the
-start. When its stream is deleted the file says so, for readers that still have it open.
+The file is not synced: the journal has the ends, and the file is written again at the start. When
+the stream is deleted, the file says so, for readers that still have it open.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Writer:
         self._file = disk.open(path)
         self._bytes = size_of(partitions)
         if os.fstat(self._file).st_size > self._bytes:
-            disk.truncate(self._file, self._bytes)  # what is behind it would break the checksum
+            disk.truncate(self._file, self._bytes)  # bytes after it would break the checksum
 
     def write(self, offsets: Offsets) -> None:
         self._disk.write(self._file, [encode(offsets.text(), self._bytes)], 0)
@@ -73,7 +72,7 @@ class Reader:
             self._file = -1
 
     def read(self) -> tuple[int, ...]:
-        """Return the committed ends; UnreadableFile: the file is damaged."""
+        """Return the committed ends. Raises UnreadableFile if the file is damaged."""
         for _ in range(_TRIES):
             line = os.pread(self._file, size_of(self._partitions) + 1, 0)
             if line == self._last:
@@ -92,7 +91,7 @@ class Reader:
 
 
 def peek(path: Path) -> Offsets | None:
-    """Return the offsets in the file, of whatever stream; None: they cannot be trusted."""
+    """Return the offsets in the file, for any stream, or None if they cannot be trusted."""
     try:
         line = path.read_bytes()
         if line[:9] != b"%08x " % zlib.crc32(line[9:-1]):

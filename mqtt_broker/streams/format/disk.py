@@ -1,9 +1,9 @@
-"""Change files: the one place with the calls that tests make fail, and that cost time.
+"""Change files: the one place for the system calls that take time, and that tests make fail.
 
-Files and directories are for the owner and the group: they hold what clients said.
+Only the owner and the group may read files and directories: they contain clients' messages.
 
-Durability rests on three of them: `sync` (the bytes of a file), `replace` (a small file
-that is the old or the new one after any crash) and `sync_directory` (names).
+Durability rests on three calls: `sync` (the bytes of a file), `replace` (a small file that is the
+old or the new one after any crash) and `sync_directory` (names).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Disk:
             os.fsync(file)
 
     def forget(self, path: Path, position: int, length: int) -> None:
-        """Tell the system that it need not cache this part of a file, once it is on disk."""
+        """Advise the system not to cache this part of a file, once it is on disk."""
         if hasattr(os, "posix_fadvise"):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -88,8 +88,8 @@ class Disk:
     def make_directories(self, path: Path) -> None:
         """Make a directory and its missing parents, each with its name on disk.
 
-        An earlier process may have died after it made the lowest one that exists, so that name
-        is synced too, where its directory may be read.
+        An earlier process may have died after it made the lowest one that exists, so that name is
+        synced too, if its directory is readable.
         """
         missing = [one for one in (path, *path.parents) if not one.exists()]
         lowest = missing[-1].parent if missing else path
@@ -100,7 +100,7 @@ class Disk:
             self.sync_directory(one.parent)
 
     def remove_directory(self, path: Path) -> None:
-        """Remove a directory and the files in it; a process that has one open reads on."""
+        """Remove a directory and the files in it; processes can still read files they have open."""
         for entry in path.iterdir():
             if entry.is_dir():
                 self.remove_directory(entry)
@@ -109,7 +109,7 @@ class Disk:
         path.rmdir()
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Write a small file aside, and put it in place when it is on disk."""
+        """Write a small file under another name, sync it, and rename it into place."""
         aside = path.with_name(path.name + ".new")
         self.remove(aside)
         file = self.open(aside)
@@ -123,7 +123,7 @@ class Disk:
 
 
 class Lock:
-    """Lets one process write. The system releases it when that process ends, however it ends."""
+    """Lets one process write. The system releases it when that process ends in any way."""
 
     def __init__(self, path: Path) -> None:
         if fcntl is None:

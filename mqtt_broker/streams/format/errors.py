@@ -1,8 +1,8 @@
-"""The errors of streams: one small tree; each has its facts as fields, and a text of one line.
+"""The errors of streams: one small tree. Each has its details as fields, and one line of text.
 
 StreamError
 +-- Invalid             a setting, a name or an offset that cannot be right
-|   +-- UnreadableFile  a file beside the segments that cannot be read
+|   +-- UnreadableFile  a file other than a segment that cannot be read
 +-- Locked              another process writes here
 +-- UnknownStream       no such stream
 +-- StreamGone          it was deleted while it was read
@@ -11,18 +11,18 @@ StreamError
 +-- OffsetGone          retention has removed the records at this offset
 +-- OffsetAhead         an offset that is not written yet
 +-- EndBeforeStart      a range that ends before it begins
-+-- Damaged             data on disk is not what was written
++-- Damaged             data on disk differs from what was written
     +-- CorruptBatch    bytes that are not a batch, or fail their checksum
     +-- MissingSegment  a segment file is missing
-    +-- LostTail        the log ends before the end that was promised
-    +-- JournalBehind   the log has more sealed records than the journal knows
+    +-- LostTail        the log ends before the end in the journal
+    +-- JournalBehind   the log has sealed records that the journal lacks
 """
 
 from __future__ import annotations
 
 
 class StreamError(Exception):
-    """Base class of everything that can be wrong with a stream."""
+    """Base class of all errors of streams."""
 
 
 class Invalid(StreamError):
@@ -35,7 +35,7 @@ class Invalid(StreamError):
 
 
 class UnreadableFile(Invalid):
-    """A file beside the segments is damaged, or was written by a newer program."""
+    """A file other than a segment is damaged, or was written by a newer program."""
 
 
 class Locked(StreamError):
@@ -128,9 +128,9 @@ class EndBeforeStart(StreamError):
 
 
 class Damaged(StreamError):
-    """Data on disk is not what was written.
+    """Data on disk differs from what was written.
 
-    `offset` is the first offset concerned, `until` the first behind the damage, -1: unknown.
+    `offset` is the first damaged offset, `until` the first after the damage, or -1 if unknown.
     """
 
     def __init__(self, stream: str, partition: int, offset: int, until: int, why: str) -> None:
@@ -144,7 +144,7 @@ class Damaged(StreamError):
 
 
 class CorruptBatch(Damaged):
-    """Bytes are no batch, or do not match their checksum."""
+    """Bytes are not a batch, or do not match their checksum."""
 
     def __init__(
         self,

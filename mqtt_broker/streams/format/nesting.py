@@ -1,7 +1,7 @@
-"""Bound the nesting and the size of JSON, before anything walks it by recursion.
+"""Limit the nesting and the size of JSON, before recursive code walks it.
 
-Python's parser takes some 990 levels, and refuses more by itself. What writes, copies or compiles
-the result may take fewer: it would fail half-way.
+Python's parser accepts about 990 levels and refuses more. Code that writes, copies or compiles the
+result may support fewer, and would fail half-way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BODY_LEVELS_MAX: Final = 100  # of a request, which may hold a schema
 
 
 def json_problem(value: Any, levels_max: int, values_max: int) -> str:
-    """Return why a JSON value is too deep or too large; empty when it is neither."""
+    """Return why a JSON value is too deep or too large, or "" if it is neither."""
     level = [value]
     count = 0
     for _ in range(levels_max):

@@ -1,8 +1,8 @@
-"""Positions in a stream: `{"epoch": "...", "p0": 17, "p1": 4}`, and the words people use for them.
+"""Positions in a stream: `{"epoch": "...", "p0": 17, "p1": 4}`, earliest, latest, or a time.
 
 An offset is that of the next message, so an end is the first offset that does not exist yet. The
-epoch tells streams of one name apart: one that is deleted and made again counts from 0, and
-offsets of the old one would silently be taken for those of the new one.
+epoch tells streams of one name apart: a stream that is deleted and created again counts from 0, and
+offsets of the old one would otherwise be used for the new one.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def parse(text: str, stream: str, epoch: str, partitions: int) -> Offsets:
 def parse_time(text: str) -> int | None:
     """Parse an ISO 8601 time, UTC unless it has a zone, into microseconds of Unix time."""
     if text.isdigit() and len(text) != _DATE_DIGITS:
-        return None  # maybe seconds or an offset; Python would parse some of them as years
+        return None  # digits may be seconds or an offset; Python parses some as years
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -110,7 +110,7 @@ def parse_time(text: str) -> int | None:
 
 
 def check(stream: str, wanted: Offsets, earliest: Sequence[int], latest: Sequence[int]) -> None:
-    """Raise an error unless every partition can be read from its offset on."""
+    """Raise an error unless every partition can be read from its offset."""
     for number, offset in enumerate(wanted.ends):
         if offset < earliest[number]:
             raise OffsetGone(stream, number, offset, earliest[number])

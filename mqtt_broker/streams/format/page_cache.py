@@ -1,10 +1,10 @@
-"""Limit the part of the log that stays in the system's page cache to what was written last.
+"""Keep only the newest part of the log in the system's page cache.
 
-A log that is written day and night fills the memory of its machine with pages that nobody reads
-again, and each new page costs: a container is charged for it, and a virtual machine has to get
-it from its host (0.2 us a message of 100 bytes on one such, 0.02 on pages used before). So pages
-older than the newest `bytes_max` are released, and the next writes use them again. Readers that
-are further behind read from the disk.
+A log that is written all the time fills the machine's memory with pages that nobody reads again,
+and each new page has a cost: a container is charged for it, and a virtual machine has to get it
+from its host (measured on one: 0.2 us a message of 100 bytes, 0.02 on pages used before). So pages
+older than the newest `bytes_max` are released, and the next writes use them again. Readers that are
+further behind read from the disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Chunk:
 
 
 class PageCache:
-    """Keeps the newest bytes of the log in the system's cache, and lets the older ones go."""
+    """Keeps the newest bytes of the log in the system's cache, and releases older ones."""
 
     def __init__(self, disk: Disk, bytes_max: int = CACHE_BYTES) -> None:
         self._disk = disk
@@ -59,5 +59,5 @@ class PageCache:
     def _forget(self, chunk: _Chunk) -> None:
         self._bytes -= chunk.end - chunk.begin
         begin = chunk.begin // _PAGE * _PAGE  # the page it shares with the chunk before it
-        with contextlib.suppress(OSError):  # the file was removed; it is advice anyway
+        with contextlib.suppress(OSError):  # the file was removed; this is only advice
             self._disk.forget(chunk.path, begin, chunk.end - begin)

@@ -5,16 +5,16 @@
     level:N         by the N-th level of the topic, counted from 1
     property:NAME   by the first user property of that name
     round-robin     the partitions in turn: even, and without any order
-    a.b.function    by a function of yours: it gets topic, client id, payload and the user
-                    properties, and returns the number of a partition, or a text or bytes to go by
+    a.b.function    by the user's function: it gets topic, client id, payload and the user
+                    properties, and returns the number of a partition, or a string or bytes to hash
 
-A message without such a level or property goes by its client id. So does one for which the
-function fails or returns something else; the failure is counted, and no message is lost to it. The
+A message without such a level or property is assigned by its client id. So is a message for which
+the function fails or returns something else; the failure is counted, and no message is lost. The
 function is called for each message, on the broker's thread.
 
-Nothing is imported here. Whoever opens the log passes the functions that may be called: a setting
-of a stream may come from a client of the HTTP API, and only chooses among them. A stream whose
-function is not among them goes by client id, and each of its messages counts as a failure.
+This module imports no user code. The caller that opens the log passes the functions that may be
+called: a setting of a stream may come from a client of the HTTP API, and only selects one of them.
+If it names another function, messages are assigned by client id and each counts as a failure.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Partitioner:
     ) -> None:
         check_partition_by(partition_by)
         self.partitions = partitions
-        self.failures = failures  # messages that the user's function dealt to no partition
+        self.failures = failures  # messages that the user's function did not assign
         kind, _, what = partition_by.partition(":")
         self._kind = kind if "." not in kind else "function"
         self._what = what
@@ -131,14 +131,14 @@ class Partitioner:
         for payload in payloads:
             try:
                 number = self._number(self._function(topic, client_id, payload, user))
-            except (Exception, SystemExit):  # other people's code: go on without it
+            except (Exception, SystemExit):  # the user's code may raise anything
                 self.failures += 1
                 number = self._by(client_id)
             dealt.setdefault(number, []).append(payload)
         return list(dealt.items())
 
     def _number(self, key: object) -> int:
-        """Return the partition for a function's result; TypeError: it is not a valid one."""
+        """Return the partition for a function's result. Raises TypeError if it is invalid."""
         if isinstance(key, int):
             return int(key) % self.partitions
         if isinstance(key, str):

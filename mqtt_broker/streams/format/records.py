@@ -1,6 +1,6 @@
 """Read the messages of a batch one by one, for tools.
 
-A record costs about a microsecond; code that can use columns takes those of the batch.
+A record costs about a microsecond; code that can use columns uses those of the batch.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Record(NamedTuple):
 
     offset: int
     received_us: int
-    event_us: int  # NULL: not known, and so below
+    event_us: int  # NULL: unknown, here and below
     sent_us: int
     topic: str
     client_id: str
     payload: bytes
     qos: int
     retain: bool
-    section: bytes  # the properties as MQTT 5 writes them, without the length in front
+    section: bytes  # the properties in the encoding of MQTT 5, without their length
 
     def properties(self) -> Properties:
         if not self.section:
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 def records(batch: Batch) -> Iterator[Record]:
-    """Yield the records of a batch that were asked for."""
+    """Yield the wanted records of a batch."""
     rows = batch.wanted()
     nulls = [NULL] * batch.count
     flags = batch.flags()

@@ -1,7 +1,7 @@
-"""Read one segment: walk it batch by batch, search it by offset or time, get past damage.
+"""Read one segment: walk it batch by batch, search it by offset or time, skip damage.
 
-A segment is a sequence of batches, each of which begins where the one before it ends, in bytes
-and in offsets. Nothing here waits or writes, and nothing without a valid checksum is used.
+A segment is a sequence of batches, each of which begins where the previous one ends, in bytes and
+in offsets. This module never waits or writes, and uses no bytes without a valid checksum.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class BatchPosition(NamedTuple):
 
 
 class WalkItem(NamedTuple):
-    """A batch of a segment, or damage in its place: `why`, and where the walk goes on."""
+    """A batch of a segment, or damage: the reason, and where the walk continues."""
 
     position: int
     base: int
     header: Header | None
     why: str
-    next: BatchPosition | None  # None: no whole batch follows
+    next: BatchPosition | None  # None if no whole batch follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def damage_of(files: PartitionFiles, segment: str, item: WalkItem) -> CorruptBat
 
 
 class Segment:
-    """An open file. The caller closes it; a file that is removed meanwhile stays readable."""
+    """An open segment. The caller closes it; a file that is removed meanwhile stays readable."""
 
     __slots__ = ("_at", "_file", "_window", "base", "path", "seed")
 
@@ -111,11 +111,11 @@ class Segment:
         return data
 
     def forget(self) -> None:
-        """Drop what was read ahead: the file may have changed."""
+        """Drop the read buffer: the file may have changed."""
         self._window = b""
 
     def header_at(self, position: int, base: int) -> Header | None:
-        """Return the header of the batch with offset `base` at this place; None: the file ends."""
+        """Return the header of the batch `base` here, or None at the end of the file."""
         if not 0 <= position - self._at <= len(self._window) - HEADER_BYTES:
             self._window = self.read(position, WINDOW_BYTES)
             self._at = position
@@ -135,7 +135,7 @@ class Segment:
         return Batch(header, data)
 
     def checked_batch(self, files: PartitionFiles, item: WalkItem) -> Batch:
-        """Read the batch of a walk; CorruptBatch: its columns are damaged."""
+        """Read the batch of a walk. Raises CorruptBatch if its columns are damaged."""
         assert item.header is not None
         try:
             return self.batch_at(item.position, item.header)
@@ -143,9 +143,9 @@ class Segment:
             raise damage_of(files, self.path.name, item._replace(why=str(bad))) from None
 
     def walk(self, place: BatchPosition, *, is_whole: bool = False) -> Iterator[WalkItem]:
-        """Yield the batches from here on; with `is_whole` their bodies are checked too.
+        """Yield the batches from this position; with `is_whole` their bodies are checked too.
 
-        Damage is one item, and the walk goes on behind it.
+        Damage is one item, and the walk continues after it.
         """
         at: BatchPosition | None = place
         while at is not None:
@@ -166,9 +166,9 @@ class Segment:
                 yield WalkItem(position, base, None, str(bad), at)
 
     def resume(self, place: BatchPosition, header: Header | None) -> BatchPosition | None:
-        """Return where whole batches go on behind damage; None: nowhere in this file.
+        """Return where whole batches continue after damage, or None if this file has no more.
 
-        A valid header says where its batch ends. Otherwise search for the next one: it lies on a
+        A valid header tells where its batch ends. Otherwise search for the next one: it begins at a
         multiple of 8 and has a checksum that only this partition's headers have.
         """
         if header is not None:
@@ -209,5 +209,5 @@ class Segment:
                 if self.header_at(entry.position, entry.base) is not None:
                     return BatchPosition(entry.base, entry.position)
             except Malformed:
-                pass  # the index is of another file: begin at the beginning
+                pass  # the index is of another file: start at the beginning
         return BatchPosition(self.base, 0)

@@ -1,16 +1,15 @@
 """List the sealed segments of a partition: which offsets and times are in which file.
 
-A catalog is immutable: sealing, removing and compacting make the next one, put it on disk in one
-step, and only then use it. So a reader in another thread has a consistent one, and a reader in
-another process finds a consistent one on disk. 10,000 segments are 480 KB and are read in a
-millisecond.
+A catalog is immutable: sealing, removing and compacting make a new one, replace the file in one
+step, and only then use it. So a reader in another thread or process always sees a consistent
+catalog. 10,000 segments take 480 KB and are read in a millisecond.
 
-The file: "FMC1", crc32 of what follows (begun with the partition's seed), the number of
-segments (u32), 4 zero bytes, `next_base` (i64); then six columns i64: base, end, bytes,
-min and max broker timestamp, generation.
+The file: "FMC1", crc32 of the rest (seeded with the partition's seed), the number of segments
+(u32), 4 zero bytes, `next_base` (i64); then six columns i64: base, end, bytes, min and max broker
+timestamp, generation.
 
-Segments are in order. Between two there may be a hole, whose offsets are lost; offsets from
-`next_base` on are in the file of that name, which is written to.
+Segments are in order. Between two there may be a gap, whose offsets are lost. Offsets from
+`next_base` on are in the file of that name, which is still written to.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _COLUMNS: Final = 6
 
 
 class SealedSegment(NamedTuple):
-    """A file that is not written to any more."""
+    """A segment that is no longer written to."""
 
     base: int
     end: int
@@ -54,7 +53,7 @@ class Catalog:
     def __init__(self, columns: list[array[int]], next_base: int) -> None:
         self._columns = columns
         self.next_base = next_base
-        # The latest time of each segment and all before it never falls, whatever clocks did.
+        # The running maximum of times never decreases, even if clocks were set back.
         self._latest_us = array("q", accumulate(columns[4], max))
 
     @classmethod
@@ -64,7 +63,7 @@ class Catalog:
 
     @classmethod
     def read(cls, directory: Path, seed: int) -> Catalog | None:
-        """Read the catalog of a partition; None: there is none. Raises Malformed."""
+        """Read the catalog of a partition, or return None if there is none. Raises Malformed."""
         try:
             data = (directory / file_names.CATALOG).read_bytes()
         except FileNotFoundError:
@@ -122,11 +121,11 @@ class Catalog:
         return [SealedSegment(*fields) for fields in zip(*self._columns, strict=True)]
 
     def find(self, offset: int) -> int:
-        """Return the index of the last segment that begins at or before it; -1: none does."""
+        """Return the index of the last segment that begins at or before this offset, or -1."""
         return bisect_right(self._columns[0], offset) - 1
 
     def find_time(self, at_us: int) -> int:
-        """Return the index of the first segment with a record of this time or later; len: none."""
+        """Return the index of the first segment with a record of this time or later, or `len`."""
         return bisect_left(self._latest_us, at_us)
 
     # The next catalog.
@@ -139,11 +138,11 @@ class Catalog:
         return Catalog(columns, next_base)
 
     def without(self, count: int) -> Catalog:
-        """Return the catalog without the first so many segments."""
+        """Return the catalog without the first `count` segments."""
         return Catalog([column[count:] for column in self._columns], self.next_base)
 
     def replaced(self, at: int, count: int, segment: SealedSegment) -> Catalog:
-        """Return the catalog with one segment in the place of so many."""
+        """Return the catalog with one segment in place of several."""
         columns = [array("q", column) for column in self._columns]
         for column, value in zip(columns, segment, strict=True):
             column[at : at + count] = array("q", (value,))

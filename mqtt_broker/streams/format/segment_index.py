@@ -1,10 +1,10 @@
-"""Index a segment: about every 64 KB the place of a batch, by its offset and the times before it.
+"""Index a segment: about every 64 KB the position of a batch, by its offset and time.
 
 An entry is 24 bytes: the batch's base offset (i64), the latest time received before it in this
-segment (i64), its place (u32, in units of 8 bytes) and a crc32 of these, begun with the
-partition's seed. The index is a hint: it is written beside the segment, and nobody waits for it
-until that is sealed. An entry that fails its checksum ends the search, and whether a batch of that
-offset begins at an entry's place is checked; otherwise the segment is walked from its beginning.
+segment (i64), its position (u32, in units of 8 bytes) and a crc32 of these, seeded with the
+partition's seed. The index is a hint: it is written next to the segment and synced only when the
+segment is sealed. An entry that fails its checksum ends the search. If no batch of that offset
+begins at an entry's position, the segment is walked from its beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENTRY: Final = struct.Struct("<qqII")
 
 
 class IndexEntry(NamedTuple):
-    """The place of a batch, and the latest time received before it."""
+    """The position of a batch, and the latest time received before it."""
 
     base: int
     before_us: int
@@ -69,7 +69,7 @@ class Index:
         return self._last(lambda entry: entry.base <= offset)
 
     def at_time(self, at_us: int) -> IndexEntry | None:
-        """Return the last entry before which nothing was received at this time or later."""
+        """Return the last entry with only earlier times before it."""
         return self._last(lambda entry: entry.before_us < at_us)
 
     def _last(self, holds: Callable[[IndexEntry], bool]) -> IndexEntry | None:
@@ -89,7 +89,7 @@ class Index:
 
 
 class IndexBuilder:
-    """Decides which batches of a segment get an entry, while it is written or walked."""
+    """Decides which batches of a segment get an entry, while the segment is written or walked."""
 
     __slots__ = ("_latest_us", "_marked", "_seed")
 
@@ -99,7 +99,7 @@ class IndexBuilder:
         self._latest_us = NULL
 
     def add(self, base: int, max_us: int, position: int) -> bytes:
-        """Return the entry of the next batch, or nothing."""
+        """Return the entry of the next batch, or b"" if it gets none."""
         before_us = self._latest_us
         self._latest_us = max(before_us, max_us)
         if position - self._marked < STEP_BYTES:

@@ -1,8 +1,8 @@
-"""The settings of a stream, as people write them and as `stream.json` keeps them.
+"""The settings of a stream, as users write them and as `stream.json` stores them.
 
-Name, number of partitions and epoch never change: offsets would lose their meaning. The choice of
-partition may change, and then order holds from there on. The schema is kept for readers; it is
-not used here.
+Name, number of partitions and epoch never change: offsets would lose their meaning. `partition_by`
+may change, and order then holds from that point on. The schema is stored for readers; it is not
+used here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mqtt_broker.topics.names import filter_problem
 
 FORMAT: Final = 1
 SCHEMA_BYTES_MAX: Final = 1 << 20
-RETAIN_PARTS: Final = 8  # in which what is kept is removed: segments, of age and of size
+RETAIN_PARTS: Final = 8  # segments that the age or size of retention is divided into
 SEGMENT_BYTES_MIN: Final = 4 << 10
 _DAY_S: Final = 86_400
 _NO_TOPICS: Final = ("$share", "$stream", "$SYS")
@@ -37,13 +37,13 @@ class StreamSettings:
     filter: str = ""  # topics that a broker writes to it; empty: none
     partitions: int = 1
     partition_by: str = "client"  # see `partitioning`
-    retain_s: int = 0  # what is older is not read, and removed with its segment; 0: never
+    retain_s: int = 0  # older records are not read, and removed with their segment; 0: never
     max_bytes: int = 0  # of all partitions together; 0: no limit
     compact: bool = False  # keep only the last message of each topic
-    tombstone_s: int = _DAY_S  # that an empty payload is kept after its topic is gone
+    tombstone_s: int = _DAY_S  # how long an empty payload is kept, which removes its topic
     segment_bytes: int = 128 << 20
     segment_s: int = _DAY_S  # a segment is sealed at this size, or this age, or earlier: `seal_s`
-    event_time: str = ""  # where a message has its times; see `event_times`
+    event_time: str = ""  # where messages have their times; see `event_times`
     sent_time: str = ""
     schema: Mapping[str, Any] | None = None
     epoch: str = ""  # given at creation
@@ -77,8 +77,9 @@ class StreamSettings:
 
     @property
     def seal_s(self) -> int:
-        """The age at which a segment is sealed. Only sealed ones are removed: it is a part of the
-        retention at most.
+        """The age at which a segment is sealed.
+
+        It is at most a fraction of the retention, since only sealed segments are removed.
         """
         if not self.retain_s:
             return self.segment_s
@@ -86,15 +87,16 @@ class StreamSettings:
 
     @property
     def seal_bytes(self) -> int:
-        """The size at which a segment is sealed: a part of `max_bytes` at most."""
+        """The size at which a segment is sealed: at most a fraction of `max_bytes`."""
         if not self.max_bytes:
             return self.segment_bytes
         part = self.max_bytes // (RETAIN_PARTS * self.partitions)
         return min(self.segment_bytes, max(SEGMENT_BYTES_MIN, part))
 
     def check_schema(self) -> Self:
-        """Refuse a schema that is too deep or too large to be handed about. Those that are stored
-        already are read as they are.
+        """Raise Invalid for a schema that is too deep or too large.
+
+        Only new schemas are checked; stored ones are read as they are.
         """
         if self.schema is not None:
             problem = json_problem(self.schema, LEVELS_MAX, VALUES_MAX)
@@ -116,7 +118,7 @@ class StreamSettings:
             raise Invalid("filter", f"{self.filter!r} matches no topic that clients may publish to")
 
     def changed(self, **changes: Any) -> StreamSettings:
-        """Return the settings with changes; those that are fixed may be repeated."""
+        """Return the settings with changes; fixed ones may be given if they are equal."""
         known = {field.name for field in fields(self)}
         for key, value in changes.items():
             if key not in known:
@@ -168,7 +170,7 @@ class StreamSettings:
 
 
 def _check_text(key: str, text: str) -> None:
-    """Refuse unpaired surrogates: JSON allows them, topics and databases do not."""
+    """Refuse lone surrogates: JSON allows them, topics and databases do not."""
     try:
         text.encode()
     except UnicodeEncodeError:

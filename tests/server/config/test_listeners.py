@@ -97,7 +97,7 @@ WRONG = {
     "tls = { cert = 'c', key = 'k', min_version = '1.1' }": ("min_version", "1.2, 1.3"),
     "websocket = 1": ("websocket", "true, or a table"),
     "websocket = { path = 'x' }": ("websocket", "path", "begins with /"),
-    "websocket = { origins = 'x' }": ("websocket", "origins", "a list of texts"),
+    "websocket = { origins = 'x' }": ("websocket", "origins", "a list of strings"),
     "websocket = { message_bytes_max = -1 }": ("message_bytes_max", "0 or more"),
     "websocket = { compress = true }": ("compress", "did you mean compression?"),
     "proxy_protocol = { trusted = ['x'] }": ("trusted", "networks", "'x'"),

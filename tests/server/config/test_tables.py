@@ -35,7 +35,7 @@ def table(**data: Any) -> Table:
          "f.toml: t: k is one of one, two, not 'on'; did you mean one?"),
         (lambda: table().choice("k", ("one",)), "f.toml: t: k is missing; it is one of one"),
         (lambda: table(k=["a", 1]).texts("k"),
-         "f.toml: t: k is a list of texts, not ['a', 1]"),
+         "f.toml: t: k is a list of strings, not ['a', 1]"),
         (lambda: table(k=1).mapping("k"), "f.toml: t: k is a table { ... }, not 1"),
         (lambda: table(k={"x": 1}).table("k", ("y",)), "f.toml: t: k: unknown key x; it has y"),
         (lambda: table(database_url=["secret"]).text("database_url"),

@@ -38,7 +38,7 @@ def test_a_strategy_that_cannot_be_had_is_said(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("partition_functions = 'a.b'", "partition_functions is a list of texts, not 'a.b'"),
+        ("partition_functions = 'a.b'", "partition_functions is a list of strings, not 'a.b'"),
         ("partition_functions = ['client']", "partition_functions: 'client' is not the dotted"),
         ("partition_functions = ['a.b()']", "partition_functions: 'a.b()' is not the dotted"),
     ],

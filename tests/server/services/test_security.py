@@ -282,7 +282,7 @@ def test_stopping_with_clients_that_wait(tmp_path: Path) -> None:
         ('[[acl]]\ntopics = ["a"]', ":1: acl 1: invalid permit"),
         ('\n\n[[acl]]\npermit = "allow"\ntopics = ["a#"]', ":3: "),
         ('[[acl]]\npermit = "allow"', "needs topics"),
-        ('[[acl]]\npermit = "allow"\ntopics = "a"', "topics is a list of texts"),
+        ('[[acl]]\npermit = "allow"\ntopics = "a"', "topics is a list of strings"),
         ('[[acl]]\npermit = "allow"\ntopics = ["a"]\nusers = ["ann"]', "needs [[auth]]"),
         ('[[acl]]\npermit = "allow"\ntopics = ["%u"]', "needs [[auth]]"),
         ('[[acl]]\ndatabase_url = "x"\npermit = "allow"', "unknown key permit"),
