@@ -4,10 +4,10 @@
     json:$.a.b[0]            a member, a member of that, its first element; $['a b'] for odd names
     json:$.ts ms             with a unit: s, ms, us, ns or iso
 
-Without a unit a text is taken for a number or ISO 8601, and a number for seconds, milli-,
-micro- or nanoseconds of Unix time by its size, which is right from 1973 to 5138. A value that is
-missing, is not a time, or lies outside the years 1970 to 9999 is `NULL`. No payload makes this
-fail, and a payload longer than `JSON_BYTES_MAX` is not parsed.
+Without a unit a string is parsed as a number or as ISO 8601, and a number as seconds, milli-,
+micro- or nanoseconds of Unix time depending on its size, which is right from 1973 to 5138. A value
+that is missing, is not a time, or lies outside the years 1970 to 9999 is `NULL`. No payload raises
+an error, and a payload longer than `JSON_BYTES_MAX` is not parsed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parse_path(key: str, text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TimeRule:
-    """The place of a time: a name among user properties, or a path in a JSON payload."""
+    """Where messages have a time: in a user property, or at a path in a JSON payload."""
 
     name: str
     path: Path
@@ -94,7 +94,7 @@ def _microseconds(value: float, unit: str) -> int:
         return NULL
     if not unit:
         unit = "s" if value < 1e11 else "ms" if value < 1e14 else "us" if value < 1e17 else "ns"
-    if isinstance(value, int):  # exact: a float is too short for nanoseconds of today
+    if isinstance(value, int):  # exact: a float has too few digits for current times in nanoseconds
         found = value // 1000 if unit == "ns" else value * int(_UNITS[unit])
     else:
         found = round(value * _UNITS[unit])
@@ -102,7 +102,7 @@ def _microseconds(value: float, unit: str) -> int:
 
 
 class EventTimes:
-    """The rules of one stream: for event time, send time, either or none."""
+    """The rules of one stream, for event time and send time; both are optional."""
 
     __slots__ = ("_event", "_sent", "is_wanted")
 

@@ -1,4 +1,4 @@
-"""Numbers about the clients and groups that read streams, as `$SYS` and HTTP show them."""
+"""Numbers about clients and groups that read streams, for `$SYS` and HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ReplayFigures:
     messages: int = 0  # sent
     gaps: int = 0  # offsets that were gone before they were read
     redelivered: int = 0
-    dead: int = 0  # given up after too many deliveries
+    dead: int = 0  # given up after too many failed deliveries
     groups: int = 0
 
 

@@ -2,16 +2,16 @@
 
     for record_batch in record_batches(source, 0, start, until): ...
 
-A batch of the log is laid out as Arrow lays out memory, so a column becomes an array by giving its
-place. Small batches are joined to about `ROWS` rows, which copies their bytes and moves
-their offsets in C; a batch that is large enough is used as it was read.
+A batch of the log has the memory layout of Arrow, so a column becomes an array without a copy.
+Small batches are joined to about `ROWS` rows, which copies their bytes and moves their offsets in
+C; a batch that is large enough is used as it was read.
 
-Files are read, not mapped: reading 2 MB at a time into memory of Arrow's, which stays in the
-cache, was faster than mapping (22 to 20 million rows/s at 1,000 rows a batch, 37 to 35 at
-16,000), and a file that is cut short under a mapping ends the process.
+Files are read, not mapped. Reading 2 MB at a time into Arrow's memory, which stays in the processor
+cache, was faster than mapping (22 and 20 million rows/s at 1,000 rows a batch, 37 and 35 at
+16,000), and truncating a mapped file would kill the process.
 
-Checksums are verified, and so is the order of the offsets inside columns, since Arrow trusts
-them. Damage raises, or is passed to `on_damage` and left out, as in `reader`.
+Checksums are verified, and so is the order of the offsets inside columns, which Arrow does not
+check. Damage raises an error, or is passed to `on_damage` and left out, as in `reader`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 
 ROWS: Final = 16_384
-_EXTENT_BYTES: Final = 2 << 20  # copies stay in the processor's cache while they are checked
+_EXTENT_BYTES: Final = 2 << 20  # the copy is still in the processor's cache when it is checked
 _JOINED_BYTES_MAX: Final = 64 << 20
 _RETAIN: Final = 4
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -68,11 +68,11 @@ _TEXT_COLUMNS: Final = (5, 6, 7, 10)
 _TEXTS: Final = (pa.string(), pa.string(), pa.binary(), pa.binary())
 _FLAGS: Final = pa.uint8()
 _BOUND: Final = struct.Struct("<i")
-Array = Any  # pyarrow has no types of its own that mypy knows
+Array = Any  # pyarrow has no type annotations
 
 
 class _Run(NamedTuple):
-    """Whole batches, one behind the other, and the offsets that are wanted of them."""
+    """Consecutive whole batches, and the wanted range of their offsets."""
 
     view: memoryview
     headers: list[Header]
@@ -88,7 +88,7 @@ class _Piece(NamedTuple):
     batch: Batch
     position: int  # in the segment
     segment: str
-    start: int  # offsets of the rows, when they are without gaps
+    start: int  # offsets of the rows, if they have no gaps
     rows: int
     offsets: Array | None
     received: Array
@@ -98,7 +98,7 @@ class _Piece(NamedTuple):
     texts: list[Array | None]
 
     def check(self) -> None:
-        """Raise if the offsets of texts between the first and the last are not in order."""
+        """Raise if the string offsets between the first and the last are not in order."""
         for text in self.texts:
             if text is not None:
                 _as_bytes(text).validate(full=True)
@@ -113,7 +113,7 @@ def record_batches(
     rows: int = ROWS,
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what is committed from offset `start` on and before `until`, in order."""
+    """Yield the committed records from offset `start` until before `until`, in order."""
     scan = _Scan(source.partition(partition).files, on_damage, rows)
     with Reader(source, partition, start, until, on_damage) as reader:
         while (extent := reader.extent(_EXTENT_BYTES)) is not None:
@@ -133,9 +133,9 @@ def decode(
     rows: int = ROWS,
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the same of whole batches that came from elsewhere, as `Reader.extent` serves them.
+    """Yield the same from whole batches in memory, as `Reader.extent` returns them.
 
-    `files` names their partition; its directory does not matter.
+    `files` names their partition; its directory is not used.
     """
     view = memoryview(data)
     try:
@@ -148,7 +148,7 @@ def decode(
 
 
 class _Scan:
-    """Collects batches into RecordBatches of about so many rows."""
+    """Collects batches into RecordBatches of about `rows` rows."""
 
     def __init__(
         self, files: PartitionFiles, on_damage: Callable[[Damaged], None] | None, rows: int
@@ -224,16 +224,16 @@ class _Scan:
 
 
 def _as_bytes(text: Array) -> Array:
-    """View texts as bytes.
+    """View strings as bytes.
 
-    They were UTF-8 when they were written, and have a checksum: only their offsets have to be
-    checked, at a tenth of the cost.
+    They were UTF-8 when they were written, and have a checksum. So only their offsets have to be
+    checked, which is ten times cheaper.
     """
     return pa.Array.from_buffers(pa.binary(), len(text), text.buffers(), offset=text.offset)
 
 
 def _check_bounds(batch: Batch) -> None:
-    """Check the first and the last offset of each column, by which pieces are joined."""
+    """Check the first and last offset of each column, which are used to join pieces."""
     places = batch.places()
     last_at = 4 * batch.count
     for which, size in enumerate(batch.header[8:]):
@@ -349,7 +349,7 @@ def _nullable(times: Array) -> Array:
     return pc.if_else(pc.equal(times, null), pa.scalar(None, times.type), times)
 
 
-# Columns that are the same every time, cut from longer ones.
+# Constant columns, sliced from longer ones.
 
 
 @cache

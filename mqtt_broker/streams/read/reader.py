@@ -1,15 +1,14 @@
-"""Read on from an offset: whole batches, checked, in order, up to what is committed.
+"""Read whole batches from an offset to the committed end: verified and in order.
 
     reader = Reader(source, 0, offset)
     for batch in reader.read():             [] when there is nothing new; ask again later
         payloads = batch.payloads()[batch.wanted()]
 
-A reader never goes on in silence. Records that retention has removed, or is about to, raise
-OffsetGone; damage
-raises CorruptBatch or MissingSegment, again and again, unless `on_damage` is given: then that is
-called, and reading goes on behind the damage. Batches are not cut: one may begin before the
-offset that was asked for (or reached, when compaction has joined batches), and may end behind
-`until`. `wanted` returns the rows that were asked for.
+A reader never skips records silently. Records that retention has removed, or is about to remove,
+raise OffsetGone. Damage raises CorruptBatch or MissingSegment at every call, unless `on_damage` is
+given: it is called then, and reading continues after the damage. Batches are never cut: one may
+begin before the requested offset (or before the current one, if compaction has joined batches), and
+may end after `until`. `wanted` returns the rows in the requested range.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class Extent(NamedTuple):
-    """Whole batches as they lie in a file, to be sent without being decoded."""
+    """A range of whole batches in a file, to be sent without decoding."""
 
     file: int  # of the reader, until its next call
     position: int
@@ -107,7 +106,7 @@ class Reader:
         return min(self._until, self._source.end(self.partition))
 
     def read(self, bytes_max: int = READ_BYTES) -> list[Batch]:
-        """Read the next batches, about so many bytes and at least one; [] at the end."""
+        """Read the next batches, at least one and about `bytes_max` bytes; [] at the end."""
         limit = self._limit()
         self._note_time()
         found: list[Batch] = []
@@ -118,7 +117,7 @@ class Reader:
         return found
 
     def extent(self, bytes_max: int = READ_BYTES) -> Extent | None:
-        """Return the next batches of one file, their headers checked; None at the end."""
+        """Return the next batches of one file, with headers checked, or None at the end."""
         limit = self._limit()
         self._note_time()
         while self.offset < limit:
@@ -133,7 +132,7 @@ class Reader:
         return None
 
     def read_into(self, view: memoryview, extent: Extent) -> None:
-        """Read the extent that was returned last. Bytes that are gone meanwhile become zeros."""
+        """Read the extent that was returned last. Bytes missing from the file become zeros."""
         done = 0
         while done < extent.length:
             count = os.preadv(extent.file, [view[done:]], extent.position + done)
@@ -170,7 +169,7 @@ class Reader:
                 batch = Batch(header, data[at : at + header.length])
                 check_body(header, batch.data)
             except Malformed as bad:
-                if not found:  # else return what is whole first
+                if not found:  # otherwise return the whole batches first
                     self._damage(segment, limit, header, str(bad))
                 break
             batch.start = max(base, self.offset)
@@ -183,7 +182,7 @@ class Reader:
         return found
 
     def _pass(self, segment: Segment, limit: int, bytes_max: int) -> list[Header]:
-        """Pass whole batches without reading them; return them."""
+        """Return the headers of whole batches without reading their bodies."""
         passed: list[Header] = []
         left = bytes_max
         size = segment.size
@@ -221,9 +220,9 @@ class Reader:
         self._kept_from = -1
 
     def _is_gone(self, header: Header) -> bool:
-        """Tell whether a batch that is too old stands before all that is not.
+        """Tell whether a batch is too old, and no batch before it is kept.
 
-        What is kept keeps what is behind it: a clock that was set back made that look old.
+        Batches after one that is kept are kept too: a clock that was set back made them look old.
         """
         if not header.rows:
             return False
@@ -250,7 +249,7 @@ class Reader:
     # From segment to segment.
 
     def _open(self, limit: int) -> Segment | None:
-        """Open the segment that has the offset, at its batch; None: that batch was damaged."""
+        """Open the segment at the offset's batch; return None if that batch was damaged."""
         self.close()
         try:
             self._location, segment = self._files.open(self.offset, limit)
@@ -263,13 +262,13 @@ class Reader:
         for item in segment.walk(at):
             at = BatchPosition(item.base, item.position)
             if item.next is None or item.next.base > self.offset:
-                break  # this batch has it, or damage from here on does
+                break  # this batch has the offset, or damage from here on has it
             at = item.next
         self._at = at
         return segment
 
     def _at_end(self, segment: Segment, limit: int) -> None:
-        """Go on to the next file at the end of this one, unless bytes are missing."""
+        """Continue with the next file at the end of this one, unless bytes are missing."""
         end = self._location.end
         if end < 0:
             self._files.reload()
@@ -284,7 +283,7 @@ class Reader:
     def _damage(self, segment: Segment, limit: int, header: Header | None, why: str) -> None:
         place = segment.resume(self._at, header)
         if place is not None and place.base > limit:
-            place = None  # not committed, and it may be written again
+            place = None  # not committed yet: it may still be rewritten
         end = self._location.end if self._location.end >= 0 else limit
         until = place.base if place is not None else end
         first = max(self.offset, self._at.base)

@@ -1,8 +1,8 @@
-"""Find offsets and times in the files of a stream, and its end.
+"""Find the end, offsets and times of a stream in its files.
 
-Only files are read, so this works in the process that writes and in any other, on a machine that
-has the disk. The catalog is read once, and again when it turns out to be old; files are opened
-when they are read. Finding the end costs a microsecond, so it may be done often.
+Only files are read, so this works in the process that writes and in any other one with access to
+the disk. The catalog is read once, and again when it is found to be old; files are opened when they
+are read. Finding the end costs a microsecond, so it may be done often.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mqtt_broker.streams.format.stream_settings import RETAIN_PARTS, StreamSetti
 
 
 def now_us() -> int:
-    """Return the time that retention counts from."""
+    """Return the current time, from which retention is counted."""
     return time.time_ns() // 1_000
 
 
@@ -103,7 +103,7 @@ class PartitionSource:
         return self.catalog.start
 
     def locate(self, offset: int) -> Location:
-        """Find the segment by the catalog as it is known; raises OffsetGone, MissingSegment."""
+        """Find the segment in the catalog as last read. Raises OffsetGone, MissingSegment."""
         catalog = self.catalog
         files = self.files
         if offset < catalog.start:
@@ -128,7 +128,7 @@ class PartitionSource:
                 return self._open(offset, committed)
             except (OffsetGone, MissingSegment):
                 self.reload()
-                if self._known == known:  # else retention or compaction has changed it
+                if self._known == known:  # otherwise retention or compaction has changed it
                     raise
 
     def _open(self, offset: int, committed: int) -> tuple[Location, Segment]:
@@ -144,7 +144,7 @@ class PartitionSource:
         return location, segment
 
     def find_time(self, at_us: int, committed: int) -> int:
-        """Return the first offset received at this time or later; the end if there is none yet."""
+        """Return the first offset received at this time or later, or the end if there is none."""
         self.reload()
         catalog = self.catalog
         at = catalog.find_time(at_us)
@@ -162,9 +162,10 @@ class PartitionSource:
         return committed
 
     def first_since(self, at_us: int, committed: int) -> int:
-        """Return where to begin for all that was received at this time or later.
+        """Return the offset from which a reader gets everything received at this time or later.
 
-        That is before damage if the records in question may lie there: who reads is to be told.
+        If such records may be in a damaged part, it is before the damage, so that the reader gets
+        the error.
         """
         self.reload()
         catalog = self.catalog
@@ -197,8 +198,9 @@ class PartitionSource:
 class Source:
     """A stream, for reading.
 
-    What is older than the retention is not read, whether or not its segment is there still:
-    `earliest` is where the rest begins. Readers that began in time may be late by a part of it.
+    Records older than the retention are not read, even if their segment still exists: `earliest` is
+    the first offset after them. A reader that started in time may lag behind by a part of the
+    retention.
     """
 
     def __init__(self, directory: Path, clock_us: Callable[[], int] = now_us) -> None:
@@ -265,8 +267,9 @@ class Source:
         return self.settings.retain_s
 
     def oldest_us(self, *, is_late: bool = False) -> int:
-        """Return the time before which nothing is read; NULL: all is. `is_late`: by a reader that
-        began in time.
+        """Return the time before which records are not read, or NULL if there is none.
+
+        `is_late`: for a reader that started in time.
         """
         retain_us = self.retain_s * 1_000_000
         if not retain_us:
@@ -278,7 +281,7 @@ class Source:
         return self._since(self.oldest_us(is_late=True))
 
     def earliest(self) -> Offsets:
-        """Return the first offsets of what is no older than the retention."""
+        """Return the first offsets of the records within the retention."""
         return self._since(self.oldest_us())
 
     def _since(self, at_us: int) -> Offsets:
@@ -296,7 +299,7 @@ class Source:
     def resolve(self, text: str) -> Offsets:
         """Return offsets for `earliest`, `latest`, offsets as JSON, or an ISO 8601 time.
 
-        Every partition can be read from there on.
+        Every partition can be read from these offsets.
         """
         if text == EARLIEST:
             return self.earliest()

@@ -1,7 +1,7 @@
-"""Describe a stream, and verify that it is undamaged; it may be written to meanwhile.
+"""Describe a stream, and verify that it is undamaged. It may be written to meanwhile.
 
-describe(source)        counts, sizes and times, by catalogs alone
-verify(source)          checks every byte of every file, a line for each finding
+describe(source)        counts, sizes and times, from catalogs alone
+verify(source)          checks every byte of every file; one line for each finding
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Verdict:
 
 
 def verify(source: Source, on_segment: Callable[[str], None] = lambda name: None) -> Verdict:
-    """Read everything that is committed, and list findings of one line each."""
+    """Read all committed records, and list the findings, one line each."""
     verdict = Verdict()
     for partition in source.partitions:
         try:
@@ -113,7 +113,7 @@ def _verify_partition(
             _verify_segment(partition, segment, verdict)
         except FileNotFoundError:
             partition.reload()
-            if partition.start < segment.end:  # else retention was faster
+            if partition.start < segment.end:  # otherwise retention has removed it meanwhile
                 missing = MissingSegment(
                     files.stream, files.partition, segment.base, segment.end, segment.name
                 )

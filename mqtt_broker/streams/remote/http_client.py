@@ -1,8 +1,8 @@
 """Connect to a broker's HTTP server, to read a log from another machine, and for tools.
 
-This is the one module of `streams` with a socket, by http.client, and so the one that waits by the
-clock. A connection that fails is made again, for `patience_s` and ever more slowly: a broker that
-restarts is no reason to give up. Errors of the log are raised as they are over there, and three
+This is the only module of `streams` that opens sockets, with http.client, and that reads the clock.
+After a failure it connects again with growing delays for up to `patience_s`, so that readers
+survive a restart of the broker. Errors of the remote log are raised as they are there, and three
 more:
 
 StreamError
@@ -10,7 +10,7 @@ StreamError
 +-- Rejected       the server refuses, or is not a FleetMQ broker
 +-- NotAllowed     the token is missing or wrong
 
-The token goes into a header, and never into an error's text.
+The token is sent in a header, and never appears in the text of an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAUSE_S_MAX: Final = 2.0
 _TEXT_BYTES_MAX: Final = 16 << 20
 _BATCHES_BYTES_MAX: Final = (1 << 31) + http_protocol.BYTES_MAX
 _GOOD: Final = frozenset({200, 201, 204})
-_BUSY: Final = frozenset({429, 502, 503, 504})  # from a broker that stops, or from a proxy
+_BUSY: Final = frozenset({429, 502, 503, 504})  # from a broker that is stopping, or from a proxy
 NOT_A_BROKER: Final = "the server is not a FleetMQ broker"
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
@@ -111,7 +111,7 @@ class HttpClient:
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
         self.http = kind(parts.hostname, port, timeout=timeout_s)
-        self._has_answered = False  # since it was connected
+        self._has_answered = False  # whether a request has succeeded since it connected
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +124,7 @@ class HttpClient:
         self._has_answered = False
 
     def get(self, path: str, query: Mapping[str, object] | None = None, wait_s: float = 0) -> Reply:
-        """Return the answer, trying until patience ends; raises the errors of the other side."""
+        """Return the answer; retry for `patience_s`. Raises the errors of the server."""
         text = urlencode({key: str(value) for key, value in (query or {}).items()})
         return self.ask("GET", f"{path}?{text}" if text else path, wait_s=wait_s)
 
@@ -137,7 +137,7 @@ class HttpClient:
         wait_s: float = 0,
         tries_again: bool = True,
     ) -> Reply:
-        """Send a request; `tries_again` says that it does no harm to be done twice."""
+        """Send a request. `tries_again`: the request may be repeated safely."""
         give_up_at = time.monotonic() + self._patience_s
         pause_s = PAUSE_S_MIN
         while True:
@@ -176,7 +176,7 @@ class HttpClient:
             most = _BATCHES_BYTES_MAX if http_protocol.BASE in reply.headers else _TEXT_BYTES_MAX
             if (reply.length or 0) > most:
                 raise _Failed(f"an answer of {reply.length} bytes")
-            # With a length, a body that is cut short raises; without one, it is read to the limit.
+            # With a length, a truncated body raises an error; without one, read up to the limit.
             data = reply.read() if reply.length is not None else reply.read(most)
             if not reply.isclosed():
                 raise _Failed(f"an answer of more than {most} bytes")
@@ -218,5 +218,5 @@ def _text_of(reply: Reply) -> str:
 
 
 def _hidden(url: str) -> str:
-    """Return a URL for messages: without its password."""
+    """Return a URL without its password, for messages."""
     return repr(re.sub(r"//[^/@]*@", "//***@", url)[:200])

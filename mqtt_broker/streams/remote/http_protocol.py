@@ -1,9 +1,9 @@
 """The protocol of the log over HTTP: header names, limits, errors as JSON.
 
-An error travels as `{"error": "OffsetGone", "text": "...", "stream": ..., "offset": ...}`: the
-name of its class, its text and all its fields, and is decoded into the same error. The members of a
-problem document (RFC 9457) beside these are for others. `STATUS` has
-its status; a class that is not there has the status of its base.
+An error is sent as `{"error": "OffsetGone", "text": "...", "stream": ..., "offset": ...}`: the name
+of its class, its text and all its fields, next to the members of a problem document (RFC 9457). It
+is decoded into the same error. `STATUS` has the HTTP status of each class; other classes have the
+status of their base class.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mqtt_broker.streams.format.errors import StreamError
 
 EPOCH: Final = "FleetMQ-Epoch"
 BASE: Final = "FleetMQ-Base"  # the first offset that is sent, which may be before `START`
-START: Final = "FleetMQ-Start"  # the first offset that was asked for
-END: Final = "FleetMQ-End"  # the first offset behind: where to go on
+START: Final = "FleetMQ-Start"  # the first offset that was requested
+END: Final = "FleetMQ-End"  # the first offset after the batches: where to continue
 EARLIEST: Final = "FleetMQ-Earliest"  # of the partition
 LATEST: Final = "FleetMQ-Latest"  # its committed end
 SEGMENT: Final = "FleetMQ-Segment"  # the file, and
@@ -57,7 +57,7 @@ def encode_error(error: StreamError) -> dict[str, Any]:
 
 
 def decode_error(found: Mapping[str, Any]) -> StreamError | None:
-    """Return the error that was encoded; None if it is not an error of a broker."""
+    """Return the error that was encoded, or None if it is not an error of a broker."""
     kind = _CLASSES.get(str(found.get("error")))
     text = found.get("text")
     fields = {key: value for key, value in found.items() if key not in _OF_EVERY_ERROR}
@@ -65,6 +65,6 @@ def decode_error(found: Mapping[str, Any]) -> StreamError | None:
         return None
     if any(type(value) not in (str, int) for value in fields.values()):
         return None
-    error = kind.__new__(kind, text)  # its own constructor would make the text anew
+    error = kind.__new__(kind, text)  # its own constructor would create another text
     error.__dict__.update(fields)
     return error

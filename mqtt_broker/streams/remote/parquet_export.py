@@ -1,4 +1,4 @@
-"""Write streams as Parquet files, a row group at a time: memory does not grow with the file.
+"""Write streams as Parquet files, one row group at a time, so that memory stays bounded.
 
     batches = record_batches(source, partition, start, until)     of a directory or a URL
     write(file, batches, {"stream": "telemetry"}, on_rows)
@@ -32,7 +32,7 @@ def record_batches(
     until: int,
     on_damage: Callable[[Damaged], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what is committed between two offsets, from a directory or a URL."""
+    """Yield the committed records between two offsets, from a directory or a URL."""
     if not isinstance(source, RemoteSource):
         yield from arrow.record_batches(source, partition, start, until, on_damage=on_damage)
         return
@@ -48,7 +48,7 @@ def write(
     about: Mapping[str, str],
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> int:
-    """Write all batches into one file; return how many rows. `about` becomes its metadata."""
+    """Write all batches to one file and return the number of rows. `about` is its metadata."""
     schema = arrow.SCHEMA.with_metadata({f"fleetmq.{key}": value for key, value in about.items()})
     rows = 0
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:

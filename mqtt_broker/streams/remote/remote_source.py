@@ -1,4 +1,4 @@
-"""Read a stream on another machine, over the broker's HTTP server, as if it were here.
+"""Read a stream on another machine over the broker's HTTP server, like a local one.
 
     source = open_source("http://broker:9883", "telemetry", token)     or a directory
     start = source.resolve("earliest")
@@ -6,11 +6,11 @@
         while batches := reader.read():
             ...
 
-It returns and raises what `source` and `reader` do, and raises the errors of `http_client`.
-Checksums are verified here, and damage over there is the same error here. Nothing is lost or
-repeated when a connection breaks, since a reader asks for offsets.
+The interface is that of `source` and `reader`, plus the errors of `http_client`. Checksums are
+verified on this side, and damage on the server raises the same error here. A broken connection
+loses and repeats nothing, since each request names an offset.
 
-A source can be pickled: its address and state travel, and it connects anew.
+A source can be pickled with its address and state; the copy opens its own connection.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from mqtt_broker.streams.remote.http_client import (
     Reply,
 )
 
-_TRIES: Final = 3  # of an answer that arrived damaged
+_TRIES: Final = 3  # how often an answer that arrives damaged is requested
 
 
 class RemotePartition(NamedTuple):
@@ -81,7 +81,7 @@ class RemoteSource:
         file_names.check_stream(name)
         self.address = (url, token or "", timeout_s, patience_s)
         self._lock = threading.Lock()
-        # A wrong address fails at once.
+        # An invalid address fails at once.
         with HttpClient(url, token or "", timeout_s, 0) as connection:
             reply = connection.get(f"/streams/{quote(name)}")
             found = connection.json(reply)
@@ -112,7 +112,7 @@ class RemoteSource:
             self.connection.close()
 
     def connect(self) -> HttpClient:
-        """Return another connection, for a reader of its own; it is made when it is used."""
+        """Return another connection for a reader of its own; it is opened on first use."""
         url, token, timeout_s, patience_s = self.address
         return HttpClient(url, token, timeout_s, patience_s)
 
@@ -155,13 +155,13 @@ class RemoteSource:
             raise Rejected(self.url, reply.status, NOT_A_BROKER) from None
 
     def earliest(self) -> Offsets:
-        """Return the first offsets of what is no older than the retention."""
+        """Return the first offsets of the records within the retention."""
         return self.resolve(EARLIEST)
 
     def resolve(self, text: str) -> Offsets:
         """Return offsets for `earliest`, `latest`, offsets as JSON, or an ISO 8601 time.
 
-        Every partition can be read from there on.
+        Every partition can be read from these offsets.
         """
         with self._lock:
             reply = self.get(self.connection, "/offsets", {"at": text})
@@ -176,7 +176,7 @@ class RemoteSource:
         return self.resolve(time_text(max(at_us, 0)) or EARLIEST)
 
     def describe(self) -> dict[str, Any]:
-        """Return what `verify.describe` returns over there."""
+        """Return the result of `verify.describe` on the server."""
         with self._lock:
             reply = self.get(self.connection, "/describe", {})
         found = self.connection.json(reply)
@@ -187,7 +187,7 @@ class RemoteSource:
     def get(
         self, connection: HttpClient, path: str, query: Mapping[str, object], wait_s: float = 0
     ) -> Reply:
-        """Ask about the stream that was opened; another of its name, or none, is an error."""
+        """Request data about the stream; raise if it was deleted or created again since."""
         try:
             return connection.get(
                 f"/streams/{quote(self.name)}{path}", {**query, "epoch": self.epoch}, wait_s
@@ -207,9 +207,9 @@ class RemoteBatches(NamedTuple):
 
     data: bytes
     headers: list[Header]
-    start: int  # the first offset that was asked for
-    end: int  # the first behind it
-    segment: str  # its place over there
+    start: int  # the first offset that was requested
+    end: int  # the first offset after it
+    segment: str  # its file and position on the server
     position: int
 
 
@@ -235,7 +235,7 @@ class RemoteReader:
             raise EndBeforeStart(source.name, partition, offset, until)
         self._connection = source.connect()
         try:
-            self._ask(1, 0, until=offset)  # whether it can be read from there
+            self._ask(1, 0, until=offset)  # raises if reading cannot start here
         except BaseException:
             self.close()
             raise
@@ -254,7 +254,7 @@ class RemoteReader:
         return max(0, min(self._until, self._source.end(self.partition)) - self.offset)
 
     def read(self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0) -> list[Batch]:
-        """Read the next batches, about so many bytes and at least one; [] at the end.
+        """Read the next batches, at least one and about `bytes_max` bytes; [] at the end.
 
         At the end it waits up to `wait_s` for more.
         """
@@ -267,7 +267,7 @@ class RemoteReader:
     def fetch(
         self, bytes_max: int = http_protocol.BYTES, wait_s: float = 0.0
     ) -> RemoteBatches | None:
-        """Fetch the same as bytes, with only their headers checked; None at the end."""
+        """Fetch the next batches as bytes, with only their headers checked; None at the end."""
         sent = self._next(bytes_max, wait_s)
         if sent is not None:
             self.offset = max(self.offset, sent.end)
@@ -297,7 +297,7 @@ class RemoteReader:
                 return None
             try:
                 return self._sent(reply)
-            except Malformed as bad:  # right over there: the network has damaged it
+            except Malformed as bad:  # valid on the server: the network has damaged it
                 connection.close()
                 why = str(bad)
         raise Rejected(self._source.url, reply.status, f"it sent an invalid batch: {why}")
@@ -326,7 +326,7 @@ class RemoteReader:
             try:
                 check_body(header, batch.data)
             except Malformed as bad:
-                if not found:  # else return what is whole first
+                if not found:  # otherwise return the whole batches first
                     self._damaged(header, sent, at, str(bad))
                 break
             batch.start = max(header.base, self.offset)
@@ -338,7 +338,7 @@ class RemoteReader:
 
     def _damaged(self, header: Header, sent: RemoteBatches, at: int, why: str) -> None:
         if self._doubted != header.base:
-            self._doubted = header.base  # once more, by another connection
+            self._doubted = header.base  # once more, over another connection
             self._connection.close()
             return
         first = max(self.offset, header.base)
