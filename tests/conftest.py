@@ -1,4 +1,4 @@
-"""What holds for all tests: the longest come first, and nothing is skipped that may not be.
+"""Rules for all tests: the longest come first, no required test is skipped, and none is random.
 
 `TESTS_REQUIRE=PostgreSQL,Java` makes a run fail that skips a test for a reason with one of these
 words in it. CI says so for what it has put there itself.
@@ -12,7 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
+
+# The same examples in each run, however slow the machine is: a new seed belongs to the fuzzers.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
 
 _TESTS: Final = Path(__file__).parent
 _REQUIRED: Final = [word for word in os.environ.get("TESTS_REQUIRE", "").split(",") if word]
