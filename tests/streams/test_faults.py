@@ -141,7 +141,7 @@ def test_readers_are_told_later_when_the_end_cannot_be_written(tmp_path: Path) -
         ends = writing.write()
         disk.failing = range(disk.calls + 1, disk.calls + 2)
         writing.writer.committed(ends)
-        assert "readers are told later" in writing.lines[0]
+        assert "readers will see new records later" in writing.lines[0]
         assert read(tmp_path) == []
         writing.log.maintain(writing.now_us)
         assert len(read(tmp_path)) == 1

@@ -1,19 +1,19 @@
-"""Compact segments: write them anew with only the last message of each topic.
+"""Compact segments: rewrite them with only the last message of each topic.
 
-Offsets stay: a compacted batch covers the same offsets as before and lists those of its rows. An
-empty payload means that its topic is gone; as the last message of a topic it is kept for
-`tombstone_s`, so that readers learn of it, and then goes too.
+Offsets do not change: a compacted batch covers the same offsets as before and lists those of its
+rows. An empty payload deletes its topic; as the last message of a topic it is kept for
+`tombstone_s`, so that readers see it, and is removed after that.
 
 Only sealed segments are compacted. Segments that are new since the last time are read first, to
 find the last message of each topic in them; then all segments are compared with that. A segment
 that was compacted before and in which nothing is superseded stays as it is, and neighbours that
-became small are joined. Memory holds the topics of new segments, about `TOPICS_MAX` of them and
-`TOPIC_BYTES_MAX` at most: with more, the rest waits for the next time. Damage ends the run: lost
-records may be those that have to be kept.
+became small are joined. The topics of new segments are held in memory, about `TOPICS_MAX` of them
+and `TOPIC_BYTES_MAX` at most: with more, the rest waits for the next run. Damage ends the run: the
+lost records may be the ones that have to be kept.
 
-A new file is on disk, under a name of its own, before one step changes the catalog to it; only
-then are the old ones removed. Readers that have those open read on. A crash in between leaves a
-file that no catalog knows, and that the next start removes.
+A new file is synced under a name of its own before the catalog is replaced; only then are the old
+files removed. Readers that have those open can read on. A crash in between leaves a file that no
+catalog lists, and that the next start removes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Latest = dict[bytes, int]  # topic -> offset of its last message in new segments
 
 
 class _Stopped(Exception):
-    """The caller wants compaction to end."""
+    """The caller wants compaction to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def compact(
     now_us: int,
     is_over: Callable[[], bool],
 ) -> int:
-    """Compact one partition; return how many messages went."""
+    """Compact one partition; return how many messages were removed."""
     return _Compaction(partition, disk, lock, is_over).run(now_us)
 
 
@@ -119,7 +119,7 @@ class _Compaction:
                 yield source.checked_batch(files, item)
 
     def _latest(self, segments: list[SealedSegment]) -> tuple[Latest, int]:
-        """Return the last offset of each topic in new segments, and up to where that is known."""
+        """Return the last offset of each topic in new segments, and the end of those read."""
         latest: Latest = {}
         until = segments[-1].end if segments else 0
         for segment in segments:
@@ -166,7 +166,7 @@ class _Compaction:
             os.close(file)
 
     def _swap(self, group: list[SealedSegment], sealed: SealedSegment) -> bool:
-        """Change the catalog, unless retention was there first."""
+        """Replace the catalog, unless retention has changed it meanwhile."""
         partition = self._partition
         with self._lock:
             partition.finish_roll()
@@ -184,8 +184,9 @@ class _Compaction:
 def _groups(
     segments: list[SealedSegment], bytes_max: int, span_us: int
 ) -> Iterator[list[SealedSegment]]:
-    """Yield neighbours without a hole between them that fit into one segment, by size and by age:
-    retention removes it when its youngest record is due.
+    """Yield neighbours without a gap between them that fit into one segment, by size and by age.
+
+    Age counts because retention removes a segment only when its youngest record is due.
     """
     group: list[SealedSegment] = []
     size = 0

@@ -1,11 +1,11 @@
-"""Open, make, change and delete the streams under one directory; one process writes.
+"""Open, create, change and delete the streams under one directory; one process writes.
 
     log = Log.open(root, ends, report=...)      `ends` of the journal, name -> Offsets
     log.create(StreamSettings("telemetry", partitions=4))
-    log.maintain(now_us)                        now and then: sealing, retention
+    log.maintain(now_us)                        periodically: sealing, retention
     log.compact(now_us)                         streams that keep the last message of a topic
 
-Everything here may wait for the disk, and is not for the event loop. One lock orders changes of
+All methods may wait for the disk, so the event loop must not call them. One lock orders changes of
 files; it is held for a write or for a change of one catalog, never while a segment is compacted.
 """
 
@@ -70,10 +70,10 @@ class Log:
         cache_bytes: int = CACHE_BYTES,
         partition_functions: PartitionFunctions | None = None,
     ) -> Self:
-        """Open all streams. `ends` are those of the journal; None: there is no journal.
+        """Open all streams. `ends` are those of the journal, or None if there is no journal.
 
-        Without a journal everything that is whole is kept. `report` gets a line for whatever is
-        cut, missing or damaged. Records that were promised and are missing raise LostTail, unless
+        Without a journal all whole batches are kept. `report` gets a line for everything that is
+        cut, missing or damaged. If acknowledged records are missing, LostTail is raised, unless
         `salvage` is given. `cache_bytes`: see `page_cache`. `partition_functions` are those that
         `partition_by` of a stream may name.
         """
@@ -82,7 +82,7 @@ class Log:
         lock = Lock(root / file_names.LOCK)
         log = cls(root, disk, report, lock, cache_bytes, partition_functions or {})
         try:
-            disk.sync_directory(root)  # an earlier process may have died behind a rename in it
+            disk.sync_directory(root)  # an earlier process may have died after a rename in it
             for path in sorted(root.iterdir()):
                 if path.is_dir() and path.name.endswith(file_names.UNFINISHED):
                     disk.remove_directory(path)
@@ -133,7 +133,7 @@ class Log:
             )
 
     def _on_nameless(self, path: Path, *, salvage: bool) -> None:
-        """Report a log without settings: streams are made and deleted whole, by one rename."""
+        """Report a log without settings. No crash causes this: one rename creates a stream."""
         lost = Invalid(
             str(path / file_names.METADATA), "the file is missing, but the stream's segments exist"
         )
@@ -148,7 +148,7 @@ class Log:
             raise UnknownStream(name) from None
 
     def create(self, settings: StreamSettings) -> Stream:
-        """Make a new stream, empty, with an epoch of its own."""
+        """Create an empty stream with an epoch of its own."""
         settings = replace(settings, epoch=str(uuid.uuid4())).checked().check_schema()
         text = settings.text().encode()
         self._check_function(settings.partition_by)
@@ -167,7 +167,7 @@ class Log:
                 self._make(aside, settings, text)
                 self.disk.rename(aside, path)
             except BaseException:
-                with contextlib.suppress(OSError):  # else the next start removes it
+                with contextlib.suppress(OSError):  # otherwise the next start removes it
                     self.disk.remove_directory(aside)
                 raise
             try:
@@ -180,7 +180,7 @@ class Log:
             return self.streams[settings.name]
 
     def _make(self, directory: Path, settings: StreamSettings, text: bytes) -> None:
-        """Make the files of a new stream."""
+        """Create the files of a new stream."""
         for number in range(settings.partitions):
             self.disk.make_directory(directory / file_names.partition(number))
         writer = committed.Writer(self.disk, directory / file_names.COMMITTED, settings.partitions)
@@ -201,9 +201,10 @@ class Log:
             stream.change(changes)
 
     def delete(self, name: str) -> None:
-        """Delete a stream. Readers that have it open are told.
+        """Delete a stream. Readers that have it open get StreamGone.
 
-        It is gone with the rename. A failure after that is reported, and left for the next start.
+        One rename deletes it. If removing its files then fails, that is reported, and the next
+        start does it.
         """
         with self.lock:
             stream = self.stream(name)
@@ -216,10 +217,10 @@ class Log:
             with self._reported(stream, deleted=True):
                 self.disk.sync_directory(self.root)
         with self._reported(stream, deleted=True):
-            self.disk.remove_directory(gone)  # without the lock: a large one takes its time
+            self.disk.remove_directory(gone)  # without the lock: a large stream takes long
 
     def trim(self, name: str, before: Offsets | None = None) -> int:
-        """Remove whole segments before these offsets, or all there are; return how many."""
+        """Remove whole segments before these offsets, or all; return how many."""
         with self.lock:
             stream = self.stream(name)
             ends = before or stream.committed()
@@ -228,9 +229,9 @@ class Log:
             return retention.trim(stream, ends.ends)
 
     def maintain(self, now_us: int) -> int:
-        """Seal old segments, remove those that are due, show ends that could not be shown.
+        """Seal old segments, remove those that are due, write `committed` files that failed before.
 
-        Returns how many segments went. A failure is reported, and tried again the next time.
+        Return how many segments were removed. Failures are reported, and retried the next time.
         """
         removed = 0
         for stream in list(self.streams.values()):
@@ -241,7 +242,7 @@ class Log:
         return removed
 
     def compact(self, now_us: int, is_over: Callable[[], bool] = lambda: False) -> int:
-        """Compact the streams that ask for it; return how many messages went. May take long."""
+        """Compact streams with `compact`; return how many messages were removed. May take long."""
         dropped = 0
         for stream in list(self.streams.values()):
             if stream.settings.compact:

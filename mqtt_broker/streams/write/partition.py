@@ -1,13 +1,13 @@
-"""Write one partition: batches go to the end of the active segment, which is sealed in time.
+"""Write one partition: append batches to the active segment, and seal it when it is due.
 
 A write has three steps, and fails as a whole: `write` (the bytes), `sync` (they are on disk),
-`settle` (they count). Bytes that were not settled are cut before anything else is written, so a
-write that failed can be repeated, and nothing is in the log twice.
+`settle` (they belong to the log). Bytes that were not settled are cut before the next write, so a
+failed write can be repeated without duplicates.
 
-A segment is sealed only when the journal knows everything in it: sealed segments are never cut. It
-is sealed before a write, so that one write goes to one file.
+A segment is sealed only when the journal has all of its records, since sealed segments are never
+cut. It is sealed before a write, so that one write goes to one file.
 
-The caller holds the lock of the log for all of this. Readers need no lock: they read files only.
+The caller holds the lock of the log. Readers need no lock: they only read files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Partition:
         self._written: list[tuple[bytes, int]] = []  # headers and lengths, not settled
 
     def follow(self, settings: StreamSettings) -> None:
-        """Follow the settings of the stream, from now on."""
+        """Apply the current settings of the stream."""
         self.settings = settings
         self._seal_bytes = settings.seal_bytes
         self._seal_us = settings.seal_s * 1_000_000
@@ -70,7 +70,7 @@ class Partition:
     # A write.
 
     def write(self, builders: Sequence[BatchBuilder], *, stands_alone: bool = False) -> None:
-        """Write batches behind what is settled; they do not count before `settle`."""
+        """Write batches after the settled bytes; `settle` adds them to the log."""
         self.finish_roll()
         if self._is_due(builders[0].received_us):
             self.roll()
@@ -94,7 +94,7 @@ class Partition:
         self._disk.sync(self._file)
 
     def settle(self, counts: Sequence[int]) -> None:
-        """Count what was written: batches of so many rows."""
+        """Add the batches that were written to the log."""
         active = self._active
         entries = bytearray()
         for (header, length), count in zip(self._written, counts, strict=True):
@@ -144,7 +144,7 @@ class Partition:
         )
 
     def wants_record(self, now_us: int) -> bool:
-        """Tell whether a segment is to be sealed that the journal does not know all of."""
+        """Tell whether a segment is due for sealing but has records that the journal lacks."""
         return self.recorded < self._active.end and self._is_due(now_us)
 
     def roll_if_due(self, now_us: int) -> None:
@@ -153,7 +153,7 @@ class Partition:
             self.roll()
 
     def roll(self) -> bool:
-        """Seal the active segment; False: it is empty, or the journal does not know all of it."""
+        """Seal the active segment. Return False if it is empty, or the journal lacks records."""
         active = self._active
         if not active.size or min(self.committed, self.recorded) < active.end:
             return False
@@ -169,7 +169,7 @@ class Partition:
         return True
 
     def finish_roll(self) -> None:
-        """Finish a roll that was begun, before anything else is written."""
+        """Finish a roll that was started, before anything else is written."""
         if self._next_catalog is None:
             return
         self.save(self._next_catalog)
@@ -184,7 +184,7 @@ class Partition:
         return self.files.directory / file_names.segment(self._active.base)
 
     def save(self, catalog: Catalog) -> None:
-        """Put the next catalog on disk, and use it."""
+        """Write the next catalog to disk, then use it."""
         self._disk.replace(
             self.files.directory / file_names.CATALOG, catalog.encode(self.files.seed)
         )
@@ -193,7 +193,7 @@ class Partition:
     # Removing.
 
     def remove_first(self, count: int) -> None:
-        """Remove so many sealed segments. The catalog goes first: files alone mean nothing."""
+        """Remove the first `count` sealed segments, first from the catalog, then from the disk."""
         if not count:
             return
         for at in range(count):  # offsets are found without it, and a full disk has room then

@@ -1,6 +1,6 @@
-"""Import the functions that choose partitions, by names that the one who runs the program gives.
+"""Import partition functions by names from the configuration.
 
-The settings of a stream are no such names: clients of the HTTP API write them.
+Names in the settings of a stream are never imported: clients of the HTTP API can write them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mqtt_broker.streams.format.partitioning import PartitionFunction
 
 
 def load_partition_functions(names: Iterable[str]) -> dict[str, PartitionFunction]:
-    """Return the functions of these dotted names; Invalid says which cannot be had."""
+    """Return the functions of these dotted names. Raises Invalid if one cannot be imported."""
     return {name: _load(name) for name in names}
 
 
@@ -21,7 +21,7 @@ def _load(name: str) -> PartitionFunction:
     module, _, attribute = name.rpartition(".")
     try:
         found: PartitionFunction = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # other people's code
+    except Exception as error:  # the user's code may raise anything
         why = f"{type(error).__name__}: {error}"
         raise Invalid("partition function", f"{name}: {why}") from None
     if not callable(found):

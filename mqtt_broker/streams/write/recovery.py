@@ -1,17 +1,17 @@
 """Open a partition after a crash: decide what is kept, what is cut, and what is refused.
 
-The journal decides where the log ends: records behind its end were never acknowledged, and are cut.
+The journal decides where the log ends: records after its end were never acknowledged, and are cut.
 Without a journal the last whole batch is the end, and the `committed` file has the end that readers
 may have seen.
 
 - A torn tail is cut at the last whole batch.
-- Damage before the end is reported and stays: readers get an error when they reach it.
-- A log that is shorter than what was promised is not opened, unless `salvage` is given: then the
-  lost offsets stay a hole, and are never given to other messages.
-- Batches that stand alone are kept behind the journal's end, up to the first that does not.
+- Damage before the end is reported and kept: readers get an error when they reach it.
+- A log that ends before the journal's end is not opened, unless `salvage` is given: then the lost
+  offsets stay a gap, and are never given to other messages.
+- After the journal's end, batches that stand alone are kept, up to the first that does not.
 - A log with more records than that, which readers have seen, is not cut: the journal is old.
 
-Nothing is changed before all of this is decided.
+All of this is decided before any file is changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 
 @dataclass(slots=True)
 class SegmentScan:
-    """The whole batches that a walk over one segment has found, up to its limit."""
+    """The result of walking one segment: its whole batches, up to the limit."""
 
     base: int
     end: int
@@ -44,7 +44,7 @@ class SegmentScan:
     damage: list[CorruptBatch] = field(default_factory=list)
     marks: IndexBuilder = field(default_factory=lambda: IndexBuilder(0))
     index: bytearray = field(default_factory=bytearray)
-    goes_on: bool = False  # whole batches follow that the journal would have to know
+    goes_on: bool = False  # whole batches follow that the journal should have
 
     def sealed(self, generation: int = 0) -> SealedSegment:
         return SealedSegment(self.base, self.end, self.size, self.min_us, self.max_us, generation)
@@ -61,10 +61,10 @@ class OpenedPartition:
 def scan(
     files: PartitionFiles, base: int, generation: int, until: int, *, is_whole: bool, seen: int = 0
 ) -> SegmentScan:
-    """Walk a segment to its end, or to `until` and the batches that stand alone behind that.
+    """Walk a segment to its end, or to `until` and the batches that stand alone after it.
 
-    A missing segment is empty. Records before `until` or `seen` were promised: damage there is
-    not the end.
+    A missing segment is empty. Damage before `until` or `seen` does not end the walk: records
+    there were acknowledged or seen.
     """
     found = SegmentScan(base, base, marks=IndexBuilder(files.seed))
     path = files.directory / file_names.segment(base, generation)
@@ -104,7 +104,7 @@ class Recovery:
         self._found: set[tuple[int, int]] = set()  # segments: base and generation
 
     def open(self, recorded: int | None, seen: int | None) -> OpenedPartition:
-        """Open it; `recorded` is the end in the journal, `seen` the end that readers were shown."""
+        """Open it. `recorded` is the end in the journal, `seen` the end that readers have seen."""
         self._list()
         catalog, is_new = self._catalog()
         catalog, is_new = self._follow(catalog, is_new)
@@ -115,7 +115,7 @@ class Recovery:
             recorded = self._check_behind(recorded, seen)
             active = self._scan(catalog, recorded, seen)
         for damage in active.damage:
-            if recorded is not None or damage.until >= 0:  # else it is a torn tail
+            if recorded is not None or damage.until >= 0:  # otherwise it is a torn tail
                 self._report(str(damage))
         promised = max(recorded or 0, seen)
         is_short = active.end < promised
@@ -145,7 +145,7 @@ class Recovery:
                 self._found.add(found)
 
     def _catalog(self) -> tuple[Catalog, bool]:
-        """Return the catalog, and whether it has to be put on disk."""
+        """Return the catalog, and whether it has to be written."""
         try:
             found = Catalog.read(self._files.directory, self._files.seed)
             if found is not None:
@@ -154,7 +154,7 @@ class Recovery:
         except Malformed as bad:
             why = f"is damaged: {bad}"
         if self._found:
-            self._say(f"the catalog {why}; it is made anew from the segments")
+            self._say(f"the catalog {why}; it is rebuilt from the segments")
         return self._rebuilt(), True
 
     def _rebuilt(self) -> Catalog:
@@ -172,7 +172,7 @@ class Recovery:
         return Catalog.of(segments, segments[-1].end if segments else 0)
 
     def _follow(self, catalog: Catalog, is_new: bool) -> tuple[Catalog, bool]:
-        """Add segments behind the active one, which an old catalog does not know."""
+        """Add segments after the active one, which an old catalog lacks."""
         later = sorted(
             base for base, generation in self._found if base > catalog.next_base and not generation
         )
@@ -188,7 +188,7 @@ class Recovery:
         return catalog, is_new or bool(later)
 
     def _check_behind(self, recorded: int | None, end: int) -> int | None:
-        """Return the journal's end; None: the journal is older than the log, and is ignored."""
+        """Return the journal's end, or None if the journal is older than the log and is ignored."""
         if recorded is None or recorded >= end:
             return recorded
         behind = JournalBehind(self._files.stream, self._files.partition, end, recorded)
@@ -198,7 +198,7 @@ class Recovery:
         return None
 
     def _cut(self, active: SegmentScan) -> None:
-        """Leave nothing behind the end, and put what is before it on disk, with its name.
+        """Cut everything after the end, and sync everything before it, with its name.
 
         The process that wrote it may have died between a write and its sync, and records that
         readers are shown from now on must survive a power loss.
@@ -208,7 +208,7 @@ class Recovery:
             return
         size = path.stat().st_size
         if size > active.size:
-            self._say(f"{size - active.size} bytes behind offset {active.end} are cut")
+            self._say(f"{size - active.size} bytes after offset {active.end} are cut")
         file = self._disk.open(path)
         try:
             if size > active.size:
@@ -228,7 +228,7 @@ class Recovery:
             os.close(file)
 
     def _leave_hole(self, catalog: Catalog, active: SegmentScan, promised: int) -> Catalog:
-        """Leave a hole in the place of lost records, and report it."""
+        """Leave a gap in place of lost records, and report it."""
         lost = LostTail(self._files.stream, self._files.partition, active.end, promised)
         self._report(str(lost))
         if active.size:
@@ -240,7 +240,7 @@ class Recovery:
         self._disk.replace(path, catalog.encode(self._files.seed))
 
     def _tidy(self, catalog: Catalog) -> None:
-        """Remove files that retention and compaction had given up when the process died."""
+        """Remove files that retention and compaction no longer used when the process died."""
         kept = {(segment.base, segment.generation) for segment in catalog.segments()}
         kept.add((catalog.next_base, 0))
         self._remove(sorted(self._found - kept))

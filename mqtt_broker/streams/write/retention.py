@@ -1,10 +1,10 @@
-"""Remove whole sealed segments of a stream that are too old, or too much.
+"""Remove whole sealed segments of a stream by age and by size.
 
-A segment goes when everything in it is older than `retain_s`, by the broker's clock at receipt, and
-only from the front, so that no hole is left. When a stream holds more than `max_bytes` in all its
-partitions together, the segment with the oldest end goes, of whichever partition. The active
-segment never goes; it is sealed when it is `seal_s` old, written to or not. Sealing needs room
-on the disk, and removing makes it: a failure to seal does not prevent removing.
+A segment is removed when all of its records are older than `retain_s`, by the broker's clock at
+receipt, and only from the front, so that no gap is left. When a stream has more than `max_bytes` in
+all partitions together, the segment with the oldest end is removed, in any partition. The active
+segment is never removed; it is sealed at the age of `seal_s`, whether or not it is still written
+to. Sealing needs disk space and removing frees it, so a failure to seal does not prevent removing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def surplus(stream: Stream) -> list[int]:
 
 
 def apply(stream: Stream, now_us: int) -> int:
-    """Remove what is due; return how many segments went. A failure to seal is raised last."""
+    """Remove segments that are due; return how many. A failure to seal is raised at the end."""
     removed = 0
     failure: OSError | None = None
     for partition in stream.partitions:

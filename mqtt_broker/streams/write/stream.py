@@ -1,6 +1,6 @@
 """A stream that is written to: its partitions, its settings, and the ends for readers.
 
-Not for the event loop, except `partitioner` and `times`, which look at messages only.
+The event loop may use only `partitioner` and `times`, which do not touch files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stream:
         self.times = EventTimes(settings.event_time, settings.sent_time)
         self.is_deleted = False
         self.appended = 0  # messages taken since it was opened
-        self.refused = 0  # messages that there was no room for
+        self.refused = 0  # messages refused because too many waited
         self._committed = committed.Writer(
             disk, directory / file_names.COMMITTED, settings.partitions
         )
@@ -59,9 +59,9 @@ class Stream:
         has_journal: bool,
         salvage: bool,
     ) -> Stream:
-        """Open a stream; `recorded` are its ends in the journal.
+        """Open a stream. `recorded` are its ends in the journal.
 
-        A journal without them was never told of a commit; then the `committed` file is used.
+        A journal without them has no commit of this stream; then the `committed` file is used.
         """
         settings = StreamSettings.read(directory)
         shown = committed.peek(directory / file_names.COMMITTED)
@@ -102,7 +102,7 @@ class Stream:
 
     @property
     def takes_frames(self) -> bool:
-        """Tell whether a run may wait as it came: its payloads are not needed before the write."""
+        """Tell whether runs may stay encoded: payloads are not needed before the write."""
         return not (self.times.is_wanted or self.partitioner.splits_runs)
 
     def ends(self) -> Offsets:
@@ -113,7 +113,7 @@ class Stream:
         return Offsets(self.epoch, tuple(partition.committed for partition in self.partitions))
 
     def commit(self, ends: Offsets) -> None:
-        """Let readers go up to these ends: what is before them is safe."""
+        """Let readers read up to these ends: the records before them are safe."""
         if ends.epoch != self.epoch:
             raise WrongEpoch(self.name, ends.epoch, self.epoch)
         for partition, end in zip(self.partitions, ends.ends, strict=True):
@@ -132,7 +132,7 @@ class Stream:
         return all(partition.recorded == partition.end for partition in self.partitions)
 
     def show(self) -> None:
-        """Write the committed ends for readers; if this raises, they are committed all the same."""
+        """Write the committed ends for readers. They stay committed even if this raises."""
         if not self._is_shown:
             self._committed.write(self.committed())
             self._is_shown = True

@@ -3,8 +3,8 @@
 A topic may belong to several streams, and its messages go to each once. Topics of the same
 streams share one `StreamTopicWriter`, so a fleet of a million topics costs one object.
 
-Room is kept for messages that are promised: QoS 0 is dropped, and counted, when three quarters
-are taken.
+Space is reserved for acknowledged messages: QoS 0 is dropped, and counted, when three quarters are
+in use.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class StreamTopicWriter:
     def append_run(self, envelope: Envelope, run: Publish, now: float) -> None:
         if self._is_dropped(run.count):
             return
-        cut: list[Stream] = []  # streams that look at payloads
+        cut: list[Stream] = []  # streams that need payloads
         for stream in self._streams:
             if not stream.takes_frames or not self._writer.append_frames(
                 stream,
@@ -68,10 +68,10 @@ class StreamTopicWriter:
             self._append(tuple(cut), envelope, run.payloads(), now)
 
     def _is_dropped(self, count: int) -> bool:
-        """Drop so many of QoS 0 if the room that is left is for messages that are promised.
+        """Drop these QoS 0 messages if the remaining space is reserved for acknowledged ones.
 
-        Publishers are paused when half is taken. The quarter between is for what each of them
-        has under way then.
+        Publishers are paused when half is in use. The quarter between is for the messages that they
+        have already sent then.
         """
         writer = self._writer
         if writer.waiting_bytes <= writer.waiting_bytes_max * 3 // 4:
@@ -116,7 +116,7 @@ class TopicWriters:
         self._writers: dict[tuple[Stream, ...], StreamTopicWriter] = {}
 
     def set_streams(self, streams: Iterable[Stream]) -> None:
-        """Use these streams from now on; routes that were worked out before know others."""
+        """Use these streams from now on. The caller must drop cached routes."""
         self._streams = tuple(stream for stream in streams if stream.settings.filter)
         self._writers.clear()
 

@@ -1,25 +1,24 @@
-"""Carry messages from the event loop into the log, and tell readers when they may read them.
+"""Write messages from the event loop to the log, and tell readers when they may read them.
 
-    on the loop             append(...)        columns grow in memory; nothing waits
-                            assign(number)     what came so far belongs to journal group `number`
-    in the store's thread   write(number)      everything assigned up to it is on disk; its ends
-                                               go into the journal with the group
-    after the group is safe committed(ends)    readers may have it
+    on the loop             append(...)        add to columns in memory; never waits
+                            assign(number)     records so far belong to journal group `number`
+    in the store's thread   write(number)      write and sync the records of groups up to `number`;
+                                               the new ends go into the journal with the group
+    after the group is safe committed(ends)    readers may read them
 
-Records of QoS 0 and 1 need no word of the journal (`is_durable_alone`): they may be written to
-stand alone, which recovery believes, and the journal is told later. QoS 2 stands in the log once
-because the journal says which of it was answered.
+Records of QoS 0 and 1 do not need the journal (`is_durable_alone`): they may be written as batches
+that stand alone, which recovery keeps, and the journal records their ends later. QoS 2 messages are
+in the log exactly once because the journal records which of them were acknowledged.
 
-A `write` that fails has written nothing: its records are kept, and go with the next call. A
-`write` that is repeated returns the same ends and writes nothing twice. So the order of the
-design holds whatever dies when: log, journal, acknowledgement.
+A `write` that fails has written nothing: its records are kept for the next call. A `write` that is
+repeated returns the same ends and writes nothing twice. So the order log, journal, acknowledgement
+holds after a crash at any point.
 
-The memory of records that wait is bounded: `append` takes as many messages of a run as there is
-room for, and returns how many. When nothing waits it takes one, however large.
+The memory of waiting records is bounded: `append` takes as many messages of a run as fit, and
+returns their number. When nothing waits it takes at least one, however large.
 
-No client waits for QoS 0 to be on disk, so its records share a commit (`delay_s`): those of
-`DELAY_S` go together. While a burst pours in, writing it would take its time from those who
-deliver it, so it goes when the burst is over.
+No client waits for QoS 0 records to be on disk, so those of `DELAY_S` share a commit (`delay_s`).
+During a burst, writing would slow down its delivery, so records are written when the burst is over.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class LogWriter:
         on_committed: Callable[[Iterable[str]], None] = _ignore,
         clock_us: Callable[[], int] = _now_us,
     ) -> None:
-        """`on_committed` is told, in the writing thread, which streams have more to be read."""
+        """`on_committed` is called in the writing thread with the streams that have grown."""
         self._log = log
         self._on_committed = on_committed
         self._clock_us = clock_us
@@ -106,7 +105,7 @@ class LogWriter:
 
     @property
     def has_new(self) -> bool:
-        """Tell whether anything came that no group was assigned to."""
+        """Tell whether there are records that are not assigned to a group."""
         return bool(self._filling)
 
     # On the loop.
@@ -126,12 +125,12 @@ class LogWriter:
         payload_bytes: int = -1,
         is_promised: bool = False,
     ) -> int:
-        """Take messages that differ only in payload; return how many, from the first, were taken.
+        """Add messages that differ only in payload; return how many, from the first, were taken.
 
-        `properties` are encoded as in MQTT 5, without the length in front and without those of one
-        hop; `user` are the user properties among them, for partitions and times that use them.
-        `payload_bytes` is the length of each payload, if all are equal. Messages that are
-        promised (`is_promised`) are taken whether or not there is room: the caller has asked.
+        `properties` are in the encoding of MQTT 5, without their length and without those that
+        apply to one hop; `user` are the user properties among them, for partitions and times.
+        `payload_bytes` is the length of each payload, if all are equal. Messages that will be
+        acknowledged (`is_promised`) are always taken: the caller has checked for space.
         """
         topic_bytes, client_bytes = topic.encode(), client_id.encode()
         each = len(topic_bytes) + len(client_bytes) + len(properties) + ROW_BYTES
@@ -179,9 +178,9 @@ class LogWriter:
         properties: bytes = b"",
         user: User = (),
     ) -> bool:
-        """Take a run of QoS 0 packets as they came, `head_bytes` before each payload.
+        """Add a run of QoS 0 packets in their encoding, with `head_bytes` before each payload.
 
-        They are cut when they are written. False: this run is too large for that.
+        They are split when they are written. Return False if the run is too large for that.
         """
         assert stream.takes_frames
         topic_bytes, client_bytes = topic.encode(), client_id.encode()
@@ -213,7 +212,7 @@ class LogWriter:
         return True
 
     def _room(self, payloads: Sequence[bytes], each: int) -> int:
-        """Return how many of these may be taken; at least one when nothing waits."""
+        """Return how many of these messages fit; at least one when nothing waits."""
         left = self.waiting_bytes_max - self.waiting_bytes
         room = 0
         for payload in payloads:
@@ -247,7 +246,7 @@ class LogWriter:
         return builders[-1]
 
     def delay_s(self, now: float) -> float:
-        """Return how long what came may wait for more to share its commit; 0: no longer."""
+        """Return how long the records may wait for others to share a commit."""
         if not self._due_at:
             self._due_at = now + DELAY_S
         elif now >= self._due_at:
@@ -259,7 +258,7 @@ class LogWriter:
         return self._due_at - now
 
     def assign(self, number: int) -> bool:
-        """Let everything that came so far belong to group `number`; False: nothing did."""
+        """Assign all records so far to group `number`. Return False if there are none."""
         self._due_at = 0.0
         self._due_bytes = 0
         if not self._filling:
@@ -274,7 +273,7 @@ class LogWriter:
     def is_durable_alone(self, number: int) -> bool:
         """Tell whether the records of groups up to this one may stand alone.
 
-        They may not when a segment is to be sealed: the journal has to know everything in it.
+        They may not when a segment is due for sealing: the journal must have all of its records.
         """
         now_us = self._clock_us()
         with self._lock, self._log.lock:
@@ -297,7 +296,7 @@ class LogWriter:
             return {
                 name: stream.ends().text()
                 for name, stream in self._unrecorded.items()
-                if streams.get(name) is stream  # else it was deleted
+                if streams.get(name) is stream  # otherwise it was deleted
             }
 
     def _gather(self, number: int) -> None:
@@ -330,10 +329,10 @@ class LogWriter:
         self._writing = {}
 
     def committed(self, ends: Mapping[str, str], *, stands_alone: bool = False) -> None:
-        """Let readers go up to these ends, which `write` returned.
+        """Let readers read up to these ends, which `write` returned.
 
-        They are in the journal, unless the records stand alone. When a file cannot be written,
-        readers are told later; the commit stands.
+        They are in the journal, unless the records stand alone. If a `committed` file cannot be
+        written, readers learn of the ends later; the commit is valid.
         """
         with self._lock, self._log.lock:
             self._needs_journal = False
@@ -347,9 +346,11 @@ class LogWriter:
                     stream.commit(offsets)
                     self._unshown.discard(name)
                 except OSError as error:
-                    if name not in self._unshown:  # said once, not with every commit
+                    if name not in self._unshown:  # logged once, not at every commit
                         self._unshown.add(name)
-                        self._log.report(f"stream {name!r}: {error}; readers are told later")
+                        self._log.report(
+                            f"stream {name!r}: {error}; readers will see new records later"
+                        )
                 if stands_alone:
                     continue
                 stream.record(offsets)

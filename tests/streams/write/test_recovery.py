@@ -44,7 +44,7 @@ def test_what_the_journal_does_not_know_is_cut(tmp_path: Path) -> None:
         writing.append([Sent("t", "c", b"never acknowledged")])
         writing.write()
     with Writing(tmp_path, writing.journal) as again:
-        assert again.lines == ["stream 'telemetry' p0: 152 bytes behind offset 2 are cut"]
+        assert again.lines == ["stream 'telemetry' p0: 152 bytes after offset 2 are cut"]
         again.put(b"three")
         assert payloads(tmp_path) == [b"one", b"two", b"three"]
 
@@ -64,7 +64,7 @@ def test_what_stands_alone_is_kept_up_to_what_does_not(tmp_path: Path) -> None:
         assert not writing.writer.is_durable_alone(writing.number)
     assert writing.journal[NAME].ends == (1,)
     with Writing(tmp_path, writing.journal) as again:
-        assert again.lines == ["stream 'telemetry' p0: 152 bytes behind offset 3 are cut"]
+        assert again.lines == ["stream 'telemetry' p0: 152 bytes after offset 3 are cut"]
         again.append([Sent("t", "c", b"four")])
         assert decoded(again.write())[NAME].ends == (4,)
 
