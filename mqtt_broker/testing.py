@@ -429,6 +429,7 @@ class ThreadedBroker:
         self.port = 0
         self.urls: dict[str, str] = {}  # by scheme: mqtt, mqtts, ws, wss
         self.ca_file = ""  # the authority of the certificate, for `tls`
+        self.http_url = ""  # of the HTTP server, if `http` says where
 
     @property
     def url(self) -> str:
@@ -570,6 +571,7 @@ class ThreadedBroker:
             self.port = broker.port
             self.urls = broker.urls
             self.ca_file = broker.ca_file
+            self.http_url = broker.http_url
             self._broker = broker
             self._ready.set()
             await self._stop.wait()

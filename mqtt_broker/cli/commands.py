@@ -48,9 +48,14 @@ COMMANDS: Final = {
         "run broker, devices and Spark jobs for a minute, and check the counts",
     ),
     "passwd": Command("mqtt_broker.cli.passwd", "add, change and remove users"),
-    "ctl": Command("mqtt_broker.cli.ctl", "maintain the state, rules and bans of a broker"),
+    "ctl": Command(
+        "mqtt_broker.cli.ctl", "see and change a running broker, and maintain its state"
+    ),
     "config": Command(
         "mqtt_broker.cli.config", "print a commented configuration file, or what is in force"
+    ),
+    "completion": Command(
+        "mqtt_broker.cli.completion", "print a completion script for bash or zsh"
     ),
     "migrate": Command(
         "mqtt_broker.cli.migrate", "write a configuration from the files of mosquitto"
@@ -80,6 +85,10 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+
+    def actions(self) -> list[argparse.Action]:
+        """Return the options and arguments; subcommands have parsers as choices."""
+        return self._actions
 
     def error(self, message: str) -> NoReturn:
         hint = f" (see {self.prog} --help)"

@@ -1,22 +1,23 @@
-"""`fleetmq ctl`: maintain the state, rules and bans of a broker.
+"""`fleetmq ctl`: see and change a running broker, and maintain the state of one that is stopped.
 
-export   write the whole state as lines of JSON; refused while a broker runs on it
-import   read such lines into an empty store, on the same database or another
-restore  make a data directory or a database of a backup (`cli.ctl_restore`)
-acl, ban, unban, bans   access rules and bans (`cli.ctl_access`)
+export, import, restore       the state of a stopped broker, in files and databases
+acl, ban, unban, bans         access rules and bans, of a broker or of a configuration file
+everything else               asks a running broker by its HTTP API: `ctl_lists`, `ctl_actions`,
+                              `ctl_live`
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from mqtt_broker.cli import ctl_access, ctl_restore
+from mqtt_broker.cli import ctl_access, ctl_actions, ctl_lists, ctl_live, ctl_restore
 from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
 from sessions.store import export_import
 from sessions.store.sqlite_files import sync
@@ -47,12 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--force", action="store_true", help="overwrite FILE")
         action.add_argument("file", metavar="FILE", nargs="?", default="-", help=file)
     ctl_restore.add_actions(actions)
-    ctl_access.add_actions(actions)
+    for part in (ctl_lists, ctl_actions, ctl_live, ctl_access):
+        part.add_actions(actions)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.action in ctl_access.ACTIONS:
-        return ctl_access.run(args)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # so that every name can be printed
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if hasattr(args, "act"):
+        return args.act(args)  # type: ignore[no-any-return]
     if args.action == "restore":
         return ctl_restore.run(args)
     if not args.data_dir and not args.database_url:

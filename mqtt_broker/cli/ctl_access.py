@@ -1,14 +1,23 @@
-"""`fleetmq ctl acl|ban|unban|bans`: explain access decisions and edit the list of bans."""
+"""`fleetmq ctl acl|ban|unban|bans`: explain access decisions and edit the list of bans.
+
+They ask a running broker, which knows the roles of its users, unless `--config` names the file of a
+broker that is stopped: then rules are read from it, and the list of bans is edited.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ipaddress
-import re
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
+from mqtt_broker.cli import api_client
+from mqtt_broker.cli.api_client import duration
+from mqtt_broker.cli.ctl_lists import LISTS, show_list
+from mqtt_broker.cli.ctl_output import print_json
 from mqtt_broker.cli.errors import DONE, FAILED, NO_DATABASE, Failure, UsageError
+from mqtt_broker.cli.stream_text import plain
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.strings import decode_utf8
 from mqtt_broker.security.files.errors import FileError, Unavailable
@@ -19,9 +28,6 @@ from mqtt_broker.server.config.config import read_security_of
 from mqtt_broker.server.config.security import SQL_RULES_FROM, SecurityConfig
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
-
-ACTIONS: Final = ("acl", "ban", "unban", "bans")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_actions(actions: Any) -> None:
@@ -40,7 +46,7 @@ def add_actions(actions: Any) -> None:
         "--role", action="append", default=[], help="a role of the client; may be repeated"
     )
     explain.add_argument("--address", help="the client's IP address")
-    _add_config(explain)
+    _add_place(explain, run)
     for name, summary in (("ban", "ban a client, user or network"), ("unban", "lift a ban")):
         action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         action.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
@@ -53,21 +59,31 @@ def add_actions(actions: Any) -> None:
                 help="duration, such as 90s, 15m, 2h, 7d (default: for ever)",
             )
             action.add_argument("--why", default="", help="reason, for the list and the audit log")
-        _add_config(action)
-    _add_config(
-        actions.add_parser(
-            "bans", help="list the bans in force", description="List the bans in force."
-        )
+        _add_place(action, run)
+    listed = actions.add_parser(
+        "bans", help="list the bans in force", description="List the bans in force."
     )
+    _add_place(listed, run)
 
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
+def _add_place(parser: argparse.ArgumentParser, act: Callable[[argparse.Namespace], int]) -> None:
     parser.add_argument(
-        "--config", metavar="F.toml", required=True, help="the broker's configuration file"
+        "--config",
+        metavar="F.toml",
+        help="ask no broker: use this configuration file of one",
     )
+    api_client.add_options(parser)
+    parser.set_defaults(act=act)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Ask the broker, or read the files of a configuration."""
+    if args.config is None:
+        return _ask(args)
+    if args.api or args.data_dir or args.token_file or args.json:
+        raise UsageError(
+            "--config asks no broker: leave out --api, --data-dir, --token-file, --json"
+        )
     try:
         security = read_security_of(args.config)
         if args.action == "acl":
@@ -81,7 +97,50 @@ def run(args: argparse.Namespace) -> int:
         raise Failure(str(error), NO_DATABASE) from None
 
 
-# Rules.
+# A running broker.
+
+
+def _ask(args: argparse.Namespace) -> int:
+    if args.action == "acl":
+        return _ask_rules(args)
+    if args.action == "bans":
+        api = api_client.connect(args)
+        return show_list(api, args, LISTS["bans"].path, LISTS["bans"], {})
+    body: dict[str, Any] = {"kind": args.kind, "value": args.value}
+    if args.action == "unban":
+        found = api_client.connect(args).send("DELETE", "/bans", query=body)
+        said = f"lifted the ban of {args.kind} {plain(args.value)!r}"
+    else:
+        body["for_s"] = duration("--for", args.span) if args.span else 0
+        found = api_client.connect(args).send("POST", "/bans", body | {"why": args.why})
+        said = f"banned {args.kind} {plain(args.value)!r}"
+    print_json(found) if args.json else print(said)
+    return DONE
+
+
+def _ask_rules(args: argparse.Namespace) -> int:
+    """Print the decision of the running broker; return 0 if allowed, 1 if denied."""
+    if args.role:
+        raise UsageError("--role is for --config: the running broker knows the roles of its users")
+    _check_topic(args.topic, is_publish=args.what == "publish")
+    asked = {
+        "client": args.client, "user": args.user, "address": args.address, "action": args.what,
+        "topic": args.topic,
+    }  # fmt: skip
+    body = {key: value for key, value in asked.items() if value is not None}
+    found = api_client.connect(args).send("POST", "/rules/explain", body)
+    is_allowed = bool(found.get("allowed", found.get("is_allowed")))
+    if args.json:
+        print_json(found)
+        return DONE if is_allowed else FAILED
+    print("allowed" if is_allowed else "denied")
+    for key in ("rule", "why"):
+        if found.get(key):
+            print(plain(f"by {found[key]}" if key == "rule" else str(found[key])))
+    return DONE if is_allowed else FAILED
+
+
+# Rules of a file.
 
 
 def _explain(security: SecurityConfig, args: argparse.Namespace) -> int:
@@ -134,7 +193,7 @@ def _check_topic(text: str, *, is_publish: bool) -> None:
         raise UsageError(f"{text!r}: {problem}")
 
 
-# Bans.
+# Bans of a file.
 
 
 def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
@@ -147,7 +206,7 @@ def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
             if ban.holds(now):
                 print(_describe(ban, now))
         return DONE
-    until = now + _seconds(args.span) if getattr(args, "span", None) else 0.0
+    until = now + duration("--for", args.span) if getattr(args, "span", None) else 0.0
     wanted = make_ban(args.kind, args.value, until, getattr(args, "why", ""))
     try:
         if args.action == "ban":
@@ -157,13 +216,6 @@ def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
     except OSError as error:
         raise Failure(f"{path}: {error.strerror}") from None
     return DONE
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if found is None or not int(found[1]):
-        raise UsageError(f"--for is a duration such as 90s, 15m, 2h or 7d, not {text!r}")
-    return int(found[1]) * float(_UNITS[found[2]])
 
 
 def _describe(ban: Ban, now: float) -> str:

@@ -190,9 +190,9 @@ def all_operations(site: Site) -> list[Operation]:
     # Not above: the broker does not wait for these imports.
     from mqtt_broker.http_api.log import ranges
     from mqtt_broker.http_api.pages import health, metrics
-    from mqtt_broker.http_api.v1 import bans, documents, session, streams, tokens
+    from mqtt_broker.http_api.v1 import backups, bans, documents, session, streams, tokens
 
-    pages = (health, metrics, session, tokens, streams, bans, ranges)
+    pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
     found = [operation for page in pages for operation in page.operations(site)]
     return [*found, *documents.operations(found)]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
+from mqtt_broker.http_api.request.backups_part import BACKUPS
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     NotSupported,
@@ -35,6 +36,8 @@ class ServerInterface:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._parts: dict[object, object] = {}
+        if server.backups is not None:
+            self._parts[BACKUPS] = server.backups
         self._audit = Audit(to_logger, server.now)  # of a broker without access control
 
     def part(self, key: Part[_T]) -> _T:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqtt_broker.http_api import address_file
+from tests.cli.fake_api import Ctl, FakeApi
 from tests.cli.streams import TOKEN, Shell
 from tests.http_api.brokers import LogBroker, Serving
 
@@ -39,3 +40,19 @@ def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("FLEETMQ_DATA_DIR", raising=False)
     monkeypatch.setenv("FLEETMQ_HTTP_TOKEN", TOKEN)
     return Shell(capsys)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    """A server that answers as a broker's HTTP API."""
+    with FakeApi() as found:
+        yield found
+
+
+@pytest.fixture
+def ctl(api: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ctl:
+    """`fleetmq ctl`, for which that server is the broker."""
+    monkeypatch.setenv("FLEETMQ_API", api.url)
+    for name in ("FLEETMQ_HTTP_TOKEN", "FLEETMQ_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return Ctl(api, capsys)

@@ -28,7 +28,7 @@ from mqtt_broker.http_api.request.middleware import Site
 from tests.docs.blocks import ROOT, Block, of
 
 OTHERS: Final = set(
-    "cat cd cp cut df docker export git grep install journalctl kill ln ls mosquitto_pub "
+    "cat cd cp cut df docker export find git grep install journalctl kill ln ls mosquitto_pub "
     "mosquitto_sub mv openssl pg_dump pip pip3 pgrep printf psql py-spy python3 rm ss tail sqlite3 "
     "systemctl pre-commit".split()
 )

@@ -16,7 +16,6 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     # Subcommands are run by their command line.
     "cli.broker": "server/test_process.py",
     "cli.ctl": "cli/test_passwd.py sessions/store/test_transfer.py",
-    "cli.ctl_access": "cli/test_passwd.py",
     "cli.ctl_restore": "cli/test_ctl_restore.py",
     "cli.demo": "e2e/test_demo.py",
     "cli.passwd": "cli/test_passwd.py",
@@ -57,6 +56,7 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "core.interfaces.access": "security/test_authenticator.py",
     "core.interfaces.link": "core/test_read_hints.py",
     "core.interfaces.payload_checks": "core/interfaces/test_payload_checks.py",
+    "http_api.request.backups_part": "http_api/v1/test_backups.py",
     "http_api.request.broker_interface": "http_api/pages/test_metrics.py",
     "sessions.journal.participant": "core/interfaces/test_message_log.py",
     # Classes that hold values, or stand for an error.

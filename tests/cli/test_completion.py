@@ -1,0 +1,82 @@
+"""Completion of the command, run in the shells themselves."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mqtt_broker.cli.commands import COMMANDS
+from mqtt_broker.cli.completion import bash
+from mqtt_broker.cli.main import main
+
+BASH = shutil.which("bash")
+ZSH = shutil.which("zsh")
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "fleetmq.bash"
+    path.write_text(bash())
+    return path
+
+
+def complete(script: Path, *words: str) -> list[str]:
+    """Return what bash offers for the last word."""
+    if BASH is None:
+        pytest.skip("no bash")
+    shell = (
+        'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _fleetmq; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        [BASH, "--norc", "-uc", shell, "bash", str(script), "fleetmq", *words],
+        capture_output=True, text=True, check=True, cwd=script.parent,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_commands_and_options(script: Path) -> None:
+    assert set(complete(script, "")) == {*COMMANDS, "--help", "--version"}
+    assert complete(script, "ctl", "cli") == ["clients", "client"]
+    assert complete(script, "ctl", "clients", "--back") == ["--backlog-min"]
+    assert complete(script, "ctl", "--json", "acl", "ex") == ["explain"]
+    assert "--verbose" not in complete(script, "ctl", "acl", "explain", "--")
+
+
+def test_values(script: Path) -> None:
+    assert complete(script, "ctl", "top", "--sort", "messages_") == ["messages_in", "messages_out"]
+    assert complete(script, "ctl", "ban", "c") == ["client"]
+    assert complete(script, "ctl", "log-level", "d") == ["debug"]
+    assert complete(script, "broker", "--config", "fleet") == ["fleetmq.bash"]
+
+
+def test_words_that_are_no_commands(script: Path) -> None:
+    assert complete(script, "nothing", "") == complete(script, "")
+    assert complete(script, "$(touch x)", "`touch x`") == []
+    assert not (script.parent / "x").exists()
+
+
+def test_zsh_reads_its_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "zsh"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("#compdef fleetmq\n") and text.count("complete -F _fleetmq fleetmq") == 1
+    if ZSH is None:
+        pytest.skip("no zsh")
+    path = tmp_path / "_fleetmq"
+    path.write_text(text)
+    shell = "autoload -U compinit && compinit -u -d $2; source $1; whence -w _fleetmq"
+    done = subprocess.run(
+        [ZSH, "-fc", shell, "zsh", str(path), str(tmp_path / "dump")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "function" in done.stdout
+
+
+def test_other_shells_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["completion", "fish"])
+    assert end.value.code == 2 and "'bash', 'zsh'" in capsys.readouterr().err

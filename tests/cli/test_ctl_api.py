@@ -1,0 +1,88 @@
+"""Every path that `fleetmq ctl` asks for is one that the broker's API has."""
+
+from __future__ import annotations
+
+import ast
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, cast
+
+from mqtt_broker.cli import ctl_access, ctl_actions, ctl_lists, ctl_live
+from mqtt_broker.http_api.http_server import all_operations
+from mqtt_broker.http_api.request.access import Access
+from mqtt_broker.http_api.request.http_limits import HttpLimits
+from mqtt_broker.http_api.request.middleware import Site
+
+# Paths whose resources are not served yet: this list may only become shorter.
+WANTING: Final = set(
+    """\
+/certificates
+/clients
+/clients/{}
+/clients/{}/clear-queue
+/clients/{}/events
+/clients/{}/expire
+/clients/{}/inflight
+/clients/{}/kick
+/clients/{}/queue
+/clients/{}/subscriptions
+/config
+/events
+/health
+/listeners
+/log-level
+/logs
+/overview
+/publish
+/reload
+/retained
+/retained/message
+/retained/tree
+/roles
+/rules
+/rules/explain
+/sessions
+/slow
+/subscriptions
+/subscriptions/match
+/topics
+/traces
+/traces/{}
+/users
+/why
+""".split()
+)
+_HOLE: Final = re.compile(r"\{[^}]*\}")
+
+
+def served() -> set[str]:
+    with ThreadPoolExecutor(1) as pool:
+        site = Site(cast(Any, None), None, pool, HttpLimits(), Access(), True, lambda line: None)
+        found = [one.path for one in all_operations(site)]
+    return {_HOLE.sub("{}", path).removeprefix("/api/v1") for path in found}
+
+
+def asked() -> set[str]:
+    """Return the texts of these modules that are paths of the API."""
+    found = set()
+    for module in (ctl_access, ctl_actions, ctl_lists, ctl_live):
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+        for node in ast.walk(tree):
+            text = ""
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "{}"
+                    for part in node.values
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value
+            if re.fullmatch(r"(/[a-z{}-]+)+", text):
+                found.add(text)
+    parts = {f"/clients/{{}}/{part}" for part in ("subscriptions", "inflight", "queue", "events")}
+    actions = {f"/clients/{{}}/{act}" for act in ("kick", "expire", "clear-queue")}
+    return (found | parts | actions) - {"/s", "/kick", "/packets", "/clients/{}/{}"}
+
+
+def test_every_path_is_served() -> None:
+    assert asked() - served() == WANTING
