@@ -26,7 +26,11 @@ help:  ## list the targets
 
 setup: $(VENV)/.dev $(VENV)/.compiled  ## install what every target needs, and the product compiled
 
+# What was asked to compile and cannot fails; other targets go on with what runs interpreted.
+compile: REQUIRE := --require
 compile: $(VENV)/.compiled  ## build the packages that do the work to C: three times as fast
+	@$(BIN)/fleetmq --version | grep -F '(compiled)' || \
+		{ echo "compile: FleetMQ is interpreted: rm $(VENV)/.compiled, and try again" >&2; exit 1; }
 
 # Each file stands for a step that is done, and is as new as it.
 $(VENV)/.python:
@@ -58,14 +62,14 @@ $(VENV)/.tree: $(VENV)/.broker
 SOURCES := $(shell find mqtt_broker sessions qos iot_sim spark_ingest -name '*.py')
 $(VENV)/.compiled: $(VENV)/.broker deploy/compile.py $(SOURCES)
 	@$(BIN)/python deploy/install.py build
-	@$(BIN)/python deploy/compile.py
+	@$(BIN)/python deploy/compile.py $(REQUIRE)
 	@rm -f $(VENV)/.tree
 	@touch $@
 
 # Installs the working tree, unless the compiled copy is there and as new as its sources.
 install: $(VENV)/.broker  ## install the broker alone into .venv: the working tree, or the compiled copy of it
 	@$(MAKE) --no-print-directory --question $(VENV)/.compiled 2>/dev/null || \
-		$(MAKE) --no-print-directory $(VENV)/.tree
+		$(MAKE) --no-print-directory --silent $(VENV)/.tree
 
 run: install  ## run a broker on 127.0.0.1:1883, its state in fleetmq-data (HOST=, PORT=, DATA=, ARGS=)
 	@[ -e $(VENV)/.compiled ] || \

@@ -141,9 +141,9 @@ def why_not() -> str:
     if importlib.util.find_spec("mypyc") is None:
         return "mypy is not installed: pip install '.[build]'"
     if shutil.which(os.environ.get("CC", "cc")) is None:
-        return "there is no C compiler"
+        return "there is no C compiler: install gcc, or say in CC which to use"
     if not (pathlib.Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
-        return "Python's C headers are not installed"
+        return "Python's C headers are missing: install python3-dev, or what your system calls it"
     return ""
 
 

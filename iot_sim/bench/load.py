@@ -14,6 +14,7 @@ from typing import Any, Final
 from iot_sim.bench.counts import Counts, Sample
 from iot_sim.bench.plan import PUBLISH, SUBSCRIBE, Plan
 from iot_sim.fleet.engine import Clock, Engine, Link, Target
+from mqtt_broker.client.other_protocols import other_protocol
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
@@ -75,6 +76,7 @@ class Load:
         self._second = 0
         self._late_us = 0
         self._finished = 0
+        self._gone = 0
         self._clients: list[LoadClient] = []
 
     def stop(self) -> None:
@@ -84,6 +86,12 @@ class Load:
     def finished(self) -> None:
         """Note that a publisher has sent all it had to send."""
         self._finished += 1
+
+    def gone(self) -> None:
+        """Note that a client has no connection and makes none again; without clients, stop."""
+        self._gone += 1
+        if self._gone == len(self._clients):
+            self.stop()
 
     def run(self) -> None:
         """Serve until the time is over, all is sent, or `stop`."""
@@ -199,9 +207,11 @@ class LoadClient:
         self._link = None
         if load.plan.reconnects and not load.is_over:
             load.engine.after(RECONNECT_S, self.connect)
-        elif load.plan.action == PUBLISH and self._left >= 0:
-            self._left = -1
-            load.finished()
+        elif not load.is_over:
+            if load.plan.action == PUBLISH and self._left >= 0:
+                self._left = -1
+                load.finished()
+            load.gone()
 
     def _close(self) -> None:
         if self._link is not None:
@@ -251,6 +261,10 @@ class LoadClient:
         self._failed(f"connection lost: {why}" if why else "connection closed by the broker")
 
     def on_data(self, link: Link, data: bytes) -> None:
+        if not self._online and (other := other_protocol(data)):
+            self._close()
+            self._failed(other)
+            return
         try:
             for packet in self._decoder.feed(data):
                 self._on_packet(link, packet)

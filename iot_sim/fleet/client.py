@@ -20,6 +20,7 @@ from iot_sim.fleet.encoding import encode_will
 from iot_sim.fleet.engine import Link
 from iot_sim.fleet.outbound import Outbound
 from iot_sim.judge.ledger import Flow
+from mqtt_broker.client.other_protocols import other_protocol
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import (
@@ -286,6 +287,9 @@ class Client:
         self._has_received = True
         decoder = self._decoder
         assert decoder is not None
+        if self.state == AWAITING_CONNACK and (other := other_protocol(data)):
+            self._on_violation(other)
+            return
         now_us = self.context.engine.clock.now_us()
         for packet in decoder.feed(data):
             try:
@@ -298,12 +302,12 @@ class Client:
                 else:
                     self._on_packet(packet, now_us)
             except (Violation, WrongAck) as error:
-                self._on_violation(error)
+                self._on_violation(str(error))
             if self.link is not link:
                 return
 
-    def _on_violation(self, error: Violation | WrongAck) -> None:
-        self.context.error("protocol_errors", f"{self.options.client_id}: {error}")
+    def _on_violation(self, why: str) -> None:
+        self.context.error("protocol_errors", f"{self.options.client_id}: {why}")
         self.is_fault_injected = True
         link = self._drop_link()
         if self.options.version == V5:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqtt_broker.client.errors import Unsendable
+from mqtt_broker.client.other_protocols import other_protocol
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
 from mqtt_broker.codec.constants import (
@@ -55,13 +56,6 @@ from qos import Receiver, Sender, WrongAck
 from qos.sender import allocate
 
 FIXED_HEADER_BYTES_MAX: Final = 5
-
-# What servers that speak something else send first.
-_OTHER_PROTOCOLS: Final = (
-    (b"HTTP/", "no MQTT port: it answers in HTTP (a WebSocket is ws://host:port/path)"),
-    (b"\x15\x03", "a TLS port: connect to it with TLS"),
-    (b"SSH-", "no MQTT port: it answers in SSH"),
-)
 
 # CONNACK return codes of 3.1 and 3.1.1, in the specification's words.
 _RETURN_CODES: Final = {
@@ -298,9 +292,9 @@ class ClientProtocol:
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes from the broker; return what they mean to the caller."""
         if not self._is_mqtt:
-            if found := [text for sign, text in _OTHER_PROTOCOLS if data.startswith(sign)]:
+            if other := other_protocol(data):
                 self.closed = True
-                return [Closed(f"this is {found[0]}")]
+                return [Closed(other)]
             self._is_mqtt = True
         events: list[Event] = []
         for packet in self._decoder.feed(data):

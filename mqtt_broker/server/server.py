@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import random
@@ -47,6 +48,12 @@ _SETTLE_S: Final = 5.0  # how long the store has for changes that acknowledgemen
 _STORE_STOP_S: Final = 5.0  # how long it then has to close
 FILES_OF_PARTITION: Final = 2  # a segment and its index
 _log = logging.getLogger("fleetmq")
+
+_HINTS: Final = {
+    errno.EADDRINUSE: "end the program that listens there, or choose another port",
+    errno.EADDRNOTAVAIL: "name an address of this machine",
+    errno.EACCES: "choose a port from 1024, or a path that may be written",
+}
 
 
 class Server:
@@ -157,8 +164,8 @@ class Server:
             raise
         except (OSError, ValueError) as error:  # ValueError: not a valid host name
             self._abandon()
-            reason = getattr(error, "strerror", None) or error
             where = f"{endpoint.place}: " if endpoint.place else ""
+            reason = _why_not_listening(error)
             raise ConfigError(f"{where}cannot listen on {endpoint}: {reason}") from None
         if self.storage is not None:
             self.storage.start(self.broker)
@@ -328,6 +335,15 @@ class Server:
             error,
             f"{shown(connection.name)}: internal error, connection closed; its last bytes: {last}",
         )
+
+
+def _why_not_listening(error: OSError | ValueError) -> str:
+    """Return the reason that the system gives, and what can be done about it."""
+    if not isinstance(error, OSError):
+        return str(error)
+    hint = _HINTS.get(error.errno or 0)
+    reason = error.strerror or str(error)
+    return f"{reason}; {hint}" if hint else reason
 
 
 def _check_locks() -> None:

@@ -100,7 +100,8 @@ class Lock:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip()
             os.close(self._file)
             raise StoreError(
-                f"another process uses this store (pid {holder or 'unknown'} holds {path})"
+                f"another process uses this store (pid {holder or 'unknown'} holds {path}); "
+                "end it, or use another data directory"
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)

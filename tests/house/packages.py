@@ -80,8 +80,9 @@ RULE: Final[dict[str, str]] = {
     "security.authentication": "security.files security.rules core.interfaces codec",
     "security": f"{_SECURITY} core.limits core.interfaces codec",
     "client.url": "",  # a leaf, so that the simulator can read broker URLs too
+    "client.other_protocols": "",  # a leaf, for the simulator's clients too
     "client.websocket": "codec",  # the framing alone, so that the simulator can use it
-    "client": "client.url client.websocket qos topics codec",
+    "client": "client.url client.other_protocols client.websocket qos topics codec",
     "server.config.located": "",
     # Low, so that the simulator can read its scenarios with it.
     "server.config.tables": "server.config.located",
@@ -116,10 +117,11 @@ RULE: Final[dict[str, str]] = {
     "iot_sim.scenarios": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge "
     "server.config.tables topics codec",
     "iot_sim.fleet": "iot_sim.payloads iot_sim.devices iot_sim.models iot_sim.judge "
-    "iot_sim.scenarios client.websocket qos codec",
+    "iot_sim.scenarios client.other_protocols client.websocket qos codec",
     "iot_sim.report": "iot_sim.judge iot_sim.scenarios",
     "iot_sim.run": f"{_SIM} interrupts client.url qos codec",
-    "iot_sim.bench": "iot_sim.judge iot_sim.fleet iot_sim.run iot_sim.report interrupts qos codec",
+    "iot_sim.bench": "iot_sim.judge iot_sim.fleet iot_sim.run iot_sim.report interrupts "
+    "client.other_protocols qos codec",
     "iot_sim.locust_users": f"{_SIM} client.url codec",
     "iot_sim": f"{_SIM} iot_sim.locust_users codec",
     "spark_ingest.contract": "",

@@ -161,8 +161,8 @@ def test_a_port_in_use_is_one_line() -> None:
         port = taken.getsockname()[1]
         code, out, err = refused("--port", str(port))
     assert (code, out) == (2, "")
-    words = f"--port: cannot listen on 127.0.0.1:{port}: Address already in use"
-    assert err == f"fleetmq broker: {words}\n"
+    words = f"--port: cannot listen on 127.0.0.1:{port}: Address already in use; end the program"
+    assert err == f"fleetmq broker: {words} that listens there, or choose another port\n"
 
 
 IMPOSSIBLE = {

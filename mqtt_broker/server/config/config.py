@@ -263,12 +263,13 @@ def _parsed(key: str, text: str, where: str) -> Any:
             return True
         if text.lower() in ("0", "false", "no", "off"):
             return False
-        raise ConfigError(f"{where}: true or false, not {text!r}")
+        raise ConfigError(f"{where}: {key} is true or false, not {text!r}")
     if kind in (int, float):
         try:
             return kind(text)
         except ValueError:
-            raise ConfigError(f"{where}: a number, not {text!r}") from None
+            what = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{where}: {key} is {what}, not {text!r}") from None
     return text
 
 

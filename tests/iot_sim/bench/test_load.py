@@ -12,6 +12,7 @@ from iot_sim.bench.plan import CONNECT, PUBLISH, SUBSCRIBE, Plan
 from iot_sim.run.processes import Broker, RunError
 from mqtt_broker.codec.constants import V5, V31, V311
 from mqtt_broker.testing import ThreadedBroker
+from tests.iot_sim.web_server import web_server
 from tests.server.running import Running
 from tests.server.transports import HOST, endpoint
 
@@ -126,3 +127,15 @@ def test_a_publisher_without_end_goes_on_after_a_reconnect() -> None:
         publisher.run()
     assert sum(one.connected for one in seen) == 2
     assert len(seen) < 20
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("action", [CONNECT, PUBLISH, SUBSCRIBE])
+def test_it_ends_when_nobody_is_connected_any_more(action: str, workers: int) -> None:
+    """Without an end of its own, it would show rows of zeros for ever."""
+    plan = Plan(action, 3, connect_rate=1e6, topic="b/1")
+    with web_server() as port:
+        whole = run.run(plan, Broker(HOST, port), workers, lambda sample: None)
+    [(why, count)] = whole.total.errors.items()
+    assert why.startswith("this is no MQTT port: it answers in HTTP")
+    assert (count, whole.total.connected) == (3, 0)

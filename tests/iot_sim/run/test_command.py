@@ -17,6 +17,7 @@ import pytest
 
 from iot_sim.scenarios.file import ready_scenarios
 from mqtt_broker.testing import ThreadedBroker
+from tests.iot_sim.web_server import web_server
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,6 +124,14 @@ def test_no_broker_is_2_and_one_line(scenario: str) -> None:
     done = sim("run", scenario, "--broker", f"mqtt://127.0.0.1:{port}")
     assert done.returncode == 2 and done.stdout == ""
     assert "--broker" in done.stderr and "Connection refused" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_port_of_http_is_named(scenario: str) -> None:
+    with web_server() as port:
+        done = sim("run", scenario, "--broker", f"mqtt://127.0.0.1:{port}")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "this is no MQTT port: it answers in HTTP" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -142,7 +142,7 @@ def test_a_key_of_two_lines_is_one_line(check: Command) -> None:
 
 
 IN_THE_ENVIRONMENT = {
-    "MAX_KEEPALIVE": ("long", "a number, not 'long'"),
+    "MAX_KEEPALIVE": ("long", " is a whole number, not 'long'"),
     "CONNECT_TIMEOUT_S": ("", "a number"),
     "RETAIN_AVAILABLE": ("maybe", "true or false, not 'maybe'"),
     "PORT": ("70000", "0 to 65535"),

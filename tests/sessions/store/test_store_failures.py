@@ -46,6 +46,8 @@ def live(place: Place, ledger: Ledger) -> Watch:
     return watch
 
 
+# SQLAlchemy 2.0, not 2.1, drops the cursor of a connection that has failed without closing it.
+@pytest.mark.filterwarnings("ignore:Exception ignored in.*ServerCursor.__del__")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("after_commit", [False, True], ids=["undone", "unknown"])
 def test_the_nth_call_fails(place: Place, after_commit: bool, step: int) -> None:
