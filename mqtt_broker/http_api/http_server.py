@@ -190,10 +190,23 @@ def all_operations(site: Site) -> list[Operation]:
     # Not above: the broker does not wait for these imports.
     from mqtt_broker.http_api.log import ranges
     from mqtt_broker.http_api.pages import health, metrics
-    from mqtt_broker.http_api.v1 import backups, bans, documents, session, streams, tokens
+    from mqtt_broker.http_api.v1 import (
+        backups,
+        bans,
+        config,
+        documents,
+        explain,
+        health_parts,
+        listeners,
+        logs,
+        session,
+        streams,
+        tokens,
+    )
 
     pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
-    found = [operation for page in pages for operation in page.operations(site)]
+    operating = (health_parts, config, logs, listeners, explain)
+    found = [operation for page in (*pages, *operating) for operation in page.operations(site)]
     return [*found, *documents.operations(found)]
 
 

@@ -20,9 +20,9 @@ from mqtt_broker.core.runtime.runtime import FailedClient
 from mqtt_broker.server.config.config import Config, StartError, is_local
 from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
+from mqtt_broker.server.listener_service import ListenerService
 from mqtt_broker.server.net.context import NetContext
 from mqtt_broker.server.net.event_loop import attach
-from mqtt_broker.server.net.listener import Listener
 from mqtt_broker.server.process import log_output
 from mqtt_broker.server.process.client_lines import ClientLines
 from mqtt_broker.server.process.descriptors import Descriptors
@@ -36,6 +36,7 @@ from mqtt_broker.server.services.secret_files import warn_of_open_secrets
 from sessions.journal.journal import MODES
 
 if TYPE_CHECKING:
+    from mqtt_broker.server.net.listener import Listener
     from mqtt_broker.server.process.watchdog import Watchdog
     from mqtt_broker.server.services.backups import BackupService
     from mqtt_broker.server.services.security import SecurityService
@@ -87,7 +88,6 @@ class Server:
         self.backups: BackupService | None = None  # None: there is nothing to back up
         self.security: SecurityService | None = None  # None: `access` is the embedder's, or open
         self.watchdog: Watchdog | None = None  # of the command; embedders need have none
-        self.listeners: list[Listener] = []
         try:
             if config.needs_store:
                 _check_locks()
@@ -108,7 +108,7 @@ class Server:
                 access = self.security.authenticator
             strategy = load_strategy(config.settings.shared_strategy)
         except Exception:
-            self._abandon()
+            self._release()
             raise
         checks = payload_checks
         if checks is None and config.schemas:
@@ -142,6 +142,36 @@ class Server:
             log=self.log,
             descriptors=self.descriptors,
         )
+        self.listener_service = ListenerService(
+            self.net, self._against_foreign_pages, self._on_listeners
+        )
+        self.listener_service.meant(
+            is_open_to_all=config.allow_anonymous, has_access=self._has_access
+        )
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """The listeners that are open."""
+        return self.listener_service.open
+
+    def certificate_ends(self) -> dict[str, float]:
+        """Return when the first certificate of each TLS listener ends, as Unix time."""
+        found: dict[str, float] = {}
+        for listener in self.listeners:
+            tls = listener.layers.tls if listener.layers is not None else None
+            if tls is not None and "cert" in tls.pem:
+                # Not above: a library that only brokers with TLS need.
+                from mqtt_broker.server.net.certificate_ends import ends_of
+
+                ends = list(ends_of(tls.pem["cert"]))
+                if ends:
+                    found[listener.endpoint.name] = min(ends)
+        return found
+
+    def _on_listeners(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Note that listeners were added, changed or closed while the broker runs."""
+        if self.security is not None:
+            self.security.use_endpoints(endpoints)
 
     def now(self) -> float:
         """Return the broker's time in seconds."""
@@ -158,7 +188,7 @@ class Server:
         """
         try:
             for endpoint in self.config.endpoints:
-                self.listeners.append(Listener(self.net, self._against_foreign_pages(endpoint)))
+                self.listener_service.listen(endpoint)
         except ConfigError:
             self._abandon()
             raise
@@ -242,8 +272,11 @@ class Server:
 
     def _abandon(self) -> None:
         """Release everything: the server does not start."""
+        self.listener_service.close_all()
+        self._release()
+
+    def _release(self) -> None:
         self._stop_logging()
-        self._close_listeners()
         self.reload.close()
         self._detach()
         if self.security is not None:
@@ -258,7 +291,7 @@ class Server:
 
         Return False when the store could not take all changes; none of those was acknowledged.
         """
-        self._close_listeners()
+        self.listener_service.close_all()
         self.reload.close()
         links = self.net.links
         for link in list(links):
@@ -307,11 +340,6 @@ class Server:
         self._set_sys_log("off")
         if self.log_ring is not None:
             _log.removeHandler(self.log_ring)
-
-    def _close_listeners(self) -> None:
-        for listener in self.listeners:
-            listener.close()
-        self.listeners.clear()
 
     def _open_files(self) -> int:
         """Return how many files the streams may have open."""

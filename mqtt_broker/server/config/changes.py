@@ -10,6 +10,7 @@ from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.config.in_force import DEFAULT, value_of, without_secret
 from mqtt_broker.server.config.live_keys import LIVE, SECURITY_RESTARTS, TABLE_RESTARTS
+from mqtt_broker.server.config.security import TABLES as SECURITY_TABLES
 from mqtt_broker.server.config.template import OWN
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings))
@@ -78,3 +79,13 @@ def with_live_keys(in_force: Config, read: Config) -> Config:
     origins = {key: where for key, where in in_force.origins.items() if key not in LIVE}
     origins |= {key: where for key, where in read.origins.items() if key in LIVE}
     return dataclasses.replace(in_force, settings=settings, origins=origins, **own)
+
+
+def with_live_tables(in_force: Config, read: Config) -> Config:
+    """Return the configuration in force with the security tables of the file as it was read."""
+    before, after = in_force.source, read.source
+    if before is None or after is None:
+        return in_force
+    tables = {key: rows for key, rows in before.tables.items() if key not in SECURITY_TABLES}
+    tables |= {key: rows for key, rows in after.tables.items() if key in SECURITY_TABLES}
+    return dataclasses.replace(in_force, source=dataclasses.replace(before, tables=tables))

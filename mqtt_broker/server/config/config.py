@@ -82,14 +82,11 @@ class ConfigSource:
     path: str  # empty: no file
     environment: Mapping[str, str] = field(repr=False)
     overrides: Mapping[str, Any]  # of the command line
+    tables: Mapping[str, Any] = field(default_factory=dict, repr=False)  # of the file
 
     def read(self) -> Config:
         """Read all sources again; ConfigError."""
         return load(self.path or None, self.environment, self.overrides)
-
-    def tables(self) -> Mapping[str, Any]:
-        """Return the keys and tables of the file as they are now; ConfigError."""
-        return read_toml(self.path) if self.path else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +146,8 @@ def load(path: str | None, environment: Mapping[str, str], overrides: Mapping[st
     """Return the configuration from all sources; `overrides` are the command line's."""
     table = read_toml(path) if path is not None else {}
     own = {key: value for key, value in environment.items() if key.startswith("FLEETMQ_")}
-    source = ConfigSource(path or "", own, dict(overrides))
+    tables = dict(table)  # `_load` takes what it reads out of the other one
+    source = ConfigSource(path or "", own, dict(overrides), tables)
     return dataclasses.replace(_load(table, path or "", environment, overrides), source=source)
 
 
@@ -332,8 +330,8 @@ def _build(
     check_listeners(security, (endpoint.name for endpoint in endpoints))
     allow_anonymous = own.get("allow_anonymous", False)
     for endpoint in endpoints:
-        is_guarded = security.has_auth or _is_guarded(endpoint)
-        if not (allow_anonymous or is_local(endpoint) or is_guarded):
+        needs_login = security.has_auth or is_guarded(endpoint)
+        if not (allow_anonymous or is_local(endpoint) or needs_login):
             raise _error(
                 endpoint.place,
                 f"{endpoint} can be reached from other machines and clients need not log in: "
@@ -399,8 +397,8 @@ def _endpoints(
     return found
 
 
-def _is_guarded(endpoint: Endpoint) -> bool:
-    """Tell whether clients need a certificate, or the listener explicitly allows anonymous ones."""
+def is_guarded(endpoint: Endpoint) -> bool:
+    """Tell whether clients need a certificate, or the listener allows anonymous ones by name."""
     rules = endpoint.rules
     needs_certificate = rules.tls is not None and rules.tls.verify == "required"
     return needs_certificate or bool(rules.allow_anonymous)

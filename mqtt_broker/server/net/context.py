@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from mqtt_broker.codec import reasons
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.limits.token_bucket import ListenerLimits
@@ -32,7 +33,12 @@ class ConnectionFilter(Protocol):
 
 
 class OpenLink(Protocol):
-    """The part of a link that the server uses when it stops."""
+    """The part of a link that the server uses."""
+
+    @property
+    def listener(self) -> str:
+        """The name of its listener."""
+        ...
 
     @property
     def connection(self) -> Connection | None:
@@ -116,6 +122,15 @@ class NetContext:
         self.links.discard(link)
         if not self.links:
             self.idle.set()
+
+    def disconnect(self, listener: str) -> None:
+        """Disconnect every client of a listener."""
+        now = self.turn.now()
+        for link in [link for link in self.links if link.listener == listener]:
+            if link.connection is None:  # its layers are still opening
+                link.abort()
+            else:
+                link.connection.end(now, reasons.ADMINISTRATIVE_ACTION, why="listener closed")
 
     def refuse(self, listener: str, reason: str, peer: str, detail: str) -> None:
         """Count and log a connection that is refused, or whose layers failed."""

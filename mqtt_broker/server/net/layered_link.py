@@ -79,7 +79,18 @@ class LayerFactory:
         self._name = endpoint.name
         if rules.tls is not None:
             self._tls = TlsContext(rules.tls, _ALPN[rules.websocket is not None], self._name)
-            reload.add(f"TLS of {self._name}", rules.tls.paths, self._tls.reload)
+            self.watch()
+
+    def watch(self) -> None:
+        """Read the certificate files again when they change."""
+        tls = self._tls
+        if tls is not None:
+            self._reload.add(f"TLS of {self._name}", tls.rules.paths, tls.reload)
+
+    @property
+    def tls(self) -> TlsContext | None:
+        """The certificates, if clients speak TLS."""
+        return self._tls
 
     def close(self) -> None:
         """Stop watching the certificate files."""

@@ -30,7 +30,10 @@ _SHARE_S: Final = 0.001  # of a turn, for accepting
 class Listener:
     """A listening socket. Accepts a few connections a turn, so that a storm delays no client."""
 
-    def __init__(self, context: NetContext, endpoint: Endpoint) -> None:
+    def __init__(
+        self, context: NetContext, endpoint: Endpoint, *, take_over: Listener | None = None
+    ) -> None:
+        """`take_over`: an open listener, whose socket this one goes on with."""
         rules = endpoint.rules
         self._context = context
         # First: a certificate that cannot be read leaves no socket behind.
@@ -40,7 +43,12 @@ class Listener:
 
             packet_bytes_max = context.broker.settings.packet_bytes_max
             self.layers = LayerFactory(endpoint, packet_bytes_max, context.reload)
-        self._sock = _listen(endpoint)
+        if take_over is None:
+            self._sock = _listen(endpoint)
+        else:
+            self._sock = take_over.hand_over()
+            if self.layers is not None:
+                self.layers.watch()  # the other listener watched files under the same name
         self._is_prompt = rules.tcp_nodelay and not endpoint.path
         self._max = rules.max_connections
         self._throttle: Throttle | None = None
@@ -136,6 +144,15 @@ class Listener:
     def _resume(self) -> None:
         if self._sock.fileno() >= 0:
             self.start()
+
+    def hand_over(self) -> socket.socket:
+        """Give the listening socket to another listener; this one accepts no more."""
+        self._context.poller.remove(self._sock.fileno())
+        sock, self._sock = self._sock, socket.socket()
+        self._sock.close()
+        if self.layers is not None:
+            self.layers.close()
+        return sock
 
     def close(self) -> None:
         """Stop listening; links that are open stay."""

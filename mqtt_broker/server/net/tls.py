@@ -47,6 +47,7 @@ class TlsContext:
         self.rules = rules
         self._protocol = protocol
         self._where = where
+        self.pem: dict[str, bytes] = {}  # the files of `cert` and `ca` as they were read
         self.context = self._read()
 
     def reload(self) -> None:
@@ -59,6 +60,7 @@ class TlsContext:
 
     def _read(self) -> ssl.SSLContext:
         rules = self.rules
+        pem: dict[str, bytes] = {}
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _VERSIONS[rules.min_version]
         # Renegotiation would let a client make the server repeat the expensive half of the work.
@@ -70,10 +72,12 @@ class TlsContext:
             except ssl.SSLError:
                 raise self._wrong("ciphers", rules.ciphers, "no cipher of that name") from None
         context.set_alpn_protocols([self._protocol])
-        self._load_key(context)
+        pem["cert"] = self._load_key(context)
         context.verify_mode = _VERIFY[rules.verify]
         if rules.ca:
             self._load_authority(context, "ca", rules.ca)
+            with contextlib.suppress(OSError), open(rules.ca, "rb") as file:
+                pem["ca"] = file.read()
         if rules.crl:
             self._load_authority(context, "crl", rules.crl)
             if not context.cert_store_stats()["crl"]:
@@ -82,14 +86,17 @@ class TlsContext:
         # One ticket to resume with. None where clients have certificates: these are verified at
         # each connect, so that a ticket does not outlive a revoked certificate.
         context.num_tickets = 1 if rules.verify == "none" else 0
+        self.pem = pem
         return context
 
-    def _load_key(self, context: ssl.SSLContext) -> None:
+    def _load_key(self, context: ssl.SSLContext) -> bytes:
+        """Load certificate and key; return the file of the certificate."""
         cert, key = self.rules.cert, self.rules.key
+        found = b""
         for name, path in (("cert", cert), ("key", key)):
             try:
-                with open(path, "rb"):
-                    pass
+                with open(path, "rb") as file:
+                    found = found or file.read()
             except OSError as error:
                 raise self._wrong(name, path, error.strerror or str(error)) from None
         asked: list[bool] = []
@@ -108,6 +115,7 @@ class TlsContext:
             raise self._wrong(
                 "cert", cert, f"it or {key} is not a certificate or key in PEM"
             ) from None
+        return found
 
     def _load_authority(self, context: ssl.SSLContext, name: str, path: str) -> None:
         try:

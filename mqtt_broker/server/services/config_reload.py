@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqtt_broker.server.config.changes import ConfigChange, changes_between, with_live_keys
+from mqtt_broker.server.config.changes import (
+    ConfigChange,
+    changes_between,
+    with_live_keys,
+    with_live_tables,
+)
 from mqtt_broker.server.config.config import Config
 from mqtt_broker.server.process.reload import Changes, Reload
 
@@ -39,5 +44,6 @@ class ConfigReload:
             fresh = with_live_keys(self.config, read)
             self._apply(fresh)
             self.config = fresh
+        self.config = with_live_tables(self.config, read)
         self.waiting = tuple(change for change in found if not change.holds)
         return Changes(found)

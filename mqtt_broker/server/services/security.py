@@ -18,14 +18,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mqtt_broker.security.authentication.accounts import Account, Accounts
 from mqtt_broker.security.authentication.chain import AnonymousMethod, Chain, ChainEntry
 from mqtt_broker.security.authentication.password_file import PasswordFile
 from mqtt_broker.security.authenticator import Authenticator, SecurityPolicy
 from mqtt_broker.security.files.errors import FileError, Unavailable
 from mqtt_broker.security.protection.audit_log import Audit, AuditFile, to_logger
 from mqtt_broker.security.protection.bans import Ban, Bans, add_ban, lift_ban, read_bans
-from mqtt_broker.security.rules.ruleset import RuleSet
+from mqtt_broker.security.rules.identity import Identity, address_of
+from mqtt_broker.security.rules.ruleset import Decision, RuleSet
 from mqtt_broker.server.config.config import Config, DatabaseUnreachable
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.security import SQL_RULES_FROM, SecurityConfig, check_listeners
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.process.log_limiter import ErrorLog
@@ -257,6 +260,45 @@ class SecurityService:
         self._reload.on_reloaded(name)
         self._broker.reauthorize(self._turn.now())
         self._turn.end_now()
+
+    def use_endpoints(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Go by other listeners from now on: some let anonymous clients in."""
+        self._config = replace(self._config, endpoints=endpoints)
+        if self._security.has_auth:
+            policy = self.authenticator.policy
+            self.authenticator.apply(replace(policy, chain=self._make_chain(self._methods)))
+
+    def explain(
+        self,
+        client_id: str,
+        username: str | None,
+        address: str,
+        action: str,
+        topic: str,
+        roles: frozenset[str],
+    ) -> tuple[Decision, frozenset[str]]:
+        """Decide as for a client with these names now; return the roles that counted, too.
+
+        Roles are those given, those of its accounts, and those of `[[roles]]`. A database of
+        accounts is asked in the calling thread.
+        """
+        policy = self.authenticator.policy
+        found = set(roles)
+        if username is not None:
+            found |= policy.roles.get(username, frozenset())
+            found |= self._account_roles(username)
+        identity = Identity(client_id, username, frozenset(found), address_of(address))
+        ask = policy.rules.may_publish if action == "publish" else policy.rules.may_subscribe
+        return ask(identity, topic), identity.roles
+
+    def _account_roles(self, username: str) -> frozenset[str]:
+        """Return the roles of the first account of this name, as logins look for it."""
+        known: list[Accounts] = [*self._methods.files.values(), *self._methods.tables]
+        for accounts in known:
+            account: Account | None = accounts.find(username)
+            if account is not None:
+                return account.roles
+        return frozenset()
 
     @property
     def keeps_bans(self) -> bool:

@@ -40,7 +40,7 @@ def test_tables_have_theirs(tmp_path: Path) -> None:
     path.write_text(FILE)
     source = load(str(path), {}, {}).source
     assert source is not None
-    listeners, auth = tables_in_force(source.tables())
+    listeners, auth = tables_in_force(source.tables)
     assert (listeners.header, listeners.values) == ("[[listeners]]", {"port": (1884, f"{path}:6")})
     assert auth.place == f"{path}:8"
     assert "a-secret" not in repr(auth)
