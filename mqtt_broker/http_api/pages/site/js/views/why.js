@@ -1,0 +1,50 @@
+// Why: a client and a topic in, a sentence and the facts out.
+
+import { h, put } from "../dom.js";
+import { moment, words } from "../format.js";
+import { field, heading, mono, notice, panel, resource, sentence } from "../parts.js";
+import { detail, tone } from "./events.js";
+
+const SINCE = [["60", "last minute"], ["600", "last 10 minutes"], ["3600", "last hour"], ["86400", "last day"]];
+
+export default function why(ctx) {
+  const client = h("input", { type: "search", class: "mono", value: ctx.query.client ?? "", required: true, autocomplete: "off",
+    spellcheck: "false", placeholder: "pump-7", data: { main: "" } });
+  const topic = h("input", { type: "search", class: "mono", value: ctx.query.topic ?? "", autocomplete: "off", spellcheck: "false",
+    placeholder: "plant/7/cmd" });
+  const since = h("select", {}, SINCE.map(([key, label]) => h("option", { value: key, selected: key === (ctx.query.since ?? "600") }, label)));
+  const answer = h("div", { "aria-live": "polite" });
+  let stop = null;
+
+  function look() {
+    if (client.value === "") return;
+    stop?.abort();
+    stop = new AbortController();
+    ctx.signal.addEventListener("abort", () => stop.abort(), { once: true });
+    const query = { client: client.value, topic: topic.value, since: Date.now() / 1000 - Number(since.value) };
+    ctx.remember({ client: client.value, topic: topic.value, since: since.value === "600" ? "" : since.value });
+    put(answer, resource({ ...ctx, signal: stop.signal }, {
+      load: (signal) => ctx.api.get("why", query, signal), show: explained, label: "Looking through the recorder …",
+    }).element);
+  }
+
+  if (client.value) look();
+  return { element: h("div", {},
+    heading("Why did it not get the message?", { note: "What the broker decided, from the recorder that always runs." }),
+    h("form", { class: "row-form", role: "search", "aria-label": "What to explain", on: { submit: (event) => { event.preventDefault(); look(); } } },
+      field("Client that should have got it, or sent it", client, { class: "grow" }), field("Topic", topic, { class: "grow" }),
+      field("Time", since), h("button", { type: "submit", class: "button primary" }, "Find out")),
+    answer) };
+}
+
+function explained(found) {
+  const sentences = found.sentences?.length ? found.sentences : [found.sentence ?? ""];
+  const items = found.facts ?? [];
+  return h("div", { class: "stack" },
+    panel("Answer", {}, sentences.map((one) => h("p", { class: "sentence" }, sentence(one))),
+      found.advice ? notice("plain", sentence(found.advice)) : null,
+      h("p", { class: "hint" }, found.sees_back_to ? `The recorder sees back to ${moment(found.sees_back_to)}.` : "")),
+    items.length ? panel("Facts", { note: `${items.length}` }, h("ol", { class: "timeline" }, items.map((one) =>
+      h("li", { class: tone(one.kind) }, h("time", {}, moment(one.at, undefined, { millis: true })),
+        h("b", {}, words(one.kind ?? "")), " ", mono(detail(one) || "–"))))) : null);
+}
