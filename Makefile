@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup install compile wheels lock run demo test test-slow test-compiled test-ranges test-wheel check bench bench-fair bench-spark torture \
+.PHONY: help setup install compile wheels lock run demo test test-slow test-browser test-compiled test-ranges test-wheel check bench bench-fair bench-spark torture \
 	powerloss soak sabotage spark-kill spark-zip load fuzz docs release clean
 
 VENV := .venv
@@ -83,7 +83,7 @@ demo: install $(VENV)/.demo  ## the whole story in a minute: devices, a kill -9,
 	@$(BIN)/fleetmq demo
 
 # Tests start hundreds of processes: without bytecode on disk each compiles all it imports.
-test test-slow test-compiled test-ranges test-wheel check: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-browser test-compiled test-ranges test-wheel check: export PYTHONDONTWRITEBYTECODE =
 
 # Many tests wait for a disk or another process: two workers a core take less time than one.
 test: install $(VENV)/.dev  ## run the fast tests on all cores
@@ -92,6 +92,10 @@ test: install $(VENV)/.dev  ## run the fast tests on all cores
 # One after the other: most of them keep a JVM, a database or both cores busy by themselves.
 test-slow: $(VENV)/.dev  ## run the slow tests of SLOW (tests), one after the other
 	@$(BIN)/python -m pytest -q -m slow $(SLOW)
+
+# They skip, with the reason, where there is no chromium with chromedriver.
+test-browser: $(VENV)/.dev  ## test the operators' page in a headless Chromium
+	@$(BIN)/python -m pytest -q tests/page
 
 # Not those that replace what is inside a module: compiled code calls it all the same.
 test-compiled: setup  ## run the protocol's tests on the compiled product

@@ -200,13 +200,18 @@ def all_operations(site: Site) -> list[Operation]:
         listeners,
         logs,
         session,
+        stream_records,
         streams,
         tokens,
     )
 
     pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
     operating = (health_parts, config, logs, listeners, explain)
-    found = [operation for page in (*pages, *operating) for operation in page.operations(site)]
+    found = [
+        operation
+        for page in (*pages, stream_records, *operating)
+        for operation in page.operations(site)
+    ]
     return [*found, *documents.operations(found)]
 
 
@@ -214,16 +219,18 @@ def make_application(site: Site) -> web.Application:
     """Return the application with the routes of all pages."""
     from aiohttp import web
 
+    from mqtt_broker.http_api.pages import site_files
     from mqtt_broker.http_api.request import routing
     from mqtt_broker.http_api.request.middleware import guard, set_headers
 
     operations = all_operations(site)
     application = web.Application(
-        middlewares=[guard(site, routing.open_routes(operations))],
+        middlewares=[guard(site, routing.open_routes(operations) | site_files.OPEN_ROUTES)],
         client_max_size=site.limits.body_bytes_max,
     )
     application.on_response_prepare.append(set_headers)
     application.add_routes(routing.routes(site, operations))
+    application.add_routes(site_files.routes(site))
     return application
 
 

@@ -134,7 +134,7 @@ def guarded(broker: LogBroker) -> Iterator[Serving]:
 
 PATHS: Final = (
     "/metrics", "/streams", "/streams/telemetry", "/streams/telemetry/p0?offset=0", "/nothing",
-    "/api/v1/streams", "/", "//healthz", "/healthz/", "/HEALTHZ",
+    "/api/v1/streams", "/site", "//healthz", "/healthz/", "/HEALTHZ",
 )  # fmt: skip
 
 

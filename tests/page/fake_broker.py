@@ -72,7 +72,7 @@ class FakeBroker:
 
     async def _serve(self) -> None:
         application = web.Application()
-        application.add_routes(site_files.routes(self._websockets))
+        application.add_routes(site_files.file_routes(self._websockets))
         application.add_routes([web.route("*", "/api/v1/{path:.*}", self._answer)])
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.2)
         await runner.setup()
@@ -368,7 +368,7 @@ ANSWERS: Final[dict[str, Answer]] = {
     "streams/telemetry/groups": lambda query: {"groups": [GROUP]},
     "streams/telemetry/messages": lambda query: {
         "items": []
-        if "from" in query
+        if "at" in query
         else [
             {
                 "partition": n % 2,

@@ -20,8 +20,14 @@ from typing import Final
 
 from aiohttp import web
 
+from mqtt_broker.http_api.request.broker_interface import NotSupported
+from mqtt_broker.http_api.request.middleware import Site
+from mqtt_broker.http_api.request.operating import OPERATING
+from mqtt_broker.http_api.request.problems import Problem
+
 ROOT: Final = Path(__file__).with_name("site")
 PREFIX: Final = "/site/"
+OPEN_ROUTES: Final = frozenset({("GET", "/"), ("GET", "/site/{name}")})  # need no login
 _TYPES: Final = {
     ".html": "text/html",
     ".css": "text/css",
@@ -60,11 +66,6 @@ class SiteFile:
     body: bytes
     gzipped: bytes
     etag: str
-
-
-def is_site_path(path: str) -> bool:
-    """Return whether a path is one of the page's files, which need no login."""
-    return path == "/" or path.startswith(PREFIX)
 
 
 @cache
@@ -111,7 +112,25 @@ def send_file(request: web.Request, file: SiteFile, content_policy: str) -> web.
     return web.Response(body=body, content_type=file.content_type, charset="utf-8", headers=headers)
 
 
-def routes(
+def routes(site: Site) -> list[web.RouteDef]:
+    """Return the routes of the page."""
+
+    async def websockets() -> Sequence[WebSocketAddress]:
+        """Return the WebSocket listeners there are now; none, if the broker does not answer."""
+        try:
+            found = await site.ask(site.broker.part(OPERATING).listeners)
+        except (NotSupported, Problem):
+            return ()
+        return [
+            WebSocketAddress(one.port, one.scheme == "wss")
+            for one in found
+            if one.scheme in ("ws", "wss")
+        ]
+
+    return file_routes(websockets)
+
+
+def file_routes(
     websockets: Callable[[], Awaitable[Sequence[WebSocketAddress]]],
 ) -> list[web.RouteDef]:
     """Return the routes of the page; `websockets` are the listeners its test client may reach."""

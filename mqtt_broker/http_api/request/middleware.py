@@ -51,8 +51,8 @@ T = TypeVar("T")
 CALLER: Final = web.RequestKey("caller", Caller)
 API: Final = "/api/"  # the paths whose requests are counted
 _UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_SERVER: Final = "FleetMQ"
 _HEADERS: Final = {
-    "Server": "FleetMQ",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
@@ -162,8 +162,10 @@ def guard(site: Site, open_routes: Collection[tuple[str, str]]) -> Middleware:
 
 
 async def set_headers(request: web.Request, answer: web.StreamResponse) -> None:
-    """Set the headers of every answer."""
-    answer.headers.update(_HEADERS)
+    """Set the headers of every answer; the files of the page have a Cache-Control of their own."""
+    for name, value in _HEADERS.items():
+        answer.headers.setdefault(name, value)
+    answer.headers["Server"] = _SERVER
 
 
 def _caller(request: web.Request, site: Site) -> Caller | None:
@@ -217,6 +219,8 @@ def _check_origin(request: web.Request, site: Site) -> None:
     host = request.headers.get("Host", "")
     origin = request.headers.get("Origin")
     is_foreign = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+    if request.method == "GET" and request.path == "/" and origin is None:
+        is_foreign = False  # a link to the page; the page itself holds no data
     if is_foreign or (origin is not None and origin.partition("://")[2] != host):
         raise Problem(403, "Forbidden", "requests from other sites are refused")
     if site.is_local and site.access.is_open and host and not _is_plain(host):

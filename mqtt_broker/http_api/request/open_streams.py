@@ -105,6 +105,10 @@ class OpenStreams:
         """Return the offsets for a time, earliest or latest."""
         return self._do(name, epoch, lambda source: source.resolve(text))
 
+    def use(self, name: str, work: Callable[[Source], T]) -> T:
+        """Call `work` with a stream, which nobody else reads meanwhile."""
+        return self._do(name, "", work)
+
     def ends(self, name: str, epoch: str) -> tuple[int, ...]:
         """Return the ends of all partitions."""
         return self._do(name, epoch, lambda source: source.ends().ends)

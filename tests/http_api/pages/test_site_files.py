@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from mqtt_broker.http_api.pages import site_files
 from mqtt_broker.http_api.pages.site_files import PREFIX, ROOT, WebSocketAddress, policy
+from tests.http_api.brokers import LogBroker, Serving
 
 SCRIPTS = sorted(ROOT.rglob("*.js"))
 # Ways to turn text into HTML or code. Text of clients is put in as text nodes alone.
@@ -59,11 +61,41 @@ def test_the_policy_names_this_server_and_its_listeners(
     assert "unsafe" not in text and "*" not in text
 
 
-def test_paths_of_the_page_and_no_others() -> None:
-    assert site_files.is_site_path("/")
-    assert site_files.is_site_path(PREFIX + "js/main.js")
-    assert not site_files.is_site_path("/api/v1/clients")
-    assert not site_files.is_site_path("/site")
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_the_page_needs_no_login_and_is_kept_by_its_tag(broker: LogBroker, token: str) -> None:
+    with Serving(broker, broker.root, token=token) as serving:
+        connection = serving.connect()
+        for path in ("/", PREFIX + "js/main.js", PREFIX + "style.css", PREFIX + "icon.svg"):
+            connection.request("GET", path, headers={"Sec-Fetch-Site": "same-origin"})
+            reply = connection.getresponse()
+            body = reply.read()
+            assert reply.status == 200 and body
+            assert reply.headers["Cache-Control"] == "no-cache"
+            assert reply.headers["Server"] == "FleetMQ"
+            assert reply.headers["X-Content-Type-Options"] == "nosniff"
+            assert "default-src 'none'" in reply.headers["Content-Security-Policy"]
+            connection.request("GET", path, headers={"If-None-Match": reply.headers["ETag"]})
+            again = connection.getresponse()
+            assert (again.status, again.read()) == (304, b"")
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+            packed = connection.getresponse()
+            assert gzip.decompress(packed.read()) == body
+            assert packed.headers["Content-Encoding"] == "gzip"
+        connection.close()
+        assert serving.get("/site/none.js").status == 404
+        assert serving.get("/site/../site_files.py").status == 404
+        assert serving.get("/site/%2e%2e/site_files.py").status == 404
+        assert serving.ask("POST", "/", {}).status == 405
+        assert serving.lines == []
+
+
+def test_a_link_of_another_site_opens_the_page_and_nothing_else(http: Serving) -> None:
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    assert http.get("/", headers=foreign).status == 200
+    assert http.get("/site/js/main.js", headers=foreign).status == 403
+    assert http.get("/api/v1/streams", headers=foreign).status == 403
+    origin = {"Origin": "http://other.example"}
+    assert http.get("/", headers=foreign | origin).status == 403
 
 
 def test_nothing_is_inline() -> None:

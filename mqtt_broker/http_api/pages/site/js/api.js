@@ -103,21 +103,21 @@ export class Api {
       throw await problem(answer, path);
     } catch (error) {
       if (signal?.aborted) throw error;
-      throw this.#failed(error);
+      throw this.#failed(error, path);
     } finally {
       clearTimeout(timer);
       if (!isStream) signal?.removeEventListener("abort", stop);
     }
   }
 
-  #failed(error) {
+  #failed(error, path) {
     const found = error instanceof ApiError
       ? error
       : new ApiError(0, "Unreachable", error?.name === "AbortError"
         ? `The broker did not answer within ${ANSWER_MS / 1000} s.`
         : "The broker cannot be reached.");
     this.onState(found.isAway);
-    if (found.status === 401 && found.error !== "WrongLogin") this.onLogin();
+    if (found.status === 401 && path !== "login") this.onLogin();
     return found;
   }
 }

@@ -121,7 +121,7 @@ function records(ctx, path) {
   let isPaused = false;
   const control = poll(ctx.signal, 1000, async (signal) => {
     if (isPaused || !lines.element.isConnected && seen) return;
-    const found = await ctx.api.get(`${path}/messages`, next ? { from: next, limit: 200 } : { last: 50 }, signal);
+    const found = await ctx.api.get(`${path}/messages`, next ? { at: next, limit: 200 } : {}, signal);
     next = JSON.stringify(found.next);
     for (const one of found.items) lines.add(record(one));
     seen += found.items.length;
