@@ -100,7 +100,9 @@ class Outbound:
         "backlog",
         "barriers",
         "client_id",
+        "dropped",
         "has_group_deliveries",
+        "is_clearing",
         "is_on_agenda",
         "is_over",
         "is_plain",
@@ -128,8 +130,10 @@ class Outbound:
         self.queue_limits = backlog.limits  # a client may have limits of its own
         self.session_number = 0  # in the store; 0: not stored
         self.last_place = 0  # of its newest stored delivery
+        self.dropped = 0  # messages for it, whatever the reason
         self.has_group_deliveries = False  # without a number, it has messages that a group stores
         self.is_over = False  # the session has ended: nothing is delivered to it
+        self.is_clearing = False  # an operator drops what waits
         self.is_on_agenda = False  # it has more to send than one turn allowed
         self.window = Window(backlog)
         self.queue: MessageQueue | None = None  # created with the first message that waits
@@ -149,6 +153,10 @@ class Outbound:
     @property
     def is_online(self) -> bool:
         return self.outbox is not NO_CONNECTION
+
+    def count_dropped(self, count: int) -> None:
+        """Count messages for this client that were dropped before they came here."""
+        self.dropped += count
 
     @property
     def queued(self) -> int:
@@ -216,6 +224,7 @@ class Outbound:
             packet_id = window.admit_one((message, options, 0, None), options.qos)
             box.pieces += (head, ID_BYTES[packet_id], section, message.payload)
             box.mark()
+            box.messages_out += 1
             backlog.published += 1
             return
         ids = window.admit([(message, options, 0, None) for message in messages], options.qos)
@@ -305,6 +314,7 @@ class Outbound:
             return False
         if box.state >= CONGESTED:
             if self.is_online:
+                self.dropped += len(messages)
                 self.backlog.drop("slow_reader", len(messages))
             return False
         for message in messages:
@@ -329,6 +339,7 @@ class Outbound:
         for packet_id, message in zip(ids, messages, strict=True):
             pieces += (head, ID_BYTES[packet_id], section, message.payload)
         box.mark()
+        box.messages_out += len(messages)
         self.backlog.published += len(messages)
 
     def send_one(
@@ -356,6 +367,7 @@ class Outbound:
         if not box.fits(len(packet) + len(message.payload)):
             # As if it had been sent and acknowledged. [MQTT-3.1.2-25]
             forgotten = self.window.forget(packet_id)
+            self.dropped += 1
             self.backlog.drop("packet_too_large")
             if isinstance(message, SourcedMessage):
                 message.source.on_done([message], 0, now)
@@ -366,6 +378,7 @@ class Outbound:
             box.aliases.learn(envelope.topic, alias)
         box.pieces += (packet, message.payload)
         box.mark()
+        box.messages_out += 1
         self.backlog.published += 1
 
     def go_on(self, now: float) -> int:
@@ -415,9 +428,11 @@ class Outbound:
             message, options, place, _ = item
             if message.envelope.is_expired(now):  # [MQTT-3.3.2-5]
                 window.skip_id()
+                self.dropped += 1
                 self.backlog.drop_message("expired", message, self.client_id)
                 expired.append(item)
             elif may_read is not None and not may_read(message.envelope.topic):
+                self.dropped += 1
                 self.backlog.drop("not_authorized")
                 expired.append(item)
             elif options.qos:
@@ -609,6 +624,7 @@ class Outbound:
     def _expire(self, packet_id: int, message: Message, now: float) -> None:
         """Drop a message that has a packet id and expired before it was sent. [MQTT-3.3.2-5]"""
         item = self.window.forget(packet_id)
+        self.dropped += 1
         self.backlog.drop_message("expired", message, self.client_id)
         if item is not None:
             self._end([item], now)
@@ -663,15 +679,31 @@ class Outbound:
 
     def on_shed(self, items: list[Delivery], now: float) -> None:
         """Record that these waited in vain: the queue, or all of them together, are full."""
+        self.dropped += len(items)
+        reason = "queue_cleared" if self.is_clearing else "queue_full"
         for item in items:
-            self.backlog.drop_message("queue_full", item[0], self.client_id)
+            self.backlog.drop_message(reason, item[0], self.client_id)
         self._end(items, now)
         self._drop_queue_if_empty()
+
+    def clear_queue(self, size: int, now: float) -> int:
+        """Drop the oldest of what waits, of about `size` bytes; return the bytes that are left.
+
+        Messages that are in the store only go when the store has brought them.
+        """
+        queue = self.queue
+        if queue is None:
+            return 0
+        self.is_clearing = True
+        before = queue.claimed_bytes
+        queue.shed(min(size, before) if queue.head else before, now)
+        return queue.claimed_bytes if self.queue is queue else 0
 
     def _drop_queue_if_empty(self) -> None:
         """Let go of a queue in which nothing waits any more: the next message need not wait."""
         if self.queue is not None and not len(self.queue):
             self.queue = None
+            self.is_clearing = False
             self.is_restored = False
             self.may_read = None
 
@@ -839,6 +871,7 @@ class Outbound:
             packet_id = window.admit_one((message, options, 0, None), 1)
             pieces += (head, ID_BYTES[packet_id], section, message.payload)
         box.mark()
+        box.messages_out += len(messages)
         self.backlog.published += len(messages)
 
     def take_back_sourced(self, source: MessageSource, partition: int = -1) -> list[SourcedMessage]:

@@ -88,6 +88,7 @@ class Session:
         "_pool",
         "client_id",
         "created_at",
+        "disconnected_at",
         "expires_at",
         "expiry_interval",
         "expiry_timer",
@@ -130,6 +131,7 @@ class Session:
         self.subscription_levels = 0  # levels of its filters that may overlap
         self.expiry_interval = 0
         self.recorded_expiry = 0  # the Session Expiry Interval in the journal
+        self.disconnected_at = 0.0  # 0: not known
         self.expires_at = 0.0  # while disconnected: the end of the session; inf: never
         self.expiry_timer: Cancellable | None = None
         self.will: WillRow | None = None
@@ -178,6 +180,7 @@ class Session:
 
     def disconnected(self, now: float) -> None:
         """Set the time at which the session ends if its client does not reconnect."""
+        self.disconnected_at = now
         self.expires_at = float("inf") if self.never_expires else now + self.expiry_interval
 
     def set_expiry(self, interval: int) -> None:
@@ -274,6 +277,8 @@ class Session:
         self.username = row.username
         self.expiry_interval = self.recorded_expiry = row.expiry_interval
         self.expires_at = row.expires_at
+        if 0 < row.expires_at < float("inf"):
+            self.disconnected_at = row.expires_at - row.expiry_interval
         self.will_at = row.will_at
         self.will = row.will
         self.will_delay = will_delay

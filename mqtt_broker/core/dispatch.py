@@ -62,6 +62,7 @@ def receive(connection: Connection, data: bytes, now: float, ack_runs: int = 0) 
         return ack_runs
     broker = connection.broker
     broker.counters.bytes_received += len(data)
+    connection.bytes_in += len(data)
     bucket = connection.bucket
     outboxes = broker.outboxes
     before = outboxes.turn_bytes
@@ -283,6 +284,7 @@ def _take(connection: Connection, packets: list[Packet | Violation], now: float,
         if state == ACTIVE:
             if type(packet) is Publish:
                 runs = -1
+                connection.messages_in += packet.count
                 publish.on_publish(connection, packet, now)
             elif type(packet) is Ack:
                 if runs >= 0:

@@ -193,25 +193,28 @@ def all_operations(site: Site) -> list[Operation]:
     from mqtt_broker.http_api.v1 import (
         backups,
         bans,
+        clients,
         config,
         documents,
         explain,
         health_parts,
         listeners,
         logs,
+        publish,
+        retained,
         session,
+        sessions,
         stream_records,
         streams,
+        subscriptions,
         tokens,
     )
 
     pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
+    clients_and_messages = (clients, sessions, subscriptions, retained, publish)
     operating = (health_parts, config, logs, listeners, explain)
-    found = [
-        operation
-        for page in (*pages, stream_records, *operating)
-        for operation in page.operations(site)
-    ]
+    all_pages = (*pages, stream_records, *clients_and_messages, *operating)
+    found = [operation for page in all_pages for operation in page.operations(site)]
     return [*found, *documents.operations(found)]
 
 

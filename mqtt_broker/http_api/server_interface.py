@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
+from mqtt_broker.http_api.directory import ServerDirectory
 from mqtt_broker.http_api.operating import ServerOperating
 from mqtt_broker.http_api.request.backups_part import BACKUPS
 from mqtt_broker.http_api.request.broker_interface import (
@@ -15,6 +16,7 @@ from mqtt_broker.http_api.request.broker_interface import (
     Snapshot,
     WatchFigures,
 )
+from mqtt_broker.http_api.request.directory_interface import DIRECTORY
 from mqtt_broker.http_api.request.operating import OPERATING
 from mqtt_broker.http_api.snapshot import ban_figures, snapshot_of, stream_figures
 from mqtt_broker.security.protection.audit_log import Audit, to_logger
@@ -37,7 +39,10 @@ class ServerInterface:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._parts: dict[object, object] = {OPERATING: ServerOperating(server, self._ask)}
+        self._parts: dict[object, object] = {
+            DIRECTORY: ServerDirectory(server),
+            OPERATING: ServerOperating(server, self._ask),
+        }
         if server.backups is not None:
             self._parts[BACKUPS] = server.backups
         self._audit = Audit(to_logger, server.now)  # of a broker without access control

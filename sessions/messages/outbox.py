@@ -66,9 +66,11 @@ class Outbox:
     __slots__ = (
         "_dirty",
         "aliases",
+        "bytes_out",
         "handed_bytes",
         "kept",
         "link_bytes",
+        "messages_out",
         "outboxes",
         "owner",
         "packet_bytes_max",
@@ -103,6 +105,8 @@ class Outbox:
         self.link_bytes = 0  # written to the link and not yet taken by the peer
         self.kept: KeptBytes | None = None  # before `pieces`: beyond the peer's share
         self.handed_bytes = 0  # written to the link while something waited, in all
+        self.bytes_out = 0  # written to the link while nothing waited
+        self.messages_out = 0
         self.packet_bytes_max = packet_bytes_max  # 0: no limit
         self.aliases = aliases
         self.plain = not packet_bytes_max and aliases is None
@@ -309,6 +313,7 @@ class Outboxes:
             box.owner.on_written(self.hand_over(box), now)
             return
         pieces.clear()
+        box.bytes_out += len(data)
         self._counters.bytes_sent += len(data)
         self._work.spent += WRITE + len(data) // BYTES_A_UNIT
         waiting = box.write(data)

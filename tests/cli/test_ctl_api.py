@@ -17,35 +17,12 @@ from mqtt_broker.http_api.request.middleware import Site
 # Paths whose resources are not served yet: this list may only become shorter.
 WANTING: Final = set(
     """\
-/certificates
-/clients
-/clients/{}
-/clients/{}/clear-queue
 /clients/{}/events
-/clients/{}/expire
-/clients/{}/inflight
-/clients/{}/kick
-/clients/{}/queue
-/clients/{}/subscriptions
-/config
 /events
-/health
-/listeners
-/log-level
-/logs
 /overview
-/publish
-/reload
-/retained
-/retained/message
-/retained/tree
 /roles
 /rules
-/rules/explain
-/sessions
 /slow
-/subscriptions
-/subscriptions/match
 /topics
 /traces
 /traces/{}

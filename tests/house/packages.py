@@ -95,10 +95,11 @@ RULE: Final[dict[str, str]] = {
     "server.services": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
     f"backup sessions.store {_STREAMS} {_SECURITY} topics codec",
     "server": f"{_SERVER} {_CORE} {_SESSIONS} sessions.store topics",
-    "http_api.request": "backup streams.format streams.read streams.remote security.protection "
-    "security.files",
-    "http_api.v1": "backup http_api.request streams.format streams.read streams.remote "
-    "security.authentication security.protection security.files codec topics version",
+    "http_api.request": "backup core.interfaces streams.format streams.read streams.remote "
+    "security.protection security.files",
+    "http_api.v1": "backup core.interfaces http_api.request streams.format streams.read "
+    "streams.remote security.authentication security.protection security.files codec topics "
+    "version",
     "http_api.log": "http_api.request streams.format streams.read streams.remote",
     "http_api.pages": "http_api.request streams.format version",
     "http_api": f"{_HTTP} {_SERVER} {_CORE} codec streams.format streams.write streams.replay "

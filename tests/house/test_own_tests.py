@@ -13,6 +13,8 @@ from tests.house.sources import ROOT
 
 # Module, without `mqtt_broker.`: the files below `tests` that drive it.
 TESTED_THROUGH: Final[dict[str, str]] = {
+    # Rows, which the walks make.
+    "core.interfaces.rows": "core/test_inspection.py",
     # Subcommands are run by their command line.
     "cli.broker": "server/test_process.py",
     "cli.ctl": "cli/test_passwd.py sessions/store/test_transfer.py",
@@ -92,6 +94,8 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "http_api.log.ranges": "http_api/log/test_ranges.py",
     "http_api.pages.metrics": "http_api/pages/test_metrics.py http_api/test_documents.py",
     "http_api.pages.health": "http_api/pages/test_metrics.py",
+    "http_api.directory": "http_api/v1/test_clients.py http_api/v1/test_retained.py",
+    "http_api.request.directory_interface": "http_api/v1/test_clients.py",
     "http_api.service": "http_api/test_process.py",
     "http_api.v1.bans": "http_api/v1/test_bans.py",
     "http_api.v1.streams": "http_api/v1/test_streams.py",

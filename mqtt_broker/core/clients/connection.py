@@ -69,6 +69,8 @@ class Connection:
         "authorization",
         "broker",
         "bucket",
+        "bytes_in",
+        "clean_start",
         "connected_at",
         "decoder",
         "handshake",
@@ -80,6 +82,7 @@ class Connection:
         "link",
         "listener_limits",
         "may_expire",
+        "messages_in",
         "outbox",
         "reauthenticates_with",
         "server_keep_alive",
@@ -124,6 +127,9 @@ class Connection:
         self.connected_at = now
         self.last_heard_at = now  # a whole packet came from the peer
         self.last_read_at = now  # the peer took bytes from us
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.clean_start = False
         self._pauses = 0  # why it is not read from, as bits
         self.timer: Timer | None = broker.timers.at(
             now + settings.connect_timeout_s, self._on_connect_timeout
@@ -247,6 +253,7 @@ class Connection:
         found = packet.properties
         self.session = session
         self.has_session = True
+        self.clean_start = packet.clean_start
         self.authorize(session, verdict, limits)
         if version == V5:
             # [MQTT-3.1.2-29]
@@ -310,6 +317,11 @@ class Connection:
             self._pauses &= ~reason
             if not self._pauses and self.state != CLOSED:
                 self.link.resume_reading()
+
+    @property
+    def pauses(self) -> int:
+        """The reasons not to read from the peer, as bits."""
+        return self._pauses
 
     @property
     def is_paused(self) -> bool:

@@ -7,7 +7,7 @@ holds as it was told until the connection ends. Counting is in `token_bucket`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from mqtt_broker.codec.constants import REMAINING_LENGTH_MAX
@@ -41,6 +41,15 @@ class ClientLimits:
     bytes_per_s: float = ANY_RATE
     sent_messages_per_s: float = ANY_RATE
     sent_bytes_per_s: float = ANY_RATE
+
+
+def known_limits(limits: ClientLimits) -> dict[str, float]:
+    """Return the limits that limit anything, by name."""
+    return {
+        field.name: getattr(limits, field.name)
+        for field in fields(ClientLimits)
+        if getattr(limits, field.name) not in (UNLIMITED, ANY_RATE)
+    }
 
 
 def of_settings(settings: Settings) -> ClientLimits:

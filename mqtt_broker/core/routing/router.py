@@ -220,13 +220,16 @@ class Router:
             state = box.state
             if state == DIRTY:
                 box.pieces.append(data)
+                box.messages_out += count
             elif state == CLEAN:
                 box.state = DIRTY
                 dirty.append(box)
                 box.pieces.append(data)
+                box.messages_out += count
             else:
                 away += 1
                 if outbound.is_online:
+                    outbound.count_dropped(count)
                     self._backlog.drop("slow_reader", count)
         sent = len(outbounds) - away
         self._work.spent += len(outbounds) >> 2
