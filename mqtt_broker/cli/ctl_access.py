@@ -43,7 +43,10 @@ def add_actions(actions: Any) -> None:
     )
     explain.add_argument("--user", help="the authenticated user name")
     explain.add_argument(
-        "--role", action="append", default=[], help="a role of the client; may be repeated"
+        "--role",
+        action="append",
+        default=[],
+        help="a role of the client beside those of its user; may be repeated",
     )
     explain.add_argument("--address", help="the client's IP address")
     _add_place(explain, run)
@@ -109,34 +112,33 @@ def _ask(args: argparse.Namespace) -> int:
     body: dict[str, Any] = {"kind": args.kind, "value": args.value}
     if args.action == "unban":
         found = api_client.connect(args).send("DELETE", "/bans", query=body)
-        said = f"lifted the ban of {args.kind} {plain(args.value)!r}"
+        said = f"lifted the ban of {args.kind} '{plain(args.value)}'"
     else:
         body["for_s"] = duration("--for", args.span) if args.span else 0
         found = api_client.connect(args).send("POST", "/bans", body | {"why": args.why})
-        said = f"banned {args.kind} {plain(args.value)!r}"
+        said = f"banned {args.kind} '{plain(args.value)}'"
     print_json(found) if args.json else print(said)
     return DONE
 
 
 def _ask_rules(args: argparse.Namespace) -> int:
     """Print the decision of the running broker; return 0 if allowed, 1 if denied."""
-    if args.role:
-        raise UsageError("--role is for --config: the running broker knows the roles of its users")
     _check_topic(args.topic, is_publish=args.what == "publish")
     asked = {
         "client": args.client, "user": args.user, "address": args.address, "action": args.what,
-        "topic": args.topic,
+        "topic": args.topic, "roles": args.role,
     }  # fmt: skip
-    body = {key: value for key, value in asked.items() if value is not None}
+    body = {key: value for key, value in asked.items() if value}
     found = api_client.connect(args).send("POST", "/rules/explain", body)
-    is_allowed = bool(found.get("allowed", found.get("is_allowed")))
+    is_allowed = bool(found["is_allowed"])
     if args.json:
         print_json(found)
         return DONE if is_allowed else FAILED
     print("allowed" if is_allowed else "denied")
-    for key in ("rule", "why"):
-        if found.get(key):
-            print(plain(f"by {found[key]}" if key == "rule" else str(found[key])))
+    if found["rule"]:
+        print(plain(f"by {found['rule']}: {found['text']}"))
+    if not found["rule"] or not is_allowed:
+        print(plain(found["why"]))
     return DONE if is_allowed else FAILED
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mqtt_broker.cli import api_client
 from mqtt_broker.cli.api_client import Api, ago, escaped
-from mqtt_broker.cli.ctl_lists import List, print_items, show_list
+from mqtt_broker.cli.ctl_lists import LIMIT, List, print_items, show_list, whole
 from mqtt_broker.cli.ctl_output import (
     Column,
     moment,
@@ -35,7 +35,7 @@ _RETAINED: Final = List(
     [
         Column("TOPIC", "topic"),
         Column("QOS", "qos", "count"),
-        Column("BYTES", "bytes", "bytes"),
+        Column("BYTES", "payload_bytes", "bytes"),
         Column("AT", "received_at", "time"),
         Column("PUBLISHER", "publisher"),
     ],
@@ -130,12 +130,15 @@ def _publish(args: argparse.Namespace) -> int:
     if properties := _properties(args):
         body["properties"] = properties
     found = api_client.connect(args).send("POST", "/publish", body)
-    [result] = found.get("results") or [found]
-    code, matches = int(result.get("reason_code", 0)), int(result.get("matches", 0))
+    [result] = found["results"]
+    code, matches = int(result["reason_code"]), int(result["matches"])
     subscribers = "1 subscription" if matches == 1 else f"{count_text(matches)} subscriptions"
-    said = f"refused with reason code 0x{code:02X}" if code >= _FAILURE else "published"
-    _print(args, found, f"{said}; {subscribers} matched")
-    return FAILED if code >= _FAILURE else DONE
+    if code >= _FAILURE:
+        why = f": {plain(result['error'])}" if result.get("error") else ""
+        _print(args, found, f"refused with reason code 0x{code:02X}{why}")
+        return FAILED
+    _print(args, found, f"published; {subscribers} matched")
+    return DONE
 
 
 def _properties(args: argparse.Namespace) -> dict[str, Any]:
@@ -162,7 +165,9 @@ def _add_retained(actions: Any) -> None:
     how.add_argument("--tree", action="store_true", help="FILTER is a prefix; list its next levels")
     how.add_argument("--show", action="store_true", help="FILTER is a topic; print its payload")
     how.add_argument("--clear", action="store_true", help="remove the messages that match")
-    retained.add_argument("--limit", type=int, default=50, metavar="N", help="at most (50; 0: all)")
+    retained.add_argument(
+        "--limit", type=whole, default=LIMIT, metavar="N", help=f"at most so many ({LIMIT}; 0: all)"
+    )
 
 
 def _retained(args: argparse.Namespace) -> int:
@@ -171,23 +176,22 @@ def _retained(args: argparse.Namespace) -> int:
         return _show_retained(api, args)
     if args.clear:
         found = api.send("DELETE", "/retained", query={"filter": args.filter})
-        count = int(found.get("cleared", 0))
+        count = int(found.get("removed", 0))
         _print(args, found, f"cleared {count_text(count)} retained messages")
         return DONE
     if args.tree:
         prefix = "" if args.filter == "#" else args.filter
         return show_list(api, args, "/retained/tree", List("", "", []), {"prefix": prefix})
-    return show_list(api, args, _RETAINED.path, _RETAINED, {"filter": args.filter})
+    query = {} if args.filter == "#" else {"filter": args.filter}
+    return show_list(api, args, _RETAINED.path, _RETAINED, query)
 
 
 def _show_retained(api: Api, args: argparse.Namespace) -> int:
     found = api.get("/retained/message", {"topic": args.filter})
     if args.json:
         print_json(found)
-    elif isinstance(found.get("payload"), str):
-        print(plain(found["payload"]))
     else:
-        print(payload_text(base64.b64decode(found.get("payload_base64", ""))))
+        print(payload_text(base64.b64decode(found["payload_base64"])))
     return DONE
 
 
@@ -201,13 +205,13 @@ def _kick(args: argparse.Namespace) -> int:
     path = f"/clients/{escaped(args.client)}/kick"
     found = api_client.connect(args).send("POST", path, body)
     end = " and its session ended" if args.remove_session else ""
-    _print(args, found, f"client {plain(args.client)!r} is disconnected{end}")
+    _print(args, found, f"client '{plain(args.client)}' is disconnected{end}")
     return DONE
 
 
 def _act_on_client(args: argparse.Namespace) -> int:
     path = f"/clients/{escaped(args.client)}/{args.path}"
-    found = api_client.connect(args).send("POST", path, {})
+    found = api_client.connect(args).send("POST", path)
     if args.json or (isinstance(found, dict) and found):
         print_json(found) if args.json else print_details(found)
     return DONE
@@ -272,7 +276,7 @@ def _wait(api: Api, args: argparse.Namespace, found: dict[str, Any]) -> dict[str
 
 
 def _reload(args: argparse.Namespace) -> int:
-    found = api_client.connect(args).send("POST", "/reload", {})
+    found = api_client.connect(args).send("POST", "/reload")
     print_json(found) if args.json else print_details(found)
     return DONE
 

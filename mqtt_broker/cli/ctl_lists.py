@@ -20,6 +20,7 @@ from mqtt_broker.cli.ctl_output import (
     print_table,
 )
 from mqtt_broker.cli.errors import DONE, FAILED, UsageError
+from mqtt_broker.cli.stream_text import count_text
 
 LIMIT: Final = 50
 
@@ -30,7 +31,7 @@ class Filter(NamedTuple):
     option: str
     metavar: str
     help: str
-    kind: str = "text"  # text, whole, bytes, duration, since, online
+    kind: str = "text"  # text, whole, duration, since, flag
 
 
 class List(NamedTuple):
@@ -75,7 +76,7 @@ LISTS: Final[dict[str, List]] = {
             Filter("address", "ADDRESS", "only this IP address"),
             Filter("version", "N", "only this MQTT version: 3, 4 or 5", "whole"),
             Filter("listener", "NAME", "only of this listener"),
-            Filter("online", "", "only connected clients", "online"),
+            Filter("online", "", "only connected clients", "flag"),
             Filter("backlog-min", "N", "only with so many messages waiting", "whole"),
             Filter("drops-min", "N", "only with so many messages dropped", "whole"),
             Filter("idle-min", "TIME", "only idle for 10m, 2h, 1d or more", "duration"),
@@ -94,10 +95,17 @@ LISTS: Final[dict[str, List]] = {
             Column("INFLIGHT", "inflight", "count"),
             Column("QUEUED", "queued", "count"),
             Column("BYTES", "queued_bytes", "bytes"),
-            Column("EXPIRY", "session_expiry_s", "seconds"),
+            Column("DROPPED", "dropped", "bad"),
+            Column("STORED", "stored", "state"),
             Column("DISCONNECTED", "disconnected_at", "time"),
+            Column("EXPIRES", "expires_at", "time"),
         ],
-        argument=Filter("q", "TEXT", "only with this text in the client id"),
+        [
+            Filter("online", "", "only of connected clients", "flag"),
+            Filter("stored", "", "only those in the store", "flag"),
+        ],
+        Filter("q", "TEXT", "only with this text in the client id or the user"),
+        "id backlog created_at expires_at",
     ),
     "subs": List(
         "/subscriptions",
@@ -107,12 +115,14 @@ LISTS: Final[dict[str, List]] = {
             Column("FILTER", "filter"),
             Column("QOS", "qos", "count"),
             Column("GROUP", "group"),
+            Column("ONLINE", "online", "state"),
             Column("PERMITTED", "permitted", "state"),
         ],
         [
             _CLIENT,
             Filter("filter", "FILTER", "only this Topic Filter"),
-            Filter("shared", "GROUP", "only of this shared subscription"),
+            Filter("q", "TEXT", "only with this text in the filter or the client id"),
+            Filter("shared", "", "only shared subscriptions", "flag"),
         ],
     ),
     "topics": List(
@@ -189,14 +199,40 @@ LISTS: Final[dict[str, List]] = {
     "users": List("/users", "list users", []),
     "roles": List("/roles", "list roles", []),
     "rules": List("/rules", "list access rules in their order", []),
-    "listeners": List("/listeners", "list listeners", []),
-    "certificates": List("/certificates", "list certificates and when they end", []),
+    "listeners": List(
+        "/listeners",
+        "list listeners",
+        [
+            Column("LISTENER", "name"),
+            Column("URL", "url"),
+            Column("CLIENTS", "connections", "count"),
+            Column("AT MOST", "max_connections", "count"),
+            Column("OF THE FILE", "is_from_file", "state"),
+        ],
+        is_paged=False,
+    ),
+    "certificates": List(
+        "/certificates",
+        "list certificates, those that end first at the top",
+        [
+            Column("ENDS", "ends_at", "time"),
+            Column("LISTENER", "listener"),
+            Column("KEY", "key"),
+            Column("NAMES", "names"),
+            Column("FILE", "file"),
+        ],
+        is_paged=False,
+    ),
     "logs": List(
         "/logs",
         "show the last lines of the broker's log",
         [Column("AT", "at", "time"), Column("LEVEL", "level"), Column("TEXT", "text")],
-        [Filter("level", "LEVEL", "only this level and above")],
+        [
+            Filter("level", "LEVEL", "only this level and above"),
+            Filter("limit", "N", "the newest so many (200)", "whole"),
+        ],
         Filter("q", "TEXT", "only lines with this text"),
+        is_paged=False,
     ),
     "backups": List(
         "/backups",
@@ -245,7 +281,7 @@ def add_actions(actions: Any) -> None:
     part = client.add_mutually_exclusive_group()
     for name in _PARTS:
         part.add_argument(f"--{name}", action="store_true", help=f"list its {name}")
-    client.add_argument("--limit", type=_whole, default=LIMIT, metavar="N", help=_LIMIT_HELP)
+    client.add_argument("--limit", type=whole, default=LIMIT, metavar="N", help=_LIMIT_HELP)
     client.set_defaults(act=_client)
 
 
@@ -270,27 +306,30 @@ def _add_filters(parser: argparse.ArgumentParser, one: List) -> None:
             help=one.argument.help,
         )
     for wanted in one.filters:
-        if wanted.kind == "online":
-            parser.add_argument("--online", action=argparse.BooleanOptionalAction, help=wanted.help)
+        if wanted.kind == "flag":
+            parser.add_argument(
+                f"--{wanted.option}", action=argparse.BooleanOptionalAction, help=wanted.help
+            )
         else:
             parser.add_argument(
                 f"--{wanted.option}",
                 metavar=wanted.metavar,
-                type=_whole if wanted.kind == "whole" else str,
+                type=whole if wanted.kind == "whole" else str,
                 help=wanted.help,
             )
     if one.sorts:
         parser.add_argument("--sort", metavar="KEY", help=f"by {', '.join(one.sorts.split())}")
         parser.add_argument("--desc", action="store_true", help="with --sort: the largest first")
     if one.is_paged:
-        parser.add_argument("--limit", type=_whole, default=LIMIT, metavar="N", help=_LIMIT_HELP)
+        parser.add_argument("--limit", type=whole, default=LIMIT, metavar="N", help=_LIMIT_HELP)
 
 
 def _add_match(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--match", metavar="TOPIC", help="who would get a message to this topic")
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """Parse an option that is a whole number of 0 or more."""
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return int(text)
@@ -335,12 +374,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show_match(api: Api, args: argparse.Namespace) -> int:
-    found = api.get("/subscriptions/match", {"topic": args.match})
-    if args.json:
-        print_json(found)
-    else:
-        print_items(found["items"] if isinstance(found, dict) else found, LISTS["subs"].columns)
-    return DONE
+    return show_list(api, args, "/subscriptions/match", LISTS["subs"], {"topic": args.match})
 
 
 def show_list(
@@ -359,7 +393,7 @@ def show_list(
         return DONE
     print_items(items, one.columns)
     if total > len(items):
-        print(f"{len(items)} of {total}; --limit 0 shows all")
+        print(f"{count_text(len(items))} of {count_text(total)}; --limit 0 shows all")
     return DONE
 
 
@@ -374,18 +408,9 @@ def print_items(items: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -
 
 def _detail(args: argparse.Namespace) -> int:
     found = api_client.connect(args).get(DETAILS[args.action].path)
-    if args.json:
-        print_json(found)
-    elif isinstance(found, dict) and set(found) >= {"items"}:
-        print_items(found["items"], [])
-    else:
-        print_details(found)
-    is_failing = args.action == "health" and _health(found) == "failing"
+    print_json(found) if args.json else print_details(found)
+    is_failing = args.action == "health" and found.get("status") == "failing"
     return FAILED if is_failing else DONE
-
-
-def _health(found: Any) -> str:
-    return str(found.get("health") or found.get("state")) if isinstance(found, dict) else ""
 
 
 def _client(args: argparse.Namespace) -> int:

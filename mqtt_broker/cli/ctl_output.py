@@ -108,6 +108,7 @@ _KINDS: Final[dict[str, Callable[[Any], str]]] = {
     "seconds": span, "ms": _ms, "time": moment, "state": _text,
 }  # fmt: skip
 _RIGHT: Final = frozenset({"count", "bad", "bytes", "rate", "seconds", "ms"})
+_STATE_KEYS: Final = dict.fromkeys(("state", "status", "health", "online"), "state")
 _STATES: Final = {
     "yes": GREEN, "no": DIM, "ok": GREEN, "done": GREEN, "running": YELLOW, "degraded": YELLOW,
     "failed": RED, "failing": RED, "error": RED,
@@ -129,7 +130,7 @@ def kind_of(key: str) -> str:
             return kind
     if key in ("bytes", "bytes_in", "bytes_out", "bytes_done", "bytes_total"):
         return "bytes"
-    return {"at": "time", "until": "time", "state": "state", "health": "state"}.get(key, "text")
+    return {"at": "time", "until": "time", "sees_back_to": "time", **_STATE_KEYS}.get(key, "text")
 
 
 def columns_of(items: Sequence[Mapping[str, Any]]) -> list[Column]:

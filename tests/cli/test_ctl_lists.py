@@ -102,13 +102,22 @@ def test_details(ctl: Ctl, name: str) -> None:
 
 
 def test_bad_health_is_an_exit_code(ctl: Ctl) -> None:
-    ctl.api.answers["GET /health"] = {"health": "failing", "parts": [{"name": "disk"}]}
-    assert ctl("health")[0] == 1
+    parts = [{"name": "disk", "status": "failing", "why": "1 % is free", "figures": {}}]
+    ctl.api.answers["GET /health"] = {"status": "failing", "parts": parts}
+    code, out, _ = ctl("health")
+    assert code == 1 and "disk  failing  1 % is free" in out
 
 
-def test_a_list_of_the_configuration(ctl: Ctl) -> None:
-    ctl.api.answers["GET /config"] = {"items": [{"key": "port", "value": 1883, "from": "file"}]}
-    assert ctl("config")[1].splitlines()[1].split() == ["port", "1883", "file"]
+def test_lists_that_are_whole(ctl: Ctl) -> None:
+    item = {"name": "plain", "url": "mqtt://127.0.0.1:1883", "connections": 5}
+    ctl.api.answers["GET /listeners"] = {"items": [item], "total": 1}
+    assert ctl("listeners")[1].splitlines()[1].split() == ["plain", "mqtt://127.0.0.1:1883", "5"]
+    assert ctl.api.last().query == {}
+    line = {"number": 1, "at": 1_700_000_000.0, "level": "info", "text": "a\x1bb", "fields": {}}
+    ctl.api.answers["GET /logs"] = {"items": [line], "total": 1, "last": 1}
+    out = ctl("logs", "client", "--level", "info", "--limit", "5")[1]
+    assert out.splitlines()[1] == "2023-11-14 22:13:20Z  info   a\\x1bb"
+    assert ctl.api.last().query == {"q": "client", "level": "info", "limit": "5"}
 
 
 def test_one_client_and_its_parts(ctl: Ctl) -> None:
@@ -123,7 +132,10 @@ def test_one_client_and_its_parts(ctl: Ctl) -> None:
 
 def test_who_would_get_a_topic(ctl: Ctl) -> None:
     found = [{"client": "pump", "filter": "a/#", "qos": 1, "permitted": True}]
-    ctl.api.answers["GET /subscriptions/match"] = {"items": found}
+    ctl.api.pages("/subscriptions/match", found)
     assert "pump" in ctl("subs", "--match", "a/b")[1]
-    assert ctl.api.last().query == {"topic": "a/b"}
-    assert json.loads(ctl("subs", "--match", "a/b", "--json")[1]) == {"items": found}
+    assert ctl.api.last().query["topic"] == "a/b"
+    assert json.loads(ctl("subs", "--match", "a/b", "--json")[1])["items"] == found
+    ctl.api.pages("/subscriptions", found)
+    assert ctl("subs", "--client", "pump", "--no-shared")[0] == 0
+    assert ctl.api.last().query["shared"] == "false"
