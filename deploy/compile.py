@@ -35,6 +35,7 @@ COMPILED = (
     *(f"sessions/{name}" for name in (".", "messages", "journal")),
     "mqtt_broker/codec",
     "mqtt_broker/topics",
+    "mqtt_broker/recorder",
     *(f"mqtt_broker/core/{name}" for name in ". limits runtime routing clients inbound".split()),
 )
 COMPILED_TOO = (

@@ -26,6 +26,8 @@ from typing import Final
 
 from mqtt_broker.codec.constants import PUBREL
 from mqtt_broker.codec.encode import ID_BYTES, encode_ack
+from mqtt_broker.recorder import kinds
+from mqtt_broker.recorder.runs import ClientRuns
 from qos import PACKET_ID_MAX
 from sessions.forgotten import ForgottenDeliveries
 from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Journal
@@ -93,13 +95,24 @@ def _is_open(item: Delivery) -> bool:
     return txn is not None and txn.is_open
 
 
-class Outbound:
+def _received(items: list[Delivery]) -> tuple[float, float]:
+    """Return when the first and the last of these were received."""
+    first = last = items[0][0].envelope.received_at
+    for item in items:
+        received_at = item[0].envelope.received_at
+        if received_at > last:
+            last = received_at
+        elif received_at < first:
+            first = received_at
+    return first, last
+
+
+class Outbound(ClientRuns):
     """The window, the queue and the outbox of one session."""
 
     __slots__ = (
         "backlog",
         "barriers",
-        "client_id",
         "dropped",
         "has_group_deliveries",
         "is_clearing",
@@ -124,7 +137,7 @@ class Outbound:
     )
 
     def __init__(self, client_id: str, backlog: Backlog, journal: Journal | None) -> None:
-        self.client_id = client_id
+        super().__init__(client_id)
         self.backlog = backlog
         self.journal = journal
         self.queue_limits = backlog.limits  # a client may have limits of its own
@@ -316,6 +329,7 @@ class Outbound:
             if self.is_online:
                 self.dropped += len(messages)
                 self.backlog.drop("slow_reader", len(messages))
+                self._record_dropped("slow_reader", messages[0], now, len(messages))
             return False
         for message in messages:
             self.send_one(0, message, options, now, dup=False)
@@ -369,6 +383,7 @@ class Outbound:
             forgotten = self.window.forget(packet_id)
             self.dropped += 1
             self.backlog.drop("packet_too_large")
+            self._record_dropped("packet_too_large", message, now)
             if isinstance(message, SourcedMessage):
                 message.source.on_done([message], 0, now)
             elif forgotten is not None:
@@ -419,6 +434,7 @@ class Outbound:
         may_hold = self.journal is not None and self.journal.awaits_commit
         may_read = self.may_read
         room = self._room_until_seen()
+        numbered: list[Delivery] = []  # in the window now
         while queue.head and self.outbox.state < CONGESTED:
             if not window.room_for(queue.head[0][0].envelope.size):  # [MQTT-4.9.0-2]
                 self._wait_for_others(window)
@@ -430,16 +446,19 @@ class Outbound:
                 window.skip_id()
                 self.dropped += 1
                 self.backlog.drop_message("expired", message, self.client_id)
+                self._record_dropped("expired", message, now)
                 expired.append(item)
             elif may_read is not None and not may_read(message.envelope.topic):
                 self.dropped += 1
                 self.backlog.drop("not_authorized")
+                self._record_dropped("not_authorized", message, now)
                 expired.append(item)
             elif options.qos:
                 if place and options.qos == 2 and not self.session_number:
                     begun.append(item)  # from now on the group may not give it to another member
                     item = (message, options, 0, None)
                 packet_id = window.admit_one(item, options.qos)
+                numbered.append(item)
                 if place and self.session_number:
                     sent.append((packet_id, item))
                 if place and options.qos == 2 and (may_hold or _is_open(item)):
@@ -454,6 +473,10 @@ class Outbound:
             if work.spent >= work.limit and self._go_on_later():
                 break
         self._drop_queue_if_empty()
+        recorder = self.backlog.recorder
+        if recorder is not None and numbered:
+            first, last = _received(numbered)
+            recorder.sent(self, len(numbered), first, last, now)
         journal = self.journal
         if journal is not None:
             if sent and self.session_number:
@@ -543,6 +566,8 @@ class Outbound:
         resend = self.resend
         room = self._room_until_seen()
         work = self.backlog.work
+        recorder = self.backlog.recorder
+        next_id = 0  # of a message that was sent behind the last one
         while resend and self.outbox.state < CONGESTED:
             if bytes_max < 0 or (
                 len(window.unacked) - len(resend) + len(window.releasing) >= window.limit
@@ -562,6 +587,10 @@ class Outbound:
                 continue
             # A message that was sent before does not expire. [MQTT-3.3.1-1], [MQTT-4.3.3-7]
             self.send_one(packet_id, message, options, now, dup=not is_first)
+            if recorder is not None and not is_first:
+                received_at = message.envelope.received_at
+                recorder.resent(self, received_at, now, follows=packet_id == next_id)
+                next_id = packet_id + 1
             bytes_max -= message.envelope.size
             room -= len(message.payload)
             if room < 0:
@@ -619,6 +648,7 @@ class Outbound:
             if entry is not None and entry[0] is item[0]:
                 self.window.forget(packet_id)
                 self.backlog.drop("not_stored")
+                self._record_dropped("not_stored", item[0], now)
         self.pump(now)
 
     def _expire(self, packet_id: int, message: Message, now: float) -> None:
@@ -626,6 +656,7 @@ class Outbound:
         item = self.window.forget(packet_id)
         self.dropped += 1
         self.backlog.drop_message("expired", message, self.client_id)
+        self._record_dropped("expired", message, now)
         if item is not None:
             self._end([item], now)
 
@@ -653,8 +684,11 @@ class Outbound:
             self._end(items, now)
             return
         queue = self.queue
+        is_first = queue is None
         if queue is None:
             queue = self.queue = MessageQueue(self.backlog, self)
+        if self.backlog.recorder is not None:
+            self._record_queued(items, now, is_first=is_first)
         size = items[0][0].envelope.size
         dropped: list[Delivery] = []
         for item in items:
@@ -683,6 +717,7 @@ class Outbound:
         reason = "queue_cleared" if self.is_clearing else "queue_full"
         for item in items:
             self.backlog.drop_message(reason, item[0], self.client_id)
+            self._record_dropped(reason, item[0], now)
         self._end(items, now)
         self._drop_queue_if_empty()
 
@@ -698,6 +733,37 @@ class Outbound:
         before = queue.claimed_bytes
         queue.shed(min(size, before) if queue.head else before, now)
         return queue.claimed_bytes if self.queue is queue else 0
+
+    # The recorder.
+
+    def _record_queued(self, items: list[Delivery], now: float, *, is_first: bool) -> None:
+        recorder = self.backlog.recorder
+        assert recorder is not None
+        why = kinds.AWAY
+        if self.is_online:
+            why = kinds.READS_SLOWLY if self.outbox.state >= CONGESTED else kinds.BEHIND_OTHERS
+            if is_first and why == kinds.BEHIND_OTHERS:
+                why = kinds.WINDOW_FULL
+        envelope = items[0][0].envelope
+        recorder.queued(
+            self, why, envelope.topic, len(items), envelope.received_at, now, is_first=is_first
+        )
+
+    def _record_acknowledged(self, done: list[Delivery], now: float) -> None:
+        """Record acknowledgements, by when the messages were received."""
+        recorder = self.backlog.recorder
+        if recorder is not None:
+            first, last = _received(done)
+            topic = done[0][0].envelope.topic
+            recorder.acknowledged(self, topic, len(done), first, last, now)
+
+    def _record_dropped(self, reason: str, message: Message, now: float, count: int = 1) -> None:
+        recorder = self.backlog.recorder
+        if recorder is not None:
+            envelope = message.envelope
+            recorder.dropped(
+                self, reason, envelope.topic, envelope.publisher, count, envelope.received_at, now
+            )
 
     def _drop_queue_if_empty(self) -> None:
         """Let go of a queue in which nothing waits any more: the next message need not wait."""
@@ -780,6 +846,8 @@ class Outbound:
     def on_puback(self, ids: list[int], now: float, reason: int = 0) -> None:
         """End these deliveries, which makes room in the window. [MQTT-4.3.2-3]"""
         done = self.window.on_puback(ids)
+        if done:
+            self._record_acknowledged(done, now)
         if self.sources is not None:
             end_sourced(done, reason, now)
         if done and self.journal is not None:
@@ -793,11 +861,15 @@ class Outbound:
     def on_pubrec(self, ids: list[int], now: float) -> bool:
         """Note that the peer owns the messages; return True if PUBREL must wait for the commit."""
         if not self.session_number or self.journal is None:
-            self.window.on_pubrec(ids)
+            done, _ = self.window.on_pubrec(ids)
+            if done:
+                self._record_acknowledged(done, now)
             return False
         unacked = self.window.unacked
         released = [(i, unacked[i]) for i in dict.fromkeys(ids) if i in unacked]
-        self.window.on_pubrec(ids)
+        done, _ = self.window.on_pubrec(ids)
+        if done:
+            self._record_acknowledged(done, now)
         is_stored = bool(released) and self.journal.on_released(self.session_number, released, now)
         return is_stored or not self.journal.is_settled
 
@@ -805,6 +877,7 @@ class Outbound:
         for packet_id in ids:
             item = self.window.on_pubrec_error(packet_id)
             if item is not None:
+                self._record_acknowledged([item], now)
                 self._end([item], now)
         self.pump(now)
 

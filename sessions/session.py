@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import NEVER_EXPIRES
 from mqtt_broker.codec.packets import Will
+from mqtt_broker.recorder import kinds
 from qos import Receiver
 from sessions.journal.rows import SessionRow, WillRow
 from sessions.messages.memory_pool import MemoryPool
@@ -201,12 +202,26 @@ class Session:
     def clear(self, now: float) -> None:
         """Forget every message, also in the store: the session ends."""
         journal = self.outbound.journal
+        self._record_end(now)
         self.outbound.clear(now)
         if self.will_number and journal is not None:
             journal.on_end(self.will_number)
         self.will_number = 0
         self._count_in_pool(0)
         self._count_ids(0)
+
+    def _record_end(self, now: float) -> None:
+        outbound = self.outbound
+        recorder = outbound.backlog.recorder
+        if recorder is not None:
+            how = kinds.REPLACED
+            if not self.expiry_interval:
+                how = kinds.NOT_KEPT
+            elif self.expires_at and now >= self.expires_at:
+                how = kinds.EXPIRED
+            recorder.session_ended(
+                outbound, how, len(outbound.window.unacked), outbound.queued, now
+            )
 
     # Inbound QoS 2 exchanges.
 

@@ -31,6 +31,7 @@ from mqtt_broker.core.limits.settings import DEFAULTS, Settings
 from mqtt_broker.core.routing import dead_letters
 from mqtt_broker.core.runtime.backpressure import STOPPING
 from mqtt_broker.core.runtime.runtime import FailedClient, OnBug, Runtime
+from mqtt_broker.recorder.recorder import Recorder
 from mqtt_broker.topics.shared import STRATEGIES, StrategyFactory
 from sessions.journal.journal import Journal
 from sessions.messages.work import Work
@@ -86,6 +87,7 @@ class Broker:
             durabilities,
             checks,
             strategy or STRATEGIES[settings.shared_strategy],
+            Recorder(settings.recorder_bytes_max, now) if settings.recorder_bytes_max else None,
             now,
         )
         self.counters = self.runtime.counters
@@ -102,6 +104,7 @@ class Broker:
         self.sessions = self.state.sessions
         self.subscriptions = self.state.subscriptions
         self.unanswered = self.state.unanswered
+        self.recorder = self.state.recorder
         if journal is not None:
             journal.report_to(log, lambda error: self.runtime.on_bug(None, b"", error))
         self.sys_topics = sys_topics.SysTopics(self.state, now)

@@ -257,13 +257,14 @@ def _is_valid_username(username: str | None) -> bool:
 class ClientGuard:
     """Decides what one client may do, as long as its session lasts."""
 
-    __slots__ = ("_accounts", "_authenticator", "_identity")
+    __slots__ = ("_accounts", "_authenticator", "_denied", "_identity")
 
     def __init__(
         self, authenticator: Authenticator, identity: Identity, accounts: Accounts | None
     ) -> None:
         self._authenticator = authenticator
         self._identity = identity
+        self._denied = ("", "", "")  # the last denial: action, topic or filter, and the rule
         self._accounts = accounts  # of its user; None: it was authenticated without an account
 
     @property
@@ -277,10 +278,17 @@ class ClientGuard:
     def may_subscribe(self, text: str, qos: int) -> bool:
         return self._decide("subscribe", text)
 
+    def why_not(self, text: str, *, is_publish: bool) -> str:
+        """Name the rule that refused a topic or a filter just now."""
+        action = "publish" if is_publish else "subscribe"
+        return self._denied[2] if self._denied[:2] == (action, text) else ""
+
     def _decide(self, action: str, text: str) -> bool:
         decision = self._authenticator.decide(
             self._identity, self._accounts, text, is_publish=action == "publish"
         )
         if not decision.is_allowed:
+            why = decision.why if decision.rule is None else decision.rule.where
+            self._denied = (action, text, why)
             self._authenticator.deny(self._identity, action, text, decision)
         return decision.is_allowed

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mqtt_broker.recorder.recorder import Recorder
 from sessions.messages.large_queues import LargeQueues
 from sessions.messages.message import Message
 from sessions.messages.work import DELIVERY, MORE, Work, WorkItem, WorkQueue
@@ -65,6 +66,7 @@ class Backlog:
     dropped: dict[str, int] = field(default_factory=dict)
     dead_letters: DeadLetterSink | None = None
     work: Work = field(default_factory=Work)
+    recorder: Recorder | None = None  # None: nothing is recorded
     agenda: WorkQueue | None = None  # where sessions go on that have much to send; None: at once
     _limits: QueueLimits | None = None
 

@@ -133,7 +133,7 @@ class World:
     ) -> None:
         self.now = START
         self.broker = Broker(
-            Settings(**{"sys_interval_s": 0, **settings}),
+            Settings(**{"sys_interval_s": 0, "recorder_bytes_max": 1 << 20, **settings}),
             now=START,
             rng=random.Random(1),
             access=access,

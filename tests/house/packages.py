@@ -53,19 +53,20 @@ RULE: Final[dict[str, str]] = {
     "lazy": "",
     "interrupts": "",
     "security.files": "",
-    "sessions.messages": "codec",
-    "sessions.journal": "sessions.messages codec",
-    "sessions": "sessions.messages sessions.journal qos codec",
+    "recorder": "topics",
+    "sessions.messages": "recorder codec",
+    "sessions.journal": "recorder sessions.messages codec",
+    "sessions": "recorder sessions.messages sessions.journal qos codec",
     "sessions.store": "sessions.messages sessions.journal",
     "core.limits": "sessions.messages codec",
     "core.interfaces": f"core.limits {_SESSIONS} codec",
     "core.runtime": f"core.limits core.interfaces {_SESSIONS}",
-    "core.routing": f"core.limits core.interfaces core.runtime {_SESSIONS} topics codec",
-    "core.clients": f"core.limits core.interfaces core.runtime core.routing {_SESSIONS} qos topics "
-    "codec",
-    "core.inbound": "core.limits core.interfaces core.runtime core.routing core.clients "
+    "core.routing": f"recorder core.limits core.interfaces core.runtime {_SESSIONS} topics codec",
+    "core.clients": "recorder core.limits core.interfaces core.runtime core.routing "
     f"{_SESSIONS} qos topics codec",
-    "core": f"{_CORE} {_SESSIONS} qos topics codec version",
+    "core.inbound": "recorder core.limits core.interfaces core.runtime core.routing core.clients "
+    f"{_SESSIONS} qos topics codec",
+    "core": f"recorder {_CORE} {_SESSIONS} qos topics codec version",
     "streams.format": "topics codec",
     "streams.read": "streams.format",
     "streams.remote": "streams.format streams.read",

@@ -66,6 +66,10 @@ class Authorization:
             allowed.add(topic)
         return True
 
+    def why_not_publish(self, topic: str) -> str:
+        """Name the rule that refuses a topic, if the guard knows it."""
+        return why_not(self.guard, topic, is_publish=True)
+
     def forget_topics(self) -> None:
         """Ask the guard again for every topic: the rules changed."""
         if self.allowed is not None:
@@ -76,6 +80,12 @@ class Authorization:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+
+
+def why_not(guard: Guard | None, text: str, *, is_publish: bool) -> str:
+    """Name the rule by which a guard refuses a topic or a filter; empty: it does not say."""
+    explain = getattr(guard, "why_not", None)
+    return "" if explain is None else str(explain(text, is_publish=is_publish))
 
 
 class ReadableTopics:

@@ -14,7 +14,7 @@ from typing import Final
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import CONNACK, DISCONNECT, V5
+from mqtt_broker.codec.constants import CONNACK, DISCONNECT, V5, V31, V311
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.encode import encode_connack
 from mqtt_broker.codec.errors import Violation
@@ -58,11 +58,13 @@ WAITING: Final = 1  # CONNECT is being decided; what follows it is kept
 ACTIVE: Final = 2  # connected
 CLOSED: Final = 3  # nothing more is read or written
 _FILTERS_AT_ONCE: Final = 1_000  # in one packet, though a client may have fewer subscriptions
+_VERSIONS: Final = {V5: "5", V311: "3.1.1", V31: "3.1"}
 _PACKETS_AT_ONCE: Final = 512  # decoded before they are acted upon
 
 
 class Connection:
     __slots__ = (
+        "_end_reason",
         "_pauses",
         "acks",
         "aliases",
@@ -131,6 +133,7 @@ class Connection:
         self.messages_in = 0
         self.clean_start = False
         self._pauses = 0  # why it is not read from, as bits
+        self._end_reason = 0
         self.timer: Timer | None = broker.timers.at(
             now + settings.connect_timeout_s, self._on_connect_timeout
         )
@@ -139,6 +142,11 @@ class Connection:
     def username(self) -> str | None:
         """The name of its user, as the access knows it."""
         return self.authorization.username
+
+    @property
+    def _address(self) -> str:
+        """The address of the peer without its port, of which there are too many to record."""
+        return self.link.peer.rpartition(":")[0] or self.link.peer
 
     @property
     def version(self) -> int:
@@ -290,6 +298,9 @@ class Connection:
             broker.subscriptions.drop_routes(session)
         broker.clients.connect(self, session.client_id, session.username)
         broker.subscriptions.on_attached(session, now)
+        if broker.recorder is not None:
+            details = f"MQTT {_VERSIONS.get(self.version, '')}"
+            broker.recorder.connected(outbound, self._address, details, now)
         counters = broker.counters
         counters.connections += 1
         counters.clients_maximum = max(counters.clients_maximum, len(broker.clients.connections))
@@ -604,6 +615,7 @@ class Connection:
             self.timer = None
         self.authorization.end()
         self.decoder.close()
+        self._end_reason = reason
         try:
             if say:
                 self._send_goodbye(phase, reason)
@@ -665,6 +677,10 @@ class Connection:
             session.client_id, self.username, self.link.peer, why, now - self.connected_at
         )
         session.outbound.detach()
+        if broker.recorder is not None:
+            broker.recorder.disconnected(
+                session.outbound, self._end_reason, self._address, why, now
+            )
         clients.disconnect(session.client_id)
         try:
             if broker.events.is_wanted:
@@ -701,6 +717,7 @@ class Connection:
             self.send(encode_connack(version, False, code))  # no session. [MQTT-3.2.2-6]
         said = reasons.name(reason) + (f" ({counted_as})" if counted_as else "")
         self._log_refusal(f"{said}: {detail}" if detail else said)
+        self._record_refusal(reason, f"{said}: {detail}" if detail else said, now)
         self.end(now, reason, say=False, why=f"refused: {said}")
 
     def _log_refusal(self, why: str) -> None:
@@ -710,6 +727,16 @@ class Connection:
         self.broker.runtime.client_log.refused(
             self._client_id, username, self.link.peer, self.listener, why
         )
+
+    def _record_refusal(self, reason: int, said: str, now: float) -> None:
+        recorder = self.broker.recorder
+        handshake = self.handshake
+        if recorder is None or handshake is None or handshake.connect is None:
+            return
+        client_id = handshake.connect.client_id
+        session = self.broker.sessions.get(client_id)
+        known = None if session is None else session.outbound
+        recorder.not_connected(client_id, known, reason, self._address, said, now)
 
     def _send_goodbye(self, phase: int, reason: int) -> None:
         data = last_packet(self.version, reason, is_connected=phase == ACTIVE)

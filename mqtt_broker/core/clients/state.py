@@ -26,6 +26,7 @@ from mqtt_broker.core.routing.subscriptions import Subscriptions
 from mqtt_broker.core.runtime.backpressure import Backpressure
 from mqtt_broker.core.runtime.runtime import Runtime
 from mqtt_broker.core.runtime.slow_readers import SlowReaders
+from mqtt_broker.recorder.recorder import Recorder
 from mqtt_broker.topics.aliases import AliasBytes
 from mqtt_broker.topics.shared import StrategyFactory
 from sessions.journal.journal import Journal
@@ -53,6 +54,7 @@ class BrokerState:
         "log",
         "outboxes",
         "preconnect_limits",
+        "recorder",
         "retained",
         "retained_deliveries",
         "router",
@@ -78,12 +80,14 @@ class BrokerState:
         durabilities: Sequence[tuple[str, int]],
         checks: PayloadChecks | None,
         strategy: StrategyFactory,
+        recorder: Recorder | None,
         now: float,
     ) -> None:
         self.settings = settings
         self.checks_qos = settings.maximum_qos < 2  # of each PUBLISH
         self.journal = journal  # None: everything is in memory
         self.runtime = runtime
+        self.recorder = recorder  # None: nothing is recorded
         self.counters = runtime.counters
         self.outboxes = runtime.outboxes
         self.timers = runtime.timers
@@ -108,6 +112,7 @@ class BrokerState:
             dead_letters=runtime.dead_letters,
             work=runtime.work,
             agenda=runtime.agenda,
+            recorder=recorder,
         )
         self.sessions = SessionRegistry(
             self.backlog, settings.receive_maximum, journal, settings.sessions_bytes_max

@@ -22,6 +22,7 @@ from mqtt_broker.core.interfaces.payload_checks import NOT_TEXT, cost_of, proble
 from mqtt_broker.core.routing.router import has_room
 from mqtt_broker.core.routing.routes import Route
 from mqtt_broker.core.runtime.backpressure import BEHIND, LOG_BEHIND
+from mqtt_broker.recorder import kinds
 from mqtt_broker.topics.names import level_count
 from sessions.journal.journal import COMMIT
 from sessions.journal.transaction import PublishTransaction
@@ -207,6 +208,7 @@ def _take(
     receivers = len(route.targets) + len(route.groups)
     if receivers * packet.count > broker.work.deliveries_max and not refusal:
         if not packet.retain or _retain_alone(connection, messages[-1], route):
+            _record(connection, packet, route, packet.count, now)
             data = _pubacks(connection, packet, 0, "", route) if packet.qos else b""
             return _publish_to_many(connection, messages, route, data, [], now)
         refusal = reasons.QUOTA_EXCEEDED
@@ -218,8 +220,9 @@ def _take(
         if packet.retain and not refusal and not _retain(connection, messages[-1], txn):
             refusal = reasons.QUOTA_EXCEEDED
         if refusal:
-            _count_refused(broker, refusal, packet.count)
+            _count_refused(connection, topic, refusal, packet.count, now)
         else:
+            _record(connection, packet, route, packet.count, now)
             if route.writer is not None:
                 route.writer.append(envelope, payloads, now)
             broker.router.deliver(messages, route.targets, route.groups, session.outbound, txn, now)
@@ -323,20 +326,25 @@ def _forward_qos0(
     now: float,
 ) -> WorkItem | None:
     """Forward QoS 0 that needs no check: the bytes go out as they came in."""
+    broker = connection.broker
+    recorder = broker.recorder
+    if recorder is not None:
+        count = packet.count
+        size = (packet.size - packet.payload_at) * count
+        recorder.published(route, session.outbound, count, 0, size, now)
     v5 = session.outbound.version == V5
     if route.rest or route.groups:
         return _route_qos0(connection, packet, topic, route, session, now)
-    broker = connection.broker
     same, other = (route.plain_v5, route.plain_v3) if v5 else (route.plain_v3, route.plain_v5)
     if same:
-        broker.router.fan_out(same, packet.raw, packet.count)
+        broker.router.fan_out(same, packet.raw, packet.count, route, session.outbound, now)
     if other or route.writer is not None:
         envelope = _envelope(packet, topic, session.client_id, v5, now)
         if route.writer is not None:
             route.writer.append_run(envelope, packet, now)
     if other:
         data = envelope.encode_qos0(not v5, _QOS0, packet.payloads(), now)
-        broker.router.fan_out(other, data, packet.count)
+        broker.router.fan_out(other, data, packet.count, route, session.outbound, now)
     return None
 
 
@@ -448,6 +456,7 @@ def _take_qos2(
             refused, refusal = opened, _log_is_full(connection)
         if not refusal and _is_large(broker, route, len(messages)):
             if not packet.retain or _retain_alone(connection, messages[-1], route):
+                _record(connection, packet, route, len(messages), now)
                 return _publish_to_many(
                     connection,
                     messages,
@@ -469,6 +478,7 @@ def _take_qos2(
                     receiver.refuse(packet_id)
                 refused, refusal = opened, reasons.QUOTA_EXCEEDED
             if not refusal:
+                _record(connection, packet, route, len(messages), now)
                 if route.writer is not None:
                     route.writer.append(envelope, fresh, now)
                 if txn is not None and session.outbound.session_number:
@@ -482,7 +492,7 @@ def _take_qos2(
             if txn is not None and broker.journal is not None:
                 broker.journal.add(txn)
     if refusal:
-        _count_refused(broker, refusal, len(fresh))
+        _count_refused(connection, topic, refusal, len(fresh), now)
     if freed and session.outbound.session_number and broker.journal is not None:
         broker.journal.on_freed(session.outbound.session_number, freed)
     data = _pubrecs(connection, answered, refused, refusal, why)
@@ -557,7 +567,27 @@ def _refusals(
     return b"".join([encode_ack(packet_type, i, refusal, properties) for i in packet_ids])
 
 
-def _count_refused(broker: BrokerState, refusal: int, count: int) -> None:
+def _count_refused(
+    connection: Connection, topic: str, refusal: int, count: int, now: float
+) -> None:
+    broker = connection.broker
     name = reasons.name(refusal)
     broker.counters.refuse("publish", name, count)
     broker.backlog.drop(name.lower().replace(" ", "_"), count)
+    recorder = broker.recorder
+    if recorder is not None:
+        why = ""
+        if refusal == reasons.NOT_AUTHORIZED:
+            why = connection.authorization.why_not_publish(topic)
+        recorder.refused(
+            connection.session.outbound, kinds.PUBLISH_REFUSED, topic, refusal, why, now, count
+        )
+
+
+def _record(connection: Connection, packet: Publish, route: Route, count: int, now: float) -> None:
+    """Record messages that are accepted, before they are delivered."""
+    recorder = connection.broker.recorder
+    if recorder is not None:
+        code = packet.qos | (kinds.RETAIN_BIT if packet.retain else 0)
+        size = (packet.size - packet.payload_at) * count
+        recorder.published(route, connection.session.outbound, count, code, size, now)

@@ -11,10 +11,13 @@ from mqtt_broker.codec.encode import encode_suback, encode_unsuback
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.packets import Subscribe, SubscriptionRequest, Unsubscribe
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
+from mqtt_broker.core.clients.authorization import why_not
 from mqtt_broker.core.clients.connection import CLOSED, Connection
 from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.interfaces.message_log import OFFSET_PROPERTY, Refusal
 from mqtt_broker.core.routing.retained_delivery import RetainedCopies, brings_retained
+from mqtt_broker.recorder import kinds
+from mqtt_broker.recorder.recorder import Recorder
 from mqtt_broker.topics.names import filter_problem, is_stream_filter, level_count, split_share
 from sessions.messages.outbox import CONGESTED, Outbox
 from sessions.messages.work import (
@@ -167,6 +170,9 @@ class _Subscribing:
                 self._identifier,
             )
             is_new = broker.subscriptions.put_in_force(subscription, now, self._start)
+            if broker.recorder is not None:
+                outbound = connection.session.outbound
+                broker.recorder.subscribed(outbound, request.filter, request.qos, now)
             self._fresh.append((subscription, is_new))
             if self._recorded is not None and brings_retained(subscription, is_new):
                 self._recorded.want(subscription, 1, 2)
@@ -178,7 +184,18 @@ class _Subscribing:
                 code = min(code, 1)  # offsets make repeats visible, so once more says enough
         if code >= reasons.UNSPECIFIED_ERROR:
             broker.counters.refuse("subscribe", reasons.name(code))
+            if broker.recorder is not None:
+                self._record_refusal(broker.recorder, request.filter, code, why, now)
         self._codes.append(code)  # one for each, in order. [MQTT-3.8.4-6], [MQTT-3.9.3-1]
+
+    def _record_refusal(
+        self, recorder: Recorder, text: str, code: int, why: str, now: float
+    ) -> None:
+        connection = self._connection
+        if code == reasons.NOT_AUTHORIZED:
+            why = why_not(connection.authorization.guard, text, is_publish=False) or why
+        outbound = connection.session.outbound
+        recorder.refused(outbound, kinds.SUBSCRIBE_REFUSED, text, code, why, now)
 
     def _answer(self, now: float) -> None:
         connection = self._connection

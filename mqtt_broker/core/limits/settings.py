@@ -124,6 +124,11 @@ class Settings:
         "letter; without dead letters for redelivery, there is no limit", 1
     )  # fmt: skip
 
+    recorder_bytes_max: int = _option(
+        64 << 20, "bytes of the flight recorder, which keeps what was decided about each message; "
+        "0: nothing is recorded"
+    )  # fmt: skip
+
     # Slow readers and back-pressure.
     outbox_bytes_max: int = _option(
         4 << 20, "unread bytes of a client above which QoS 0 to it is dropped and QoS 1 and 2 wait",

@@ -26,6 +26,7 @@ from mqtt_broker.core.routing.routes import Route, Routes, Target
 from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.core.runtime.agenda import Agenda
 from mqtt_broker.core.runtime.runtime import Runtime
+from mqtt_broker.recorder import kinds
 from mqtt_broker.topics.names import is_reserved, matches
 from sessions.journal.journal import COMMIT, MEMORY, Journal
 from sessions.journal.transaction import PublishTransaction
@@ -210,7 +211,15 @@ class Router:
         counters.packets_sent[PUBLISH] += sent
         counters.publish_bytes_sent += sent * (len(envelope.topic) + envelope.payload_bytes)
 
-    def fan_out(self, outbounds: list[Outbound], data: bytes, count: int) -> None:
+    def fan_out(
+        self,
+        outbounds: list[Outbound],
+        data: bytes,
+        count: int,
+        route: Route,
+        publisher: Outbound,
+        now: float,
+    ) -> None:
         """Send the same bytes, `count` QoS 0 messages, to every session that can read them."""
         outboxes = self._outboxes
         dirty = outboxes.dirty
@@ -231,6 +240,12 @@ class Router:
                 if outbound.is_online:
                     outbound.count_dropped(count)
                     self._backlog.drop("slow_reader", count)
+                    recorder = self._backlog.recorder
+                    if recorder is not None:
+                        recorder.dropped(
+                            outbound, "slow_reader", route.topic, publisher.client_id, count,
+                            now, now,
+                        )  # fmt: skip
         sent = len(outbounds) - away
         self._work.spent += len(outbounds) >> 2
         counters = self._counters
@@ -273,6 +288,11 @@ class Router:
         """Publish a message; returns what is left to do if it goes to very many."""
         envelope = message.envelope
         route = self.routes.cache.results.get(envelope.topic) or self.find(envelope.topic)
+        recorder = self._backlog.recorder
+        if recorder is not None and not envelope.topic.startswith("$SYS/"):
+            code = envelope.qos | (kinds.RETAIN_BIT if envelope.retain else 0)
+            by = recorder.broker if publisher is None else publisher
+            recorder.published(route, by, 1, code, envelope.payload_bytes, now)
         writer = route.writer
         if writer is not None and not has_room(writer, envelope, [message.payload]):
             writer = None

@@ -12,6 +12,8 @@ from typing import Final
 from mqtt_broker.core.interfaces.message_log import TopicWriter
 from mqtt_broker.core.interfaces.payload_checks import PayloadCheck
 from mqtt_broker.core.routing.shared_groups import SharedGroup
+from mqtt_broker.recorder.runs import TopicRuns
+from mqtt_broker.recorder.segments import NOBODY, Receivers
 from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.names import text_bytes
 from mqtt_broker.topics.trie import Trie
@@ -33,10 +35,11 @@ class Target:
     `own` is that of the session's own messages where it differs; None: it gets none of them.
     """
 
-    __slots__ = ("has_own", "live", "outbound", "own", "plain", "retained")
+    __slots__ = ("filters", "has_own", "live", "outbound", "own", "plain", "retained")
 
     def __init__(self, outbound: Outbound, subscriptions: list[Subscription]) -> None:
         self.outbound = outbound
+        self.filters = subscriptions[0].filter  # that match, for people
         self.own: Target | None = None
         self.has_own = False
         if len(subscriptions) == 1:
@@ -46,6 +49,8 @@ class Target:
                 self.retained: OptionsByQos = options_by_qos(only.qos, only.retain_as_published, ())
                 self.plain = True
                 return
+        if len(subscriptions) > 1:
+            self.filters = ", ".join(s.filter for s in subscriptions)
         qos = max(s.qos for s in subscriptions)
         identifiers = tuple(i for s in subscriptions for i in s.identifiers)
         as_published = any(s.retain_as_published for s in subscriptions)
@@ -59,7 +64,7 @@ class Target:
         self.plain = not (self.has_own or identifiers)
 
 
-class Route:
+class Route(TopicRuns):
     __slots__ = (
         "check",
         "durability",
@@ -75,6 +80,7 @@ class Route:
 
     def __init__(
         self,
+        topic: str,
         targets: list[Target],
         groups: list[SharedGroup],
         refusal: int,
@@ -82,6 +88,7 @@ class Route:
         writer: TopicWriter | None,
         check: PayloadCheck | None,
     ) -> None:
+        super().__init__(topic)
         self.targets = targets
         self.groups = groups
         self.refusal = refusal  # a reason code when nobody may publish here
@@ -100,6 +107,18 @@ class Route:
                 self.plain_v5.append(outbound)
             else:
                 self.plain_v3.append(outbound)
+
+    def receivers(self) -> Receivers:
+        """Describe for the recorder who gets what is published here."""
+        targets = self.targets
+        if not self.is_matched:
+            return NOBODY
+        return Receivers(
+            tuple([target.outbound.client_id for target in targets]),
+            tuple([target.filters for target in targets]),
+            bytes([target.live[2].qos | (4 if target.has_own else 0) for target in targets]),
+            tuple([group.name for group in self.groups]),
+        )
 
 
 class Routes:
@@ -177,7 +196,7 @@ class Routes:
         weight = 2 * text_bytes(topic) + _RECEIVER_BYTES * len(targets)
         if len(matched) > len(targets):
             weight += _overlap_bytes(by_session)
-        route = Route(targets, self.groups.match(topic), refusal, durability, writer, check)
+        route = Route(topic, targets, self.groups.match(topic), refusal, durability, writer, check)
         self._work.spent += ROUTE + self.trie.steps + self.groups.steps
         self._work.spent += MATCHED * len(matched)
         if len(topic) <= _TOPIC_CHARS_CACHED_MAX:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqtt_broker.recorder import kinds
+from mqtt_broker.recorder.runs import ClientRuns
 from mqtt_broker.topics.shared import Strategy
 from sessions.forgotten import ForgottenDeliveries
 from sessions.journal.journal import QUEUE_HEAD_MESSAGES, Journal
@@ -41,7 +43,7 @@ class GroupMember:
         return self.subscription.session.outbound.load
 
 
-class SharedGroup:
+class SharedGroup(ClientRuns):
     """The subscribers of one `$share/<name>/<filter>`."""
 
     __slots__ = (
@@ -62,6 +64,7 @@ class SharedGroup:
     def __init__(
         self, name: str, text: str, strategy: Strategy, backlog: Backlog, journal: Journal | None
     ) -> None:
+        super().__init__(name)
         self.name = name  # whole: $share/<group>/<filter>
         self.filter = text
         self.strategy = strategy
@@ -136,6 +139,7 @@ class SharedGroup:
         message = item[0]
         if message.envelope.is_expired(now):  # nobody else gets it. [MQTT-3.3.2-5]
             self._backlog.drop_message("expired", message, self.name)
+            self.record_dropped("expired", message, now)
             self._end(sid, item, now)
             return True
         if journal is None:
@@ -179,6 +183,16 @@ class SharedGroup:
         for item in items:
             self._end(self.session_number, item, now)
             self._backlog.drop_message("queue_full", item[0], self.name)
+            self.record_dropped("queue_full", item[0], now)
+
+    def record_dropped(self, reason: str, message: Message, now: float) -> None:
+        """Record a message that no member gets."""
+        recorder = self._backlog.recorder
+        if recorder is not None:
+            envelope = message.envelope
+            recorder.dropped(
+                self, reason, envelope.topic, envelope.publisher, 1, envelope.received_at, now
+            )
 
     def want_page(self, queue: MessageQueue) -> None:
         """Ask the store for the next page of the queue."""
@@ -211,6 +225,9 @@ class SharedGroup:
         member = online[self.strategy.choose(online, envelope.topic, envelope.publisher)]
         options = (member.retained if envelope.retain else member.live)[envelope.qos]
         outbound = member.subscription.session.outbound
+        recorder = self._backlog.recorder
+        if recorder is not None:
+            recorder.given(outbound, envelope.topic, options.qos, envelope.received_at, now)
         if options.qos:
             is_lent = (
                 self._is_stored
@@ -244,6 +261,7 @@ class SharedGroup:
     def _wait(self, message: Message, txn: PublishTransaction | None, now: float) -> bool:
         """Keep the message until a member is online; False when it is QoS 0 and nobody gets it."""
         if not message.envelope.qos or not self.members:
+            self.record_dropped("no_member", message, now)
             return False
         backlog = self._backlog
         waiting = self.waiting
@@ -255,8 +273,16 @@ class SharedGroup:
         self.on_shed(dropped, now)
         if not has_room:
             backlog.drop_message("queue_full", message, self.name)
+            self.record_dropped("queue_full", message, now)
             return True
         place, txn = self._record(message, txn)
+        recorder = backlog.recorder
+        if recorder is not None:
+            envelope = message.envelope
+            recorder.queued(
+                self, kinds.AWAY, envelope.topic, 1, envelope.received_at, now,
+                is_first=not len(waiting),
+            )  # fmt: skip
         options = DeliveryOptions(message.envelope.qos, False, (), self)
         waiting.append((message, options, place, txn))
         if self._journal is not None and waiting.in_memory > QUEUE_HEAD_MESSAGES:

@@ -101,6 +101,9 @@ class Subscriptions:
         self.limits.remove(session, text)
         if session.session_number and self._journal is not None:
             self._journal.on_unsubscribed(session.session_number, text)
+        recorder = self._backlog.recorder
+        if recorder is not None and not session.outbound.is_over:
+            recorder.unsubscribed(session.outbound, text, now)
         if is_stream_filter(text):
             if self.log is not None:
                 self.log.subscriptions.leave(subscription, now)
@@ -252,3 +255,4 @@ class _Returned:
         self._backlog.work.spent += 2 * DELIVERY
         if not group.hand_over(self._sid, item, now):
             self._backlog.drop("no_member")
+            group.record_dropped("no_member", item[0], now)

@@ -64,7 +64,9 @@ def said(peer: Peer, *sent: bytes) -> list[int]:
 @pytest.mark.parametrize("is_read", [False, True])
 def test_the_gauge_says_what_is_kept(kind: str, times: int, is_read: bool) -> None:
     """Also of topics that are published again, and of messages that were read."""
-    world = World()
+    world = World(
+        recorder_bytes_max=0,
+    )
     publisher, reader = world.client("p"), world.client("r")
     publisher.send(publish("warm/up", b"x", retain=True))
     before = world.broker.retained.bytes
@@ -106,7 +108,7 @@ def test_the_gauge_after_a_restart(kind: str) -> None:
 
 
 def test_what_would_exceed_the_limit_is_refused() -> None:
-    world = World(retained_bytes_max=50_000)
+    world = World(recorder_bytes_max=0, retained_bytes_max=50_000)
     publisher = world.client("p")
     codes = said(
         publisher,
@@ -141,7 +143,7 @@ def test_more_than_the_limit_from_an_older_broker_is_there_and_may_shrink() -> N
 
 
 def test_publishers_that_come_and_go_are_counted() -> None:
-    world = World(retained_bytes_max=100_000)
+    world = World(recorder_bytes_max=0, retained_bytes_max=100_000)
     for n in range(300):
         client = world.client(f"{n} " + "long name " * 100)
         client.send(publish(f"{n}", b"1", retain=True))
@@ -154,7 +156,7 @@ def test_publishers_that_come_and_go_are_counted() -> None:
 
 
 def test_random_changes_are_counted() -> None:
-    world = World(retained_bytes_max=20_000)
+    world = World(recorder_bytes_max=0, retained_bytes_max=20_000)
     rng = random.Random(1)
     clients = [world.client(f"client {n}") for n in range(3)]
     for _ in range(1_000):

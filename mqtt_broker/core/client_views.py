@@ -1,0 +1,54 @@
+"""Snapshots of a client for the recorder's answers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqtt_broker.core.clients.state import BrokerState
+from mqtt_broker.recorder.client_view import ClientView, SubscriptionView
+from mqtt_broker.recorder.inquiry import Inquiry
+from mqtt_broker.recorder.recorder import Recorder, to_ms
+from sessions.outbound import Outbound
+
+_MESSAGES_MAX: Final = 20_000  # in flight or queued, that are looked at in one turn
+
+
+def view_client(broker: BrokerState, client_id: str) -> ClientView:
+    """Return a client as it is now: its subscriptions, and what it has not acknowledged."""
+    session = broker.sessions.get(client_id)
+    if session is None:
+        return ClientView(client_id)
+    outbound = session.outbound
+    queue = outbound.queue
+    waiting = 0 if queue is None else queue.in_memory
+    view = ClientView(
+        client_id,
+        is_known=True,
+        is_online=session.is_online,
+        queues_qos0=broker.backlog.queue_qos0,
+        subscriptions=[
+            SubscriptionView(one.filter, one.qos, no_local=one.no_local)
+            for one in session.subscriptions.values()
+        ],
+        waiting_elsewhere=0 if queue is None else queue.stored_messages,
+        is_whole=len(outbound.window.unacked) + waiting <= _MESSAGES_MAX,
+    )
+    if view.is_whole:
+        _add_messages(view, outbound)
+    return view
+
+
+def _add_messages(view: ClientView, outbound: Outbound) -> None:
+    for message, _, _, _ in outbound.window.unacked.values():
+        view.add_in_flight(message.envelope.topic, to_ms(message.envelope.received_at))
+    if outbound.queue is not None:
+        for message, _, _, _ in outbound.queue.items():
+            view.add_waiting(message.envelope.topic, to_ms(message.envelope.received_at))
+
+
+def inquire(
+    broker: BrokerState, recorder: Recorder, client_id: str, topic: str, since: float, now: float
+) -> Inquiry:
+    """Begin to find out why a client did, or did not, get what was published to a topic."""
+    view = view_client(broker, client_id)
+    return Inquiry(recorder, view, topic, to_ms(since), to_ms(now))

@@ -1,0 +1,244 @@
+"""The question why a client did, or did not, get messages of a topic.
+
+An `Inquiry` is answered in steps, so that the broker can do its work between them. The answer has a
+sentence for each publication that concerns the client, the facts that they were made from, and the
+time from which on the recorder sees everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from mqtt_broker.recorder import kinds, outcomes, sentences
+from mqtt_broker.recorder.client_view import ClientView
+from mqtt_broker.recorder.nearest import nearest_filter
+from mqtt_broker.recorder.outcomes import Evidence, Outcome, outcome_of
+from mqtt_broker.recorder.recorder import Recorder
+from mqtt_broker.recorder.search import Fact, Search
+from mqtt_broker.topics.names import is_wildcard, matches, split_share
+
+SENTENCES_MAX: Final = 20
+_PUBLICATIONS_MAX: Final = 200
+_ADVICE: Final = {
+    outcomes.IN_FLIGHT: "The broker sent it; look at the device: it did not acknowledge.",
+    outcomes.WAITING: "It is sent when the client is connected and acknowledges what it has.",
+    outcomes.AWAY_QOS0: "Publish at QoS 1 and subscribe at QoS 1, so that it waits for the client.",
+    outcomes.SENT_QOS0: "If it did not arrive, the network lost it: use QoS 1.",
+    outcomes.LOST: "Let the session outlive its connections: set a Session Expiry Interval.",
+}
+_DROP_ADVICE: Final = {
+    "slow_reader": "The client reads more slowly than it is sent to; see the slow subscribers.",
+    "queue_full": "Raise queue_messages_max or queue_bytes_max, or let the client connect sooner.",
+    "expired": "Its Message Expiry Interval was over before it could be sent.",
+    "packet_too_large": "The client's Maximum Packet Size is smaller than the message.",
+}
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answer to a question; times are milliseconds of Unix time."""
+
+    sentence: str
+    sees_back_to_ms: int
+    sentences: list[str] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    advice: str = ""
+    is_cut: bool = False  # there was more than one answer may hold
+
+
+class Inquiry:
+    """Answers why a client did or did not get messages, in steps."""
+
+    def __init__(
+        self, recorder: Recorder, view: ClientView, topic: str, since_ms: int, now_ms: int
+    ) -> None:
+        self._recorder = recorder
+        self._view = view
+        self._topic = topic  # a topic, a filter, or empty: any
+        self._since_ms = since_ms
+        self._now_ms = now_ms
+        self._clock = sentences.clock_for(now_ms)
+        self._publications = Search(since_ms, _PUBLICATIONS_MAX)
+        self._events = Search(0)
+        self._refusals = Search(since_ms, _PUBLICATIONS_MAX)
+        self.outcomes: list[Outcome] = []  # of every publication that was found, the oldest first
+        self.answer: Answer | None = None
+
+    def steps(self) -> Iterator[None]:
+        """Look into the rings; after the last step `answer` is there."""
+        recorder, view = self._recorder, self._view
+        traffic, evidence = recorder.traffic, recorder.evidence
+        topic = self._topic
+        if topic and not is_wildcard(topic):
+            yield from self._publications.publications(traffic, None, topic)
+            yield from self._refusals.refusals(
+                [evidence.common, evidence.strangers, *evidence.shares.values()], topic
+            )
+        elif topic:
+            yield from self._publications.publications(
+                traffic, lambda name: matches(topic, name), ""
+            )
+        else:
+            groups = [one.filter for one in view.subscriptions if one.filter.startswith("$share/")]
+            yield from self._publications.publications_to(traffic, view.client_id, groups)
+        yield from self._events.events(traffic, view.client_id)
+        yield from self._events.evidence_of(evidence.rings_of(view.client_id), view.client_id)
+        self.answer = self._conclude()
+
+    @property
+    def sees_back_to_ms(self) -> int:
+        """The time from which on nothing about this client was overwritten."""
+        recorder = self._recorder
+        return max(
+            recorder.started_ms,
+            recorder.traffic.begins_ms,
+            recorder.evidence.sees_back_to_ms(self._view.client_id),
+        )
+
+    def _conclude(self) -> Answer:
+        back_to_ms = self.sees_back_to_ms
+        if self._events.is_cut:  # it has found the newest
+            back_to_ms = max([back_to_ms] + [fact.at_ms for fact in self._events.found[-1:]])
+        known = Evidence(self._events.found, back_to_ms)
+        found = sorted(self._publications.found, key=lambda fact: fact.at_ms)
+        told = [outcome_of(fact, self._view, known) for fact in found]
+        self.outcomes = told
+        refusals = self._refused_here()
+        if self._topic:
+            told = self._without_unmatched(told)
+        lines = self._lines(told, refusals)
+        sentence, advice = self._choose(told, refusals)
+        return Answer(
+            sentence,
+            back_to_ms,
+            sentences=lines[-SENTENCES_MAX:],
+            facts=self._facts(told, refusals),
+            advice=advice,
+            is_cut=self._publications.is_cut or len(lines) > SENTENCES_MAX,
+        )
+
+    def _without_unmatched(self, told: list[Outcome]) -> list[Outcome]:
+        """Of publications that matched no subscription of the client, keep the newest."""
+        matched = [one for one in told if one.state != outcomes.UNMATCHED]
+        return matched or told[-1:]
+
+    def _refused_here(self) -> list[Fact]:
+        """Return the refusals of the topic, and those of the client itself."""
+        topic, client_id = self._topic, self._view.client_id
+        own = [
+            fact
+            for fact in self._events.found
+            if fact.kind == kinds.REFUSED
+            and fact.until_ms >= self._since_ms
+            and (not topic or _concerns(fact, topic))
+        ]
+        others = [fact for fact in self._refusals.found if fact.client != client_id]
+        return sorted(own + others, key=lambda fact: fact.at_ms)
+
+    def _lines(self, told: list[Outcome], refusals: list[Fact]) -> list[str]:
+        """Write a sentence for each publication and refusal, the oldest first."""
+        clock, client_id = self._clock, self._view.client_id
+        lines = [
+            (one.publication.at_ms, sentences.sentence_of(one, client_id, clock)) for one in told
+        ]
+        lines += [(fact.at_ms, sentences.refusal_sentence(fact, clock)) for fact in refusals]
+        lines.sort(key=lambda line: line[0])
+        return [text for _, text in lines]
+
+    def _choose(self, told: list[Outcome], refusals: list[Fact]) -> tuple[str, str]:
+        """Return the sentence that answers, and an advice."""
+        chosen = _most_telling(told)
+        if chosen is not None and chosen.state == outcomes.UNMATCHED:
+            chosen = None
+        if refusals and (chosen is None or refusals[-1].at_ms > chosen.publication.until_ms):
+            return sentences.refusal_sentence(refusals[-1], self._clock), _DENIED
+        if chosen is None:
+            return self._nothing(len(told) > 0)
+        said = sentences.sentence_of(chosen, self._view.client_id, self._clock)
+        return said, _advice_for(chosen)
+
+    def _nothing(self, is_published: bool) -> tuple[str, str]:
+        """Say why there is nothing to tell: no client, no subscription, or no publication."""
+        view, topic, clock = self._view, self._topic, self._clock
+        name = sentences.quoted(view.client_id)
+        since = clock(max(self._since_ms, self.sees_back_to_ms))
+        if not view.is_known:
+            last = [fact for fact in self._events.found if fact.kind in _CONNECTION_KINDS]
+            if last:
+                newest = max(last, key=lambda fact: fact.at_ms)
+                return sentences.connection_sentence(newest, clock), _NO_SESSION
+            return f"there is no session of {name}", _NO_SESSION
+        if topic and not any(_covers(one.filter, topic) for one in view.subscriptions):
+            filters = [one.filter for one in view.subscriptions]
+            nearest = nearest_filter(filters, topic)
+            return sentences.no_match_sentence(view.client_id, topic, nearest), _SUBSCRIBE
+        if is_published:
+            return (
+                f"{sentences.quoted(topic)} was published before {name} had a subscription that "
+                "matches"
+            ), ""
+        about = f"to {sentences.quoted(topic)}" if topic else f"that {name} subscribes to"
+        return f"nothing was published {about} since {since}", ""
+
+    def _facts(self, told: list[Outcome], refusals: list[Fact]) -> list[Fact]:
+        """Return publications, refusals, and what happened to them at the client."""
+        facts = [one.publication for one in told] + refusals
+        begin = min([fact.at_ms for fact in facts], default=self._now_ms)
+        facts += [
+            fact
+            for fact in self._events.found
+            if fact.kind != kinds.REFUSED and fact.until_ms >= begin - _BEFORE_MS
+        ]
+        facts.sort(key=lambda fact: fact.at_ms)
+        return facts[-_FACTS_MAX:]
+
+
+_BEFORE_MS: Final = 600_000
+_FACTS_MAX: Final = 500
+_CONNECTION_KINDS: Final = (
+    kinds.CONNECTED,
+    kinds.DISCONNECTED,
+    kinds.NOT_CONNECTED,
+    kinds.SESSION_ENDED,
+)
+_DENIED: Final = "Change the rule, or publish to a topic that the client may use."
+_NO_SESSION: Final = "Look at the client's connection first: see its events."
+_SUBSCRIBE: Final = "Compare the topic and the filter, level by level."
+# What is asked about most, first: what went wrong, then what is under way, then what went well.
+_TELLING: Final = (
+    (outcomes.DROPPED, outcomes.PARTLY_DROPPED, outcomes.AWAY_QOS0, outcomes.LOST),
+    (outcomes.IN_FLIGHT, outcomes.WAITING),
+    (outcomes.NOT_KNOWN, outcomes.OTHER_MEMBER, outcomes.OWN),
+    (outcomes.ACKNOWLEDGED, outcomes.SENT_QOS0),
+    (outcomes.UNMATCHED,),
+)
+
+
+def _most_telling(told: list[Outcome]) -> Outcome | None:
+    """Return the newest of those that went wrong or, if none did, of the others."""
+    for states in _TELLING:
+        found = [one for one in told if one.state in states]
+        if found:
+            return found[-1]
+    return None
+
+
+def _advice_for(outcome: Outcome) -> str:
+    if outcome.dropped is not None:
+        return _DROP_ADVICE.get(kinds.DROP_REASONS[outcome.dropped.code], "")
+    return _ADVICE.get(outcome.state, "")
+
+
+def _covers(text: str, topic: str) -> bool:
+    """Tell whether a subscription matches a topic, or is the filter that was asked about."""
+    shared = split_share(text)
+    if shared is not None:
+        text = shared[1]
+    return text == topic or (not is_wildcard(topic) and matches(text, topic))
+
+
+def _concerns(refusal: Fact, topic: str) -> bool:
+    """Tell whether a refusal is about a topic, or about a filter that would match it."""
+    return refusal.topic == topic or matches(topic, refusal.topic) or matches(refusal.topic, topic)

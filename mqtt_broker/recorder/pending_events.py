@@ -1,0 +1,44 @@
+"""Events of clients on their way to the disk: a bounded list that the server empties."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EVENTS_MAX: Final = 20_000  # between two writes of the server
+
+# client id, kind, code, topic or address, publisher or reason, milliseconds, messages
+Event = tuple[str, int, int, str, str, int, int]
+
+
+class PendingEvents:
+    """Collects events while somebody takes them. What does not fit is counted."""
+
+    __slots__ = ("_events", "is_wanted", "lost")
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self.is_wanted = False
+        self.lost = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def collect(self) -> None:
+        """Collect events from now on: somebody takes them."""
+        self.is_wanted = True
+
+    def add(
+        self, client_id: str, kind: int, code: int, topic: str, why: str, at_ms: int, count: int
+    ) -> None:
+        """Add an event, unless nobody takes them or too many wait."""
+        if not self.is_wanted:
+            return
+        if len(self._events) >= EVENTS_MAX:
+            self.lost += 1
+            return
+        self._events.append((client_id, kind, code, topic, why, at_ms, count))
+
+    def take(self) -> list[Event]:
+        """Return the events that wait, and begin a new list."""
+        taken, self._events = self._events, []
+        return taken

@@ -1,0 +1,151 @@
+"""The answers in words: one sentence for each publication, refusal, or missing subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from mqtt_broker.recorder import kinds, outcomes
+from mqtt_broker.recorder.outcomes import Outcome
+from mqtt_broker.recorder.search import Fact
+
+Clock = Callable[[int], str]
+
+
+def clock_for(now_ms: int) -> Clock:
+    """Return a function that writes times in UTC: without their date if that is today."""
+    today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
+
+    def write(ms: int) -> str:
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+        return moment.strftime("%H:%M:%S" if moment.date() == today else "%Y-%m-%d %H:%M:%S")
+
+    return write
+
+
+def quoted(text: str) -> str:
+    """Quote a name so that it stays on one line, whatever a client put in it."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:200])
+    return f"`{shown}`" + ("..." if len(text) > 200 else "")
+
+
+def sentence_of(outcome: Outcome, client_id: str, clock: Clock) -> str:
+    """Tell the story of one publication at one client."""
+    publication = outcome.publication
+    parts = [_published(publication, clock)]
+    state = outcome.state
+    if state == outcomes.UNMATCHED:
+        parts.append(f"no subscription of {quoted(client_id)} matched")
+        return ", ".join(parts)
+    parts.append(
+        f"matched {quoted(outcome.filter)} of {quoted(client_id)} granted QoS {outcome.granted}"
+    )
+    if outcome.given_count and outcome.given_count < publication.count:
+        parts.append(f"{outcome.given_count} of {publication.count} given to this member")
+    if outcome.queued is not None:
+        parts.append(_queued(outcome, clock))
+    if outcome.sent_ms:
+        dup = " with DUP" if outcome.resent_ms else ""
+        when = max(outcome.sent_ms, outcome.resent_ms)
+        parts.append(f"delivered {clock(when)}{dup}")
+    elif outcome.resent_ms:
+        parts.append(f"sent again {clock(outcome.resent_ms)} with DUP")
+    parts.append(_end_of(outcome, clock))
+    return ", ".join(parts)
+
+
+def _published(publication: Fact, clock: Clock) -> str:
+    times = "" if publication.count == 1 else f"{publication.count} messages "
+    when = f"at {clock(publication.at_ms)}"
+    if clock(publication.until_ms) != clock(publication.at_ms):
+        when = f"from {clock(publication.at_ms)} to {clock(publication.until_ms)}"
+    retain = ", retained" if publication.code & kinds.RETAIN_BIT else ""
+    return (
+        f"{times}published to {quoted(publication.topic)} by {quoted(publication.client)} {when}, "
+        f"QoS {publication.code & kinds.QOS_BITS}{retain}"
+    )
+
+
+def _queued(outcome: Outcome, clock: Clock) -> str:
+    assert outcome.queued is not None
+    why = kinds.WAIT_NAMES.get(outcome.queued.code, "")
+    if outcome.away_since_ms:
+        why = f"away since {clock(outcome.away_since_ms)}"
+    some = ""
+    if outcome.queued.count < outcome.publication.count:
+        some = "some of them "
+    return f"{some}queued ({why})"
+
+
+def _end_of(outcome: Outcome, clock: Clock) -> str:
+    state, publication = outcome.state, outcome.publication
+    if state == outcomes.ACKNOWLEDGED:
+        at = f" {clock(outcome.acknowledged_ms)}" if outcome.acknowledged_ms else ""
+        return f"acknowledged{at}"
+    if state == outcomes.IN_FLIGHT:
+        many = publication.count > outcome.open_count
+        some = f"{outcome.open_count} of {publication.count} " if many else ""
+        return f"{some}never acknowledged"
+    if state == outcomes.WAITING:
+        return "still in its queue"
+    if state == outcomes.DROPPED and outcome.dropped is not None:
+        return f"dropped {clock(outcome.dropped.at_ms)} ({reason_of(outcome.dropped)})"
+    if state == outcomes.PARTLY_DROPPED and outcome.dropped is not None:
+        return some_dropped(outcome.dropped, clock)
+    if state == outcomes.AWAY_QOS0:
+        since = f" since {clock(outcome.away_since_ms)}" if outcome.away_since_ms else ""
+        return f"not kept: the client was away{since}, and QoS 0 does not wait"
+    if state == outcomes.SENT_QOS0:
+        return "sent at QoS 0, which nobody acknowledges"
+    if state == outcomes.LOST:
+        return "its session has ended since, with messages that were not acknowledged"
+    if state == outcomes.OTHER_MEMBER:
+        return "given to another member of the shared subscription"
+    if state == outcomes.OWN:
+        return "not delivered: its own message, and the subscription says No Local"
+    return "what followed is not known: it is no longer recorded, or not certain"
+
+
+def reason_of(dropped: Fact) -> str:
+    """Return why messages were dropped, in words."""
+    return kinds.DROP_REASONS[dropped.code].replace("_", " ")
+
+
+def some_dropped(dropped: Fact, clock: Clock) -> str:
+    """Say how many messages of a topic were dropped in a time, which is not all of them."""
+    begin, end = clock(dropped.at_ms), clock(dropped.until_ms)
+    when = f"at {begin}" if begin == end else f"between {begin} and {end}"
+    return (
+        f"{dropped.count} messages of this topic from {quoted(dropped.other)} were dropped {when} "
+        f"({reason_of(dropped)})"
+    )
+
+
+def refusal_sentence(refusal: Fact, clock: Clock) -> str:
+    """Say who was refused to publish or subscribe, and by which rule."""
+    verb = "publish to" if refusal.first_ms == kinds.PUBLISH_REFUSED else "subscribe to"
+    by = f" by {refusal.other}" if refusal.other else f" with reason code {refusal.code}"
+    return (
+        f"{quoted(refusal.client)} was denied to {verb} {quoted(refusal.topic)} at "
+        f"{clock(refusal.at_ms)}{by}"
+    )
+
+
+def no_match_sentence(client_id: str, topic: str, nearest: str) -> str:
+    """Say that a client has no subscription for a topic, and which is nearest."""
+    near = f"; nearest is {quoted(nearest)}" if nearest else ""
+    return f"no subscription of {quoted(client_id)} matches {quoted(topic)}{near}"
+
+
+def connection_sentence(fact: Fact, clock: Clock) -> str:
+    """Say that a client came, went, or was refused."""
+    who, when = quoted(fact.client), clock(fact.at_ms)
+    address = f" from {fact.topic}" if fact.topic else ""
+    if fact.kind == kinds.CONNECTED:
+        return f"{who} connected{address} at {when}"
+    if fact.kind == kinds.DISCONNECTED:
+        return f"{who} was disconnected at {when}: {fact.other}"
+    if fact.kind == kinds.NOT_CONNECTED:
+        return f"{who} was refused{address} at {when}: {fact.other}"
+    how = kinds.ENDS.get(fact.code, "")
+    return f"the session of {who} ended at {when} ({how})"
