@@ -53,6 +53,7 @@ COMPILED_TOO = (
 # Rows are named tuples, which the database's library has to recognise.
 INTERPRETED = (
     "mqtt_broker/codec/properties.py",
+    "mqtt_broker/recorder/figures.py",
     "mqtt_broker/topics/shared.py",
     "sessions/journal/participant.py",
     "sessions/journal/rows.py",

@@ -50,5 +50,6 @@ def inquire(
     broker: BrokerState, recorder: Recorder, client_id: str, topic: str, since: float, now: float
 ) -> Inquiry:
     """Begin to find out why a client did, or did not, get what was published to a topic."""
-    view = view_client(broker, client_id)
-    return Inquiry(recorder, view, topic, to_ms(since), to_ms(now))
+    return Inquiry(
+        recorder, lambda: view_client(broker, client_id), topic, to_ms(since), to_ms(now)
+    )

@@ -208,11 +208,12 @@ def all_operations(site: Site) -> list[Operation]:
         streams,
         subscriptions,
         tokens,
+        why,
     )
 
     pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
     clients_and_messages = (clients, sessions, subscriptions, retained, publish)
-    operating = (health_parts, config, logs, listeners, explain)
+    operating = (health_parts, config, logs, listeners, explain, why)
     all_pages = (*pages, stream_records, *clients_and_messages, *operating)
     found = [operation for page in all_pages for operation in page.operations(site)]
     return [*found, *documents.operations(found)]

@@ -18,6 +18,7 @@ from mqtt_broker.http_api.request.broker_interface import (
 )
 from mqtt_broker.http_api.request.directory_interface import DIRECTORY
 from mqtt_broker.http_api.request.operating import OPERATING
+from mqtt_broker.http_api.request.recorder_part import RECORDS
 from mqtt_broker.http_api.snapshot import ban_figures, snapshot_of, stream_figures
 from mqtt_broker.security.protection.audit_log import Audit, to_logger
 from mqtt_broker.security.protection.bans import Ban
@@ -45,6 +46,8 @@ class ServerInterface:
         }
         if server.backups is not None:
             self._parts[BACKUPS] = server.backups
+        if server.flight_recorder is not None:
+            self._parts[RECORDS] = server.flight_recorder
         self._audit = Audit(to_logger, server.now)  # of a broker without access control
 
     def part(self, key: Part[_T]) -> _T:

@@ -7,7 +7,7 @@ time from which on the recorder sees everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,10 +52,16 @@ class Inquiry:
     """Answers why a client did or did not get messages, in steps."""
 
     def __init__(
-        self, recorder: Recorder, view: ClientView, topic: str, since_ms: int, now_ms: int
+        self,
+        recorder: Recorder,
+        look: Callable[[], ClientView],
+        topic: str,
+        since_ms: int,
+        now_ms: int,
     ) -> None:
         self._recorder = recorder
-        self._view = view
+        self._look = look
+        self._view = look()
         self._topic = topic  # a topic, a filter, or empty: any
         self._since_ms = since_ms
         self._now_ms = now_ms
@@ -70,6 +76,7 @@ class Inquiry:
         """Look into the rings; after the last step `answer` is there."""
         recorder, view = self._recorder, self._view
         traffic, evidence = recorder.traffic, recorder.evidence
+        recorder.settle()
         topic = self._topic
         if topic and not is_wildcard(topic):
             yield from self._publications.publications(traffic, None, topic)
@@ -83,6 +90,10 @@ class Inquiry:
         else:
             groups = [one.filter for one in view.subscriptions if one.filter.startswith("$share/")]
             yield from self._publications.publications_to(traffic, view.client_id, groups)
+        # Behind the publications that were found and before what was done with them: so each of
+        # them was acknowledged, is in flight, or waits, and if it was, that is recorded.
+        self._view = self._look()
+        recorder.settle()
         yield from self._events.events(traffic, view.client_id)
         yield from self._events.evidence_of(evidence.rings_of(view.client_id), view.client_id)
         self.answer = self._conclude()

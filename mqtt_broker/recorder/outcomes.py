@@ -1,4 +1,4 @@
-"""What became of a publication at one client, from what was recorded and what is there now.
+"""Outcomes of publications at one client, from what was recorded and what is there now.
 
 Nothing is guessed. That a message is in flight or waits is looked up. That it was dropped, queued
 or lost with its session was recorded. What was sent and is none of these was acknowledged; when, is

@@ -36,6 +36,7 @@ from mqtt_broker.recorder.slow_acks import SlowAcks
 
 RUN_MS: Final = 1_000  # that one cell covers at most
 SEGMENTS: Final = 8
+_OPEN_MAX: Final = 500  # runs whose cells are behind them
 _RUN_MAX: Final = 1 << 30  # messages or bytes of one cell
 _MORE_PUBLISHED: Final = Struct("<IIH")  # count, bytes, lasted
 _MORE_EVENTS: Final = Struct("<iIIH")  # last, count, topic, lasted
@@ -57,6 +58,8 @@ class Recorder:
     """Writes cells. `bytes_max` bounds everything that it keeps."""
 
     __slots__ = (
+        "_open_runs",
+        "_open_topics",
         "broker",
         "busy_topics",
         "bytes_max",
@@ -75,6 +78,9 @@ class Recorder:
         self.busy_topics = BusyTopics(bytes_max // 32 // FIGURES_BYTES)
         self.slow_acks = SlowAcks(bytes_max // 32)
         self.events = PendingEvents()
+        # Runs that were extended since their cells were written: a cell is written once for many.
+        self._open_topics: list[TopicRuns] = []
+        self._open_runs: list[Run] = []
         self.broker = ClientRuns("$broker")  # the publisher of its own messages
 
     @property
@@ -98,11 +104,13 @@ class Recorder:
             and 0 <= lasted < RUN_MS
             and topic.count + topic.size < _RUN_MAX
         ):
-            topic.extend(count, size)
-            _MORE_PUBLISHED.pack_into(
-                segment.cells, topic.offset + 16, topic.count, topic.size, lasted
-            )
+            if topic.extend(count, size, lasted):
+                self._open_topics.append(topic)
+                if len(self._open_topics) >= _OPEN_MAX:
+                    self.settle()
         else:
+            if topic.is_open:
+                self._settle_topic(topic)
             self._begin_publication(topic, publisher, count, code, size, at)
         figures = topic.figures
         if figures is not None:
@@ -122,6 +130,34 @@ class Recorder:
         )  # fmt: skip
         figures = self.busy_topics.find(topic.topic, at)
         topic.begin(segment, offset, publisher, code, count, min(size, _RUN_MAX), at, figures)
+
+    # Cells that are behind their runs.
+
+    def settle(self) -> None:
+        """Bring the cells of all open runs up to date, before somebody looks at them."""
+        topics, self._open_topics = self._open_topics, []
+        for topic in topics:
+            self._settle_topic(topic)
+        runs, self._open_runs = self._open_runs, []
+        for run in runs:
+            self._settle_run(run)
+
+    def _settle_topic(self, topic: TopicRuns) -> None:
+        segment = self.traffic.of_generation(topic.generation)
+        if topic.is_open and segment is not None:
+            _MORE_PUBLISHED.pack_into(
+                segment.cells, topic.offset + 16, topic.count, topic.size, topic.lasted_ms
+            )
+        topic.settle()
+
+    def _settle_run(self, run: Run) -> None:
+        segment = self.traffic.of_generation(run.generation)
+        if run.is_open and segment is not None:
+            _MORE_EVENTS.pack_into(
+                segment.cells, run.offset + 12,
+                _between(run.last_ms, run.began_ms), run.count, run.topic, run.lasted_ms,
+            )  # fmt: skip
+        run.settle()
 
     # What happens to messages at a client. Times are those at which they were received.
 
@@ -145,6 +181,8 @@ class Recorder:
         if flow is None:
             flow = client.open_flow()
         if is_first:
+            if flow.queued.is_open:
+                self._settle_run(flow.queued)
             flow.queued.close()
         self._extend(
             client, flow.queued, kinds.QUEUED, why, topic, count, received_at, received_at, now
@@ -164,6 +202,8 @@ class Recorder:
             flow = client.open_flow()
         run = flow.open_resent()
         if not follows:  # what is between was not sent again
+            if run.is_open:
+                self._settle_run(run)
             run.close()
         self._extend(client, run, kinds.RESENT, 0, "", 1, received_at, received_at, now)
 
@@ -208,12 +248,13 @@ class Recorder:
             and run.count < _RUN_MAX
             and (not topic or segment.topic_numbers.get(topic) == run.topic)
         ):
-            run.extend(count, last_ms)
-            _MORE_EVENTS.pack_into(
-                segment.cells, run.offset + 12,
-                _between(last_ms, run.began_ms), run.count, run.topic, lasted,
-            )  # fmt: skip
+            if run.extend(count, last_ms, lasted):
+                self._open_runs.append(run)
+                if len(self._open_runs) >= _OPEN_MAX:
+                    self.settle()
             return
+        if run.is_open:
+            self._settle_run(run)
         segment = self.traffic.writable(at)
         number = segment.number_topic(topic) if topic else 0
         offset = self._write(client, kind, code, number, count, first_ms, last_ms, at)

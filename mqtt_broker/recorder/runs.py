@@ -12,9 +12,21 @@ from mqtt_broker.recorder.segments import NOBODY, Receivers, Segment
 class Run:
     """The newest cell of one kind of one client."""
 
-    __slots__ = ("began_ms", "code", "count", "generation", "last_ms", "offset", "topic")
+    __slots__ = (
+        "began_ms",
+        "code",
+        "count",
+        "generation",
+        "is_open",
+        "last_ms",
+        "lasted_ms",
+        "offset",
+        "topic",
+    )
 
     def __init__(self) -> None:
+        self.is_open = False  # its cell is behind it
+        self.lasted_ms = 0
         self.generation = 0  # of the segment of its cell; 0: there is none
         self.offset = 0
         self.code = 0
@@ -41,11 +53,19 @@ class Run:
         self.began_ms = began_ms
         self.last_ms = last_ms
         self.count = count
+        self.lasted_ms = 0
 
-    def extend(self, count: int, last_ms: int) -> None:
-        """Count more messages, of which the last was received then."""
+    def extend(self, count: int, last_ms: int, lasted_ms: int = 0) -> bool:
+        """Count more messages, of which the last was received then; True: its cell is behind."""
         self.count += count
         self.last_ms = last_ms
+        self.lasted_ms = lasted_ms
+        was_open, self.is_open = self.is_open, True
+        return not was_open
+
+    def settle(self) -> None:
+        """Note that its cell is up to date."""
+        self.is_open = False
 
     def close(self) -> None:
         """Let the next decision begin another run."""
@@ -194,6 +214,8 @@ class TopicRuns:
         "count",
         "figures",
         "generation",
+        "is_open",
+        "lasted_ms",
         "offset",
         "publisher",
         "size",
@@ -209,6 +231,8 @@ class TopicRuns:
         self.began_ms = 0
         self.count = 0
         self.size = 0
+        self.lasted_ms = 0
+        self.is_open = False  # its cell is behind it
         self.figures: TopicFigures | None = None
 
     def begin(
@@ -230,12 +254,20 @@ class TopicRuns:
         self.began_ms = now_ms
         self.count = count
         self.size = size
+        self.lasted_ms = 0
         self.figures = figures
 
-    def extend(self, count: int, size: int) -> None:
-        """Count more messages."""
+    def extend(self, count: int, size: int, lasted_ms: int) -> bool:
+        """Count more messages; True: its cell was up to date, and is not any more."""
         self.count += count
         self.size += size
+        self.lasted_ms = lasted_ms
+        was_open, self.is_open = self.is_open, True
+        return not was_open
+
+    def settle(self) -> None:
+        """Note that its cell is up to date."""
+        self.is_open = False
 
     def receivers(self) -> Receivers:
         """Describe who gets what is published here."""

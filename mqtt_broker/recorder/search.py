@@ -165,7 +165,7 @@ def offsets_of(segment: Segment, number: int, field: int) -> Iterator[int]:
 
 
 class Search:
-    """What a question looks for in the rings, found in steps."""
+    """Finds what a question looks for in the rings, in steps."""
 
     __slots__ = ("_limit", "_since_ms", "found", "is_cut")
 

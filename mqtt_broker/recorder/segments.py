@@ -34,7 +34,7 @@ _REFERENCE_BYTES: Final = 16  # of a name that is there anyway: its session has 
 
 
 class Receivers:
-    """Who a topic matched when it was published: an entry of each receiver by its place."""
+    """The receivers of a topic when it was published; each has one place in every field."""
 
     __slots__ = ("clients", "filters", "grants", "groups")
 
@@ -220,6 +220,11 @@ class SegmentRing:
             current = self.current = self.segments[self.generation % len(self.segments)]
             current.begin(self.generation, now_ms)
         return current
+
+    def of_generation(self, generation: int) -> Segment | None:
+        """Return the segment of a generation, unless it was reused since."""
+        segment = self.segments[generation % len(self.segments)]
+        return segment if generation and segment.generation == generation else None
 
     @property
     def has_lost(self) -> bool:

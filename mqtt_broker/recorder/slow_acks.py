@@ -10,7 +10,7 @@ _HALF_LIFE_S: Final = 300.0
 
 
 class SlowAck:
-    """How slowly one client acknowledges messages of one topic."""
+    """The slow acknowledgements of one client for messages of one topic."""
 
     __slots__ = ("client_id", "count", "last_at", "slowest_s", "sum_s", "topic")
 

@@ -31,6 +31,7 @@ from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.config_reload import ConfigReload
 from mqtt_broker.server.services.extensions import load_strategy
+from mqtt_broker.server.services.flight_recorder import FlightRecorder
 from mqtt_broker.server.services.payload_schemas import SchemaChecks
 from mqtt_broker.server.services.secret_files import warn_of_open_secrets
 from sessions.journal.journal import MODES
@@ -129,6 +130,12 @@ class Server:
             durabilities=[(text, MODES[mode]) for text, mode in config.durabilities],
             checks=checks,
         )
+        self.flight_recorder: FlightRecorder | None = None  # None: nothing is recorded
+        if self.broker.recorder is not None:
+            data_dir = Path(config.data_dir) if self.storage is not None else None
+            self.flight_recorder = FlightRecorder(
+                self.broker, self.broker.recorder, self.loop, self.turn, data_dir
+            )
         self.turn.serve(self.broker, self.storage.after_turn if self.storage is not None else None)
         self.descriptors = Descriptors(lambda line: _log.warning("%s", line), self._open_files)
         self.broker.runtime.metrics.add("accept", self._accept_figures, "accept/")
@@ -208,6 +215,8 @@ class Server:
         warn_of_open_secrets(self.config)
         self._warn_of_slow_frames()
         self._set_sys_log(self.config.sys_log)
+        if self.flight_recorder is not None:
+            self.flight_recorder.start()
         self.turn.start()
         return [listener.endpoint for listener in self.listeners]
 
@@ -310,6 +319,8 @@ class Server:
                 link.abort()
         if self.backups is not None:
             await self.loop.run_in_executor(None, self.backups.stop)
+        if self.flight_recorder is not None:
+            await self.flight_recorder.stop()
         is_stored = self.storage is None or await self.storage.stop(_STORE_STOP_S)
         if self.security is not None:
             self.security.stop()

@@ -94,17 +94,17 @@ RULE: Final[dict[str, str]] = {
     "server.net": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
     "security.protection security.authentication codec",
     "server.services": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
-    f"backup sessions.store {_STREAMS} {_SECURITY} topics codec",
-    "server": f"{_SERVER} {_CORE} {_SESSIONS} sessions.store topics",
-    "http_api.request": "backup core.interfaces streams.format streams.read streams.remote "
-    "security.protection security.files",
-    "http_api.v1": "backup core.interfaces http_api.request streams.format streams.read "
+    f"recorder backup sessions.store {_STREAMS} {_SECURITY} topics codec",
+    "server": f"recorder {_SERVER} {_CORE} {_SESSIONS} sessions.store topics",
+    "http_api.request": "recorder backup core.interfaces streams.format streams.read "
+    "streams.remote security.protection security.files",
+    "http_api.v1": "recorder backup core.interfaces http_api.request streams.format streams.read "
     "streams.remote security.authentication security.protection security.files codec topics "
     "version",
     "http_api.log": "http_api.request streams.format streams.read streams.remote",
     "http_api.pages": "http_api.request streams.format version",
     "http_api": f"{_HTTP} {_SERVER} {_CORE} codec streams.format streams.write streams.replay "
-    "backup security.protection version",
+    "recorder backup security.protection version",
     "in_process": "server client core.interfaces topics codec",
     "test_support": "in_process server server.config core.interfaces core.clients core.runtime "
     "topics sessions sessions.messages codec",

@@ -13,6 +13,7 @@ from mqtt_broker.recorder.search import Fact, Search
 
 
 def publications(recorder: Recorder, topic: str) -> list[Fact]:
+    recorder.settle()
     search = Search(0)
     for _ in search.publications(recorder.traffic, None, topic):
         pass
@@ -20,6 +21,7 @@ def publications(recorder: Recorder, topic: str) -> list[Fact]:
 
 
 def events(recorder: Recorder, client_id: str) -> list[Fact]:
+    recorder.settle()
     search = Search(0)
     for _ in search.events(recorder.traffic, client_id):
         pass

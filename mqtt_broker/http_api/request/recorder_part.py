@@ -1,0 +1,28 @@
+"""The part of the broker's interface that asks the flight recorder."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from mqtt_broker.http_api.request.broker_interface import Part
+from mqtt_broker.recorder.figures import FactFigures, SlowFigures, WhyFigures
+
+
+class FlightRecords(Protocol):
+    """The flight recorder of a broker. Times are seconds before now."""
+
+    def why(self, client_id: str, topic: str, since_s: float) -> Future[WhyFigures]:
+        """Find out why a client did, or did not, get what was published."""
+        ...
+
+    def events(self, client_id: str, since_s: float) -> Future[list[FactFigures]]:
+        """Return the events of a client, or (empty) of all, the newest first."""
+        ...
+
+    def slow(self, count: int) -> Future[list[SlowFigures]]:
+        """Return the slowest subscribers."""
+        ...
+
+
+RECORDS: Final[Part[FlightRecords]] = Part("flight recorder: recorder_bytes_max is 0")
