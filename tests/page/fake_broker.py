@@ -103,7 +103,7 @@ class FakeBroker:
             found = self.answers[path]
             return _reply(*(_absent(path) if found is None else found))
         if request.method != "GET":
-            return _reply(200, {"allowed": False, "sentence": "rule 12 denies it", "rule": 12})
+            return _reply(200, EXPLAINED if path == "rules/explain" else {})
         make = ANSWERS.get(path)
         if path == "clients":
             return _reply(200, self._page(dict(request.query)))
@@ -156,7 +156,7 @@ def _client(number: int) -> dict[str, Any]:
         "online": online,
         "user": f"plant{number % 40}",
         "address": f"10.{number % 7}.{number // 250}.{number % 250}",
-        "version": "5" if number % 3 else "3.1.1",
+        "version": 5 if number % 3 else 4,
         "listener": "fleet",
         "connected_at": now - number * 7,
         "disconnected_at": None if online else now - number,
@@ -180,15 +180,16 @@ def _client(number: int) -> dict[str, Any]:
 
 def _of_client(path: str) -> Any:
     if path.endswith("/subscriptions"):
-        return _cut([{"filter": "plant/+/cmd", "qos": 1}, {"filter": "fleet/#", "qos": 0}], {})
+        return _cut([_subscription("c", "plant/+/cmd"), _subscription("c", "fleet/#", "g")], {})
     if path.endswith("/events"):
         return _events({})
     if path.endswith(("/inflight", "/queue")):
-        return _cut([{"topic": "plant/7/cmd", "qos": 1, "packet_id": 4, "bytes": 120}], {})
-    will = {"topic": "plant/7/state", "payload": "gone", "qos": 1, "retain": True, "delay_s": 30}
+        return _cut([{**RETAINED, "place": 4, "retain": False}], {})
+    will = {"topic": "plant/7/state", "payload_bytes": 4, "qos": 1, "retain": True}
     limits = {"inflight_max": 100, "queue_messages_max": 10_000, "messages_per_s": 50}
     rates = {"messages_in": 4.2, "messages_out": 0.8, "bytes_in": 420.0, "bytes_out": 90.0}
-    more = {"receive_maximum": 65_535, "packet_bytes_max": 268_435_455, "will": will}
+    more = {"receive_maximum": 65_535, "packet_bytes_max": 0, "will": will, "stored": True}
+    more |= {"created_at": 1.79e9, "session_expires_at": None}
     one = {**_client(7), "id": path.removeprefix("clients/").split("/")[0]}
     return {**one, **more, "limits": limits, "rates": rates}
 
@@ -258,26 +259,34 @@ def _history(query: dict[str, str]) -> Any:
 def _tree(query: dict[str, str]) -> Any:
     prefix = query.get("prefix", "")
     if prefix == "":
-        names = [("plant", RETAINED_PLANTS * RETAINED_EACH, False), (HOSTILE[0], 1, True)]
+        names = [(HOSTILE[0], 1, True), ("plant", RETAINED_PLANTS * RETAINED_EACH, False)]
     elif prefix == "plant":
         names = [(str(number), RETAINED_EACH, False) for number in range(RETAINED_PLANTS)]
     elif prefix.count("/") == 1:
         names = [(f"sensor{number}", 1, True) for number in range(RETAINED_EACH)]
     else:
         names = []
-    items = [{"level": name, "count": many, "has_message": has} for name, many, has in names]
+    items = [
+        {
+            "name": name,
+            "topic": f"{prefix}/{name}" if prefix else name,
+            "messages": many,
+            "retained": has,
+            "children": not has,
+        }
+        for name, many, has in names
+    ]
     return _cut(items, query)
 
 
 def _message(query: dict[str, str]) -> Any:
     payload = b'{"temperature": 21.5, "note": "<b>not bold</b>", "unit": "\xc2\xb0C"}'
     return {
+        **RETAINED,
         "topic": query["topic"],
-        "qos": 1,
+        "payload": payload.decode(),
         "payload_base64": base64.b64encode(payload).decode(),
-        "client": HOSTILE[1],
-        "received_at": time.time() - 4_000,
-        "properties": {"content_type": "application/json", "user": [["site", "north"]]},
+        "properties": {"content_type": "application/json", "user_properties": [["site", "north"]]},
     }
 
 
@@ -310,6 +319,22 @@ def _why(query: dict[str, str]) -> Any:
     }
 
 
+RETAINED: Final = {
+    "topic": "plant/7/cmd",
+    "qos": 1,
+    "payload_bytes": 120,
+    "publisher": HOSTILE[1],
+    "received_at": 1.79e9,
+    "expires_at": None,
+}
+
+
+def _subscription(client: str, filter: str, group: str | None = None) -> dict[str, Any]:
+    options = {"no_local": True, "retain_as_published": False, "retain_handling": 2}
+    found = {"client": client, "filter": filter, "qos": 1, "group": group, "online": True}
+    return found | options | {"identifier": 7, "permitted": group is None}
+
+
 STREAM: Final = {
     "name": "telemetry",
     "epoch": "0f8d4a4e-7f2b-4c0f-8e63-1a2b3c4d5e6f",
@@ -329,6 +354,13 @@ GROUP: Final = {
     "committed": {"p0": 812_000, "p1": 799_120},
     "lag": {"p0": 344, "p1": 0},
 }
+EXPLAINED: Final = {
+    "is_allowed": False,
+    "rule": "acl.toml:12",
+    "text": "deny publish plant/#",
+    "why": "rule 12 of acl.toml denies it",
+    "roles": ["meter"],
+}
 RULE: Final = {"id": 12, "allow": False, "user": "plant*", "topic": "plant/#", "action": "publish"}
 
 
@@ -337,17 +369,42 @@ def _items(*found: Any) -> Answer:
 
 
 def _line(text: str, level: str = "info") -> dict[str, Any]:
-    return {"at": time.time() // 60 * 60, "level": level, "text": text}
+    return {"number": 1, "at": time.time() // 60 * 60, "level": level, "text": text, "fields": {}}
+
+
+def _listener(name: str, host: str, port: int, scheme: str, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": name,
+        "address": f"{host}:{port}",
+        "host": host,
+        "port": port,
+        "path": "",
+    }
+    found |= {"url": f"{scheme}://{host}:{port}{path}", "scheme": scheme, "settings": {}}
+    return {**found, "connections": 13_300, "max_connections": 0, "is_from_file": scheme != "ws"}
+
+
+def _value(key: str, value: Any, origin: str, holds: str) -> dict[str, Any]:
+    return {"key": key, "value": value, "origin": origin, "default": value, "holds": holds}
+
+
+def _backup(name: str, state: str, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": name,
+        "state": state,
+        "directory": f"/var/lib/fleetmq/backups/{name}",
+    }
+    found |= {"started_at": 1.7e9, "finished_at": 0.0, "created_at": 0.0, "phase": "", "error": ""}
+    return {**found, "bytes_done": 0, "bytes_total": 0, "bytes": 0, "files": 4, **more}
 
 
 ANSWERS: Final[dict[str, Answer]] = {
     "me": lambda query: ME,
     "overview": _overview,
     "overview/history": _history,
-    "subscriptions": _items(*({"client": f"c{n}", "filter": "a/#", "qos": 1} for n in range(40))),
+    "subscriptions": _items(*(_subscription(f"c{n}", "a/#") for n in range(40))),
     "subscriptions/match": _items(
-        {"client": "pump-00012", "filter": "plant/+/cmd", "qos": 1, "permitted": True},
-        {"client": HOSTILE[0], "filter": "#", "qos": 0, "permitted": False, "group": "g"},
+        _subscription("pump-00012", "plant/+/cmd"), _subscription(HOSTILE[0], "#", "g")
     ),
     "retained/tree": _tree,
     "retained/message": _message,
@@ -405,35 +462,55 @@ ANSWERS: Final[dict[str, Answer]] = {
     },
     "health": lambda query: {
         "status": "degraded",
-        "parts": {
-            "store": {"status": "ok", "lag_groups": 14, "database": "sqlite"},
-            "log": {"status": "ok", "streams": 1},
-            "loop": {"status": "ok", "late_s": 0.0008},
-            "disk": {"status": "ok", "free_bytes": 81_000_000_000},
-            "certificates": {"status": "degraded", "why": "that of fleet ends in 6 days"},
-        },
+        "parts": [
+            {"name": "store", "status": "ok", "why": "", "figures": {"lag_groups": 14}},
+            {"name": "log", "status": "ok", "why": "", "figures": {"streams": 1}},
+            {"name": "loop", "status": "ok", "why": "", "figures": {"late_s": 0.0008}},
+            {"name": "disk", "status": "ok", "why": "", "figures": {"free_bytes": 81_000_000_000}},
+            {
+                "name": "certificates",
+                "status": "degraded",
+                "why": "that of fleet ends in 6 days",
+                "figures": {"ends_in_s": 6 * 86_400},
+            },
+        ],
     },
     "listeners": _items(
-        {"name": "fleet", "host": "0.0.0.0", "port": 8883, "tls": True, "connections": 13_300},
-        {"name": "browsers", "host": "127.0.0.1", "port": 8083, "websocket": True},
+        _listener("fleet", "0.0.0.0", 8883, "mqtts", ""),
+        _listener("browsers", "127.0.0.1", 8083, "ws", "/mqtt"),
     ),
     "certificates": _items(
-        {"listener": "fleet", "subject": "CN=broker", "ends_at": time.time() + 6 * 86_400}
-    ),
-    "config": _items(
-        {"key": "durability", "value": "commit", "source": "default", "live": False},
-        {"key": "queue_messages_max", "value": 10_000, "source": "fleet.toml", "live": True},
-        {"key": "http", "value": "127.0.0.1:8080", "source": "--http", "live": False},
-    ),
-    "backups": _items(
         {
-            "id": 2,
-            "state": "running",
-            "progress": 0.42,
-            "started_at": time.time() - 4,
-            "directory": "/var/lib/fleetmq/backups/2",
-        },
-        {"id": 1, "state": "done", "started_at": 1.7e9, "ended_at": 1.7e9 + 12, "bytes": 9_400_000},
+            "listener": "fleet",
+            "key": "cert",
+            "file": "/etc/fleetmq/server.pem",
+            "subject": "CN=broker",
+            "issuer": "CN=fleet",
+            "serial": "4f",
+            "names": ["broker"],
+            "begins_at": 1.7e9,
+            "ends_at": time.time() + 6 * 86_400,
+        }
+    ),
+    "config": lambda query: {
+        "file": "fleet.toml",
+        "values": [
+            _value("durability", "commit", "default", ""),
+            _value("queue_messages_max", 20_000, "fleet.toml:3", "for new messages"),
+            _value("http", "127.0.0.1:8080", "--http", ""),
+        ],
+        "tables": [
+            {
+                "header": "[[listeners]] fleet",
+                "place": "fleet.toml:7",
+                "values": {"host": {"value": "0.0.0.0", "place": "fleet.toml:9"}},
+            }
+        ],
+        "needs_restart": [],
+    },
+    "backups": _items(
+        _backup("b2", "running", bytes_done=42, bytes_total=100, phase="streams"),
+        _backup("b1", "done", finished_at=1.7e9 + 12, bytes=9_400_000),
     ),
 }
 

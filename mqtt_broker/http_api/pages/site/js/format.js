@@ -97,6 +97,11 @@ export function ago(at, now = Date.now() / 1000) {
   return seconds < 1 ? "now" : `${duration(seconds < 60 ? Math.round(seconds) : seconds)} ago`;
 }
 
+/** A protocol level as people call it: 4 is MQTT 3.1.1. */
+export function mqttVersion(level) {
+  return { 3: "3.1", 4: "3.1.1", 5: "5" }[level] ?? "–";
+}
+
 /** Words of a name: queued_bytes as "queued bytes". */
 export function words(name) {
   return String(name).replaceAll("_", " ");

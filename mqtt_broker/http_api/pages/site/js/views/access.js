@@ -3,10 +3,10 @@
 import { ask, done } from "../dialog.js";
 import { button, h, put } from "../dom.js";
 import { label, words } from "../format.js";
-import { badge, empty, facts, failure, field, heading, mono, notice, panel, resource, sentence, shown, tabs } from "../parts.js";
+import { badge, empty, facts, failure, field, heading, mono, notice, panel, resource, sentence, tabs } from "../parts.js";
 import { table } from "../table.js";
 
-const ACTIONS = [["publish", "publish to"], ["subscribe", "subscribe to"], ["receive", "receive from"]];
+const ACTIONS = [["publish", "publish to"], ["subscribe", "subscribe to"]];
 
 export default function access(ctx) {
   const parts = tabs("Access", [
@@ -30,7 +30,7 @@ function explain(ctx) {
     const body = Object.fromEntries(Object.entries(controls).map(([name, one]) => [name, one.value]));
     ctx.remember(body);
     try {
-      put(result, decision(await ctx.api.post("rules/explain", body, { signal: ctx.signal })));
+      put(result, decision(await ctx.api.post("rules/explain", { ...body, user: body.user || null }, { signal: ctx.signal })));
     } catch (error) {
       if (!ctx.signal.aborted) put(result, failure(error));
     }
@@ -42,12 +42,10 @@ function explain(ctx) {
 }
 
 function decision(found) {
-  const allowed = found.allowed ?? found.permitted ?? /^allow/.test(found.decision ?? "");
-  const known = ["allowed", "permitted", "decision", "sentence", "text", "explanation"];
-  return panel("Answer", {}, h("p", {}, badge(allowed ? "good" : "bad", allowed ? "allowed" : "denied")),
-    h("p", { class: "sentence" }, sentence(found.sentence ?? found.text ?? found.explanation ?? (allowed ? "It may." : "It may not."))),
-    facts(Object.entries(found).filter(([name]) => !known.includes(name)).map(([name, value]) => [label(name),
-      typeof value === "string" ? mono(value) : shown(name, value)])));
+  return panel("Answer", {}, h("p", {}, badge(found.is_allowed ? "good" : "bad", found.is_allowed ? "allowed" : "denied")),
+    h("p", { class: "sentence" }, sentence(found.why)),
+    facts([["Rule", mono(found.rule || "none applies")], ["It says", found.text ? mono(found.text) : null],
+      ["Roles", found.roles.length ? found.roles.join(", ") : "none"]]));
 }
 
 const USERS = {

@@ -11,30 +11,26 @@ const TONES = { running: "plain", done: "good", failed: "bad" };
 export default function backups(ctx) {
   const grid = table({ label: "Backups", key: (one) => one.id, columns: [
     { label: "Backup", show: (one) => mono(String(one.id)) },
-    { label: "State", show: (one) => badge(TONES[one.state] ?? "plain", one.state === "running" && one.progress !== undefined
-      && one.progress !== null ? `running, ${typeof one.progress === "number" ? percent(one.progress) : one.progress}` : one.state) },
-    { label: "Begun", rank: 2, show: (one) => moment(one.started_at ?? one.begun_at ?? one.at) },
-    { label: "Took", kind: "number", rank: 2, show: (one) => {
-      const end = one.ended_at ?? one.done_at ?? one.finished_at;
-      const start = one.started_at ?? one.begun_at;
-      return end && start ? duration(end - start) : "–";
-    } },
-    { label: "Size", kind: "number", show: (one) => bytes(one.bytes ?? one.size_bytes) },
-    { label: "Where", kind: "mono wide", show: (one) => one.directory ?? one.path ?? "" },
-    { label: "Error", kind: "wide", rank: 2, show: (one) => one.error ?? one.why ?? "" },
+    { label: "State", show: (one) => badge(TONES[one.state] ?? "plain", one.state === "running" && one.bytes_total
+      ? `running: ${one.phase}, ${percent(one.bytes_done / one.bytes_total)}` : one.state) },
+    { label: "Begun", rank: 2, show: (one) => moment(one.started_at) },
+    { label: "Took", kind: "number", rank: 2, show: (one) => (one.finished_at ? duration(one.finished_at - one.started_at) : "–") },
+    { label: "Size", kind: "number", show: (one) => bytes(one.bytes) },
+    { label: "Where", kind: "mono wide", show: (one) => one.directory },
+    { label: "Error", kind: "wide", rank: 2, show: (one) => one.error },
   ] });
   const found = resource(ctx, {
     every: 2000,
     load: (signal) => ctx.api.get("backups", {}, signal),
     show: (answer) => {
-      const items = answer.items ?? answer.backups ?? [];
+      const items = answer.items;
       grid.update(items);
-      return items.length ? grid.element : empty("No backup has been taken since the start.", "A backup has state and streams of one moment, and is taken while clients are served.");
+      return items.length ? grid.element : empty("There is no backup yet.", "A backup has state and streams of one moment, and is taken while clients are served.");
     },
   });
   async function take() {
     const answer = await ask({ title: "Take a backup", action: "Begin", text: "State and streams of one moment are copied to a new directory on the broker's machine.",
-      fields: [{ name: "directory", label: "Directory", hint: "On the broker's machine; empty: one below its data directory." }],
+      fields: [{ name: "directory", label: "Directory", hint: "A name below backups/ of its data directory, by default the time; an absolute path is for admins." }],
       act: (values) => ctx.api.post("backups", values.directory ? { directory: values.directory } : {}) });
     if (answer) { done("The backup has begun"); found.refresh(); }
   }

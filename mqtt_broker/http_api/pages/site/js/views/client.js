@@ -2,14 +2,15 @@
 
 import { ask, done } from "../dialog.js";
 import { button, h, put } from "../dom.js";
-import { ago, bytes, count, duration, label, moment, rate, seconds, visible, words } from "../format.js";
+import { ago, bytes, count, duration, label, moment, mqttVersion, rate, seconds, visible, words } from "../format.js";
 import { list } from "../list.js";
 import { badge, facts, heading, mono, panel, resource, shown, tabs } from "../parts.js";
 import { address } from "../router.js";
 import { eventLine } from "./events.js";
 
 const REASONS = [
-  ["152", "152 Administrative action"], ["137", "137 Server busy"], ["151", "151 Quota exceeded"], ["142", "142 Session taken over"],
+  ["152", "152 Administrative action"], ["135", "135 Not authorized"], ["137", "137 Server busy"], ["139", "139 Server shutting down"],
+  ["150", "150 Message rate too high"], ["151", "151 Quota exceeded"], ["156", "156 Use another server"],
 ];
 
 export default function client(ctx, id) {
@@ -21,7 +22,7 @@ export default function client(ctx, id) {
     load: (signal) => ctx.api.get(path, {}, signal),
     show(found) {
       put(head, found.online ? badge("good", "online") : badge("plain", "away"),
-        (found.held ?? []).map((reason) => badge("warn", `held: ${words(reason)}`)));
+        found.held.map((reason) => badge("warn", `held: ${words(reason)}`)));
       put(body, described(found));
       return body;
     },
@@ -71,39 +72,40 @@ export default function client(ctx, id) {
 function described(found) {
   const now = Date.now() / 1000;
   const connection = facts([
-    ["User", mono(found.user || "–")], ["Address", mono(found.address || "–")], ["Listener", found.listener ?? null],
-    ["Protocol", found.version ?? null],
+    ["User", mono(found.user || "–")], ["Address", mono(found.address || "–")], ["Listener", found.listener ? mono(found.listener) : null],
+    ["Protocol", `MQTT ${mqttVersion(found.version)}`],
     ["Connected", found.online ? `${moment(found.connected_at)} (${ago(found.connected_at, now)})` : "no"],
     ["Away since", found.online ? null : found.disconnected_at ? moment(found.disconnected_at) : "not known"],
     ["Keep alive", found.keep_alive_s ? duration(found.keep_alive_s) : "off"],
-    ["Idle", found.online ? duration(Math.round(found.idle_s ?? 0)) : null],
-    ["Receive Maximum", found.receive_maximum === undefined ? null : count(found.receive_maximum)],
-    ["Largest packet", found.packet_bytes_max ? bytes(found.packet_bytes_max) : null],
+    ["Idle", found.idle_s === null ? null : duration(Math.round(found.idle_s))],
+    ["Receive Maximum", count(found.receive_maximum)],
+    ["Largest packet it takes", found.packet_bytes_max ? bytes(found.packet_bytes_max) : "any"],
   ]);
   const session = facts([
-    ["Clean start", found.clean_start === undefined ? null : found.clean_start ? "yes" : "no"],
-    ["Session expires", expiry(found.session_expiry_s)],
+    ["Since", moment(found.created_at)], ["Clean start", found.clean_start ? "yes" : "no"],
+    ["Expires", expiry(found)], ["On disk", found.stored ? "yes" : "no"],
     ["Subscriptions", count(found.subscriptions)], ["In flight", count(found.inflight)],
-    ["Queued", `${count(found.queued)} (${bytes(found.queued_bytes ?? 0)})`],
-    ["Unread", bytes(found.unread_bytes ?? 0)],
+    ["Queued", `${count(found.queued)} (${bytes(found.queued_bytes)})`],
+    ["Unread", bytes(found.unread_bytes)],
     ["Dropped", found.dropped ? h("span", { class: "hot" }, count(found.dropped)) : "0"],
   ]);
   const traffic = facts([
     ["Messages in", count(found.messages_in)], ["Messages out", count(found.messages_out)],
     ["Bytes in", bytes(found.bytes_in)], ["Bytes out", bytes(found.bytes_out)],
-    ...Object.entries(found.rates ?? {}).map(([name, value]) => [`${label(name)} now`,
+    ...Object.entries(found.rates).map(([name, value]) => [`${label(name)} now`,
       name.includes("bytes") ? `${bytes(value)}/s` : rate(value)]),
   ]);
   return h("div", { class: "columns" },
     panel("Connection", {}, connection), panel("Session", {}, session), panel("Traffic", {}, traffic),
     found.will ? panel("Will", {}, facts(Object.entries(found.will).map(([name, value]) =>
       [label(name), typeof value === "string" ? mono(value) : shown(name, value)]))) : null,
-    found.limits && Object.keys(found.limits).length ? panel("Limits", {}, facts(Object.entries(found.limits).map(([name, value]) =>
+    Object.keys(found.limits).length ? panel("Limits", {}, facts(Object.entries(found.limits).map(([name, value]) =>
       [label(name), shown(name, value)]))) : null);
 }
 
-function expiry(value) {
-  if (value === undefined || value === null) return "never";
+function expiry(found) {
+  if (found.session_expires_at) return moment(found.session_expires_at);
+  const value = found.session_expiry_s;
   if (value === 0) return "with the connection";
   return value >= 0xffffffff ? "never" : `${duration(value)} after the connection`;
 }
@@ -111,28 +113,24 @@ function expiry(value) {
 const SUBSCRIPTIONS = [
   { label: "Filter", kind: "mono", show: (one) => mono(one.filter) },
   { label: "QoS", show: (one) => one.qos },
-  { label: "Shared by", show: (one) => one.share ?? one.group ?? "" },
-  { label: "Options", kind: "wide", rank: 2, show: (one) => Object.entries(one)
-    .filter(([name, value]) => !["filter", "qos", "client", "share", "group"].includes(name) && value !== null && value !== false && value !== 0)
-    .map(([name, value]) => `${words(name)}${value === true ? "" : ` ${value}`}`).join(", ") },
+  { label: "Shared by", show: (one) => (one.group === null ? "" : mono(one.group)) },
+  { label: "Options", kind: "wide", rank: 2, show: (one) => [one.no_local ? "no local" : "", one.retain_as_published ? "retain as published" : "",
+    one.retain_handling ? `retain handling ${one.retain_handling}` : "", one.identifier ? `identifier ${one.identifier}` : ""].filter(Boolean).join(", ") },
 ];
 
 const MESSAGES = [
-  { label: "Topic", kind: "mono", show: (one) => mono(one.topic ?? "–") },
-  { label: "QoS", show: (one) => one.qos ?? "–" },
-  { label: "Packet id", kind: "number", rank: 2, show: (one) => one.packet_id ?? "–" },
-  { label: "State", rank: 2, show: (one) => one.state ?? "" },
-  { label: "Size", kind: "number", show: (one) => bytes(one.payload_bytes ?? one.bytes ?? one.size_bytes) },
-  { label: "Since", rank: 2, show: (one) => moment(one.received_at ?? one.queued_at ?? one.sent_at ?? one.at) },
+  { label: "Topic", kind: "mono", show: (one) => mono(one.topic) },
+  { label: "QoS", show: (one) => one.qos },
+  { label: "Packet id or place", kind: "number", rank: 2, show: (one) => count(one.place) },
+  { label: "Payload", kind: "number", show: (one) => bytes(one.payload_bytes) },
+  { label: "From", kind: "mono", rank: 2, show: (one) => mono(one.publisher) },
+  { label: "Received", rank: 2, show: (one) => moment(one.received_at) },
+  { label: "Expires", rank: 3, show: (one) => (one.expires_at === null ? "never" : moment(one.expires_at)) },
 ];
 
-let made = 0;
-
 function part(ctx, path, label, columns, none) {
-  made += 1;
-  const numbers = new WeakMap();
-  const name = (one) => one.filter ?? one.packet_id ?? numbers.get(one) ?? (numbers.set(one, `${(made += 1)}`), numbers.get(one));
-  return list(ctx, { path, label, columns, key: name, none, every: 5000, prefix: `${label.toLowerCase().replaceAll(" ", "")}_` }).element;
+  const key = (one) => one.filter ?? `${one.place}`;
+  return list(ctx, { path, label, columns, key, none, every: 5000, prefix: `${label.toLowerCase().replaceAll(" ", "")}_` }).element;
 }
 
 function events(ctx, path) {

@@ -1,7 +1,7 @@
 // Clients: who is connected, and who is away with a session; or one of them.
 
 import { h } from "../dom.js";
-import { ago, bytes, count, duration } from "../format.js";
+import { ago, bytes, count, duration, mqttVersion, words } from "../format.js";
 import { list } from "../list.js";
 import { heading, mono } from "../parts.js";
 import { address } from "../router.js";
@@ -20,16 +20,17 @@ const COLUMNS = [
   { label: "Client", sort: "id", show: (one) => clientLink(one.id, one.online) },
   { label: "User", rank: 2, kind: "mono", show: (one) => mono(one.user || "–") },
   { label: "Address", rank: 3, kind: "mono", show: (one) => one.address || "–" },
-  { label: "Version", rank: 3, show: (one) => one.version || "–" },
+  { label: "Version", rank: 3, show: (one) => mqttVersion(one.version) },
   { label: "Connected", sort: "connected_at", rank: 2,
-    show: (one) => (one.online ? ago(one.connected_at) : `away ${duration(Math.max(0, Date.now() / 1000 - (one.disconnected_at ?? 0)))}`) },
-  { label: "Idle", sort: "idle", kind: "number", rank: 3, show: (one) => (one.online ? duration(Math.round(one.idle_s ?? 0)) : "–") },
+    show: (one) => (one.online ? ago(one.connected_at) : one.disconnected_at === null ? "away"
+      : `away for ${duration(Math.round(Math.max(1, Date.now() / 1000 - one.disconnected_at)))}`) },
+  { label: "Idle", sort: "idle", kind: "number", rank: 3, show: (one) => (one.idle_s === null ? "–" : duration(Math.round(one.idle_s))) },
   { label: "In", sort: "messages_in", kind: "number", rank: 2, show: (one) => count(one.messages_in), title: "Messages from the client" },
   { label: "Out", sort: "messages_out", kind: "number", rank: 2, show: (one) => count(one.messages_out), title: "Messages to the client" },
   { label: "Queued", sort: "backlog", kind: "number", show: (one) => count(one.queued), title: "Messages that wait for the client" },
   { label: "Unread", sort: "unread", kind: "number", rank: 3, show: (one) => bytes(one.unread_bytes), title: "Bytes that the client has not read yet" },
   { label: "Dropped", sort: "drops", kind: "number", show: (one) => hot(one.dropped, count(one.dropped)) },
-  { label: "Held", rank: 3, show: (one) => (one.held ?? []).join(", ") || "" },
+  { label: "Held", rank: 3, show: (one) => one.held.map(words).join(", ") },
 ];
 
 const ORDERS = [

@@ -2,7 +2,6 @@
 
 import { ask } from "../dialog.js";
 import { button, h, put } from "../dom.js";
-import { words } from "../format.js";
 import { badge, empty, field, heading, mono, notice, panel, resource } from "../parts.js";
 import { table } from "../table.js";
 
@@ -10,16 +9,16 @@ export default function configuration(ctx) {
   let rows = [];
   let words_ = (ctx.query.q ?? "").toLowerCase();
   let isSet = ctx.query.set === "true";
-  const grid = table({ label: "Configuration", key: (one) => one.key, columns: [
+  const grid = table({ label: "Configuration", key: (one) => `${one.key} ${one.number ?? ""}`, columns: [
     { label: "Key", show: (one) => h("span", { class: "mono" }, one.key) },
     { label: "Value", kind: "mono", show: (one) => text(one.value) },
-    { label: "From", show: (one) => (one.source && one.source !== "default" ? badge("good", one.source) : h("span", { class: "note" }, one.source ?? "")) },
+    { label: "From", show: (one) => (one.origin !== "default" ? badge("good", one.origin) : h("span", { class: "note" }, "default")) },
     { label: "A change", rank: 2, show: (one) => one.change },
   ] });
   const none = h("div");
   const draw = () => {
     const found = rows.filter((one) => (!words_ || one.key.toLowerCase().includes(words_) || text(one.value).toLowerCase().includes(words_))
-      && (!isSet || (one.source && one.source !== "default")));
+      && (!isSet || one.origin !== "default"));
     grid.update(found);
     grid.element.hidden = !found.length;
     put(none, found.length ? null : empty("No key matches."));
@@ -55,16 +54,19 @@ function text(value) {
 }
 
 function flat(answer) {
-  const items = answer.items ?? answer.keys ?? answer.values ?? answer.config ?? answer;
-  const all = Array.isArray(items) ? items : Object.entries(items).map(([key, one]) =>
-    (one && typeof one === "object" && "value" in one ? { key, ...one } : { key, value: one }));
-  return all.map((one) => ({ key: one.key ?? one.name, value: one.value, source: one.source ?? one.from ?? one.origin,
-    change: one.change ?? (one.needs_restart === undefined && one.live === undefined ? "" : one.needs_restart ?? !one.live ? "needs a restart" : "by reload") }));
+  const keys = answer.values.map((one) => ({ ...one, change: one.holds ? `by reload: ${one.holds}` : "needs a restart" }));
+  const tables = answer.tables.flatMap((table) => Object.entries(table.values).map(([key, one]) =>
+    ({ key: `${table.header} ${key}`, value: one.value, origin: one.place, change: "" })));
+  return [...keys, ...tables.map((one, index) => ({ ...one, number: index }))];
 }
 
 function outcome(answer) {
-  const lists = Object.entries(answer).filter(([, value]) => Array.isArray(value));
-  if (!lists.some(([, value]) => value.length)) return notice("good", "Reloaded: nothing had changed.");
-  return panel("Reloaded", {}, lists.filter(([, value]) => value.length).map(([name, value]) => h("div", {},
-    h("h3", {}, words(name)), h("ul", { class: "plain" }, value.map((one) => h("li", {}, mono(typeof one === "object" ? text(one) : String(one))))))));
+  const lists = [["In force now", answer.taken_up.map(change)], ["Needs a restart", answer.needs_restart.map(change)],
+    ["Read again", answer.reloaded], ["Failed; the old content stays", Object.entries(answer.failed).map(([part, why]) => `${part}: ${why}`)],
+    ["Still being read", answer.pending]].filter(([, items]) => items.length);
+  if (!lists.length) return notice("good", "Reloaded: nothing had changed.");
+  return panel("Reloaded", {}, lists.map(([name, items]) => h("div", {}, h("h3", {}, name),
+    h("ul", { class: "plain" }, items.map((one) => h("li", {}, mono(one)))))));
 }
+
+const change = (one) => `${one.key}: ${text(one.before)} → ${text(one.value)}${one.holds ? ` (${one.holds})` : ""}`;

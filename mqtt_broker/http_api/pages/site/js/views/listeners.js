@@ -2,27 +2,28 @@
 
 import { ask, done } from "../dialog.js";
 import { button, h } from "../dom.js";
-import { count, duration, moment, words } from "../format.js";
+import { count, duration, moment } from "../format.js";
 import { badge, empty, heading, mono, panel, resource } from "../parts.js";
 import { table } from "../table.js";
 
+const SPEAKS = { mqtt: "MQTT", mqtts: "MQTT over TLS", ws: "WebSocket", wss: "WebSocket over TLS" };
 const WEEK = 7 * 86400;
 
 export default function listeners(ctx) {
   const grid = table({ label: "Listeners", key: (one) => one.name, columns: [
     { label: "Listener", show: (one) => mono(one.name) },
-    { label: "Address", kind: "mono", show: (one) => one.address ?? one.path ?? `${one.host ?? ""}:${one.port ?? ""}` },
-    { label: "Speaks", show: (one) => [one.tls ? "TLS" : "", one.websocket ? "WebSocket" : "MQTT", one.proxy_protocol ? "PROXY" : ""].filter(Boolean).join(", ") },
-    { label: "Connections", kind: "number", show: (one) => count(one.connections ?? one.clients) },
+    { label: "Address", kind: "mono", show: (one) => one.address },
+    { label: "Speaks", show: (one) => SPEAKS[one.scheme] ?? one.scheme },
+    { label: "Connections", kind: "number", show: (one) => count(one.connections) },
     { label: "At most", kind: "number", rank: 2, show: (one) => (one.max_connections ? count(one.max_connections) : "–") },
-    { label: "State", rank: 2, show: (one) => badge(one.state === undefined || /listen|open|ok/.test(one.state) ? "good" : "warn", one.state ?? "listens") },
+    { label: "Kept", rank: 2, show: (one) => (one.is_from_file ? "" : badge("warn", "until the next start")) },
     { label: "", show: (one) => (ctx.may("admin") ? button("Close", () => close(one), { kind: "quiet", "aria-label": `Close listener ${one.name}` }) : "") },
   ] });
   const found = resource(ctx, {
     every: 5000,
     load: (signal) => ctx.api.get("listeners", {}, signal),
     show: (answer) => {
-      const items = answer.items ?? answer.listeners ?? [];
+      const items = answer.items;
       grid.update(items);
       return items.length ? grid.element : empty("There are no listeners.");
     },
@@ -50,13 +51,13 @@ export default function listeners(ctx) {
     every: 60000,
     load: (signal) => ctx.api.get("certificates", {}, signal),
     show: (answer) => {
-      const items = answer.items ?? answer.certificates ?? [];
+      const items = answer.items;
       if (!items.length) return empty("No listener uses TLS.");
-      const certs = table({ label: "Certificates", key: (one) => `${one.listener ?? ""} ${one.path ?? one.file ?? one.subject}`, columns: [
-        { label: "Of", show: (one) => mono(one.listener ?? one.name ?? "") },
-        { label: "Subject", kind: "mono", show: (one) => one.subject ?? "" },
-        { label: "Ends", show: (one) => ends(one.ends_at ?? one.not_after_at ?? one.expires_at) },
-        { label: "File", kind: "mono", rank: 2, show: (one) => one.path ?? one.file ?? "" },
+      const certs = table({ label: "Certificates", key: (one) => `${one.listener} ${one.key} ${one.serial}`, columns: [
+        { label: "Of", show: (one) => h("span", {}, mono(one.listener), ` ${one.key}`) },
+        { label: "Subject", kind: "mono", show: (one) => one.subject },
+        { label: "Ends", show: (one) => ends(one.ends_at) },
+        { label: "File", kind: "mono", rank: 2, show: (one) => one.file },
       ] });
       certs.update(items);
       return certs.element;
@@ -67,7 +68,6 @@ export default function listeners(ctx) {
 }
 
 function ends(at) {
-  if (!at) return words("not known");
   const left = at - Date.now() / 1000;
   return h("span", {}, moment(at), " ", left < 0 ? badge("bad", "has ended") : left < WEEK ? badge("warn", `in ${duration(left)}`) : "");
 }

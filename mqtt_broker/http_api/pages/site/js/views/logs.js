@@ -16,14 +16,13 @@ export default function logs(ctx) {
   let last = "";
   const again = settled(() => { ctx.remember(state); control.refresh(); }, ctx.signal);
   const control = poll(ctx.signal, 2000, async (signal) => {
-    const found = await ctx.api.get("logs", state, signal);
-    const lines = found.items ?? found.lines ?? [];
+    const { items: lines } = await ctx.api.get("logs", { ...state, limit: 500 }, signal);
     const text = JSON.stringify(lines);
     problem.replaceChildren();
     if (text === last) return;
     last = text;
     if (!lines.length) put(list, h("li", {}, empty("No line matches.")));
-    else put(list, newestFirst(lines).slice(0, 1000).map(line));
+    else put(list, lines.slice().reverse().map(line));
   }, (error) => { if (!error.isAway) { put(problem, failure(error)); box.hidden = error.isAbsent; } });
 
   const search = h("input", { type: "search", value: state.q, data: { main: "" }, autocomplete: "off", spellcheck: "false",
@@ -36,11 +35,8 @@ export default function logs(ctx) {
       field("Text", search, { class: "grow" }), field("Level", level)), problem, panel("Last lines", {}, box)) };
 }
 
-const newestFirst = (lines) => (lines.length > 1 && (lines[0].at ?? 0) < (lines.at(-1).at ?? 0) ? lines.slice().reverse() : lines);
-
 function line(one) {
-  const level = String(one.level ?? "info").toLowerCase();
-  const text = typeof one === "string" ? one : one.text ?? one.message ?? "";
+  const { level, text } = one;
   return h("li", { class: level }, h("time", {}, moment(one.at)), h("pre", {}, level === "info" ? "" : h("span", { class: "word" }, `${level} `), text));
 }
 

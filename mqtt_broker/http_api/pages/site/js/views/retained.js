@@ -17,11 +17,11 @@ export default function retained(ctx) {
 
   async function branch(list, prefix, level, cursor = "") {
     const found = await ctx.api.get("retained/tree", { prefix, limit: PAGE, cursor }, ctx.signal);
-    const items = (found.items ?? []).map((one) => item(one, prefix, level));
+    const items = found.items.map((one) => item(one, level));
     list.querySelector(":scope > .more, :scope > .hint")?.remove();
     list.append(...items);
     if (found.next) {
-      list.append(h("li", { class: "more", role: "none" }, button(`${count(PAGE)} more of ${count(found.total ?? 0)}`, async (event) => {
+      list.append(h("li", { class: "more", role: "none" }, button(`${count(PAGE)} more of ${count(found.total)}`, async (event) => {
         event.target.disabled = true;
         await branch(list, prefix, level, found.next).catch((error) => put(box, failure(error)));
         list.children[list.children.length - 1]?.focus?.();
@@ -30,12 +30,8 @@ export default function retained(ctx) {
     return items;
   }
 
-  function item(one, prefix, level) {
-    const name = one.level ?? one.name;
-    const path = one.prefix ?? one.path ?? (prefix === "" && level === 1 ? name : `${prefix}/${name}`);
-    const below = one.count ?? one.messages ?? 0;
-    const has = one.has_message ?? one.retained ?? one.is_topic ?? false;
-    const isBranch = one.has_children ?? (below > (has ? 1 : 0));
+  function item(one, level) {
+    const { name, topic: path, messages: below, retained: has, children: isBranch } = one;
     const group = isBranch ? h("ul", { role: "group" }) : null;
     const row = h("div", { class: "node-row" }, h("span", { class: "twist" }, isBranch ? glyph("right") : null),
       mono(name), has && isBranch ? h("span", { class: "badge plain" }, "message") : null,
@@ -125,15 +121,12 @@ export default function retained(ctx) {
 }
 
 function described(ctx, topic, found, gone) {
-  const raw = found.payload_base64 !== undefined ? fromBase64(found.payload_base64) : new TextEncoder().encode(found.payload ?? "");
-  const known = ["topic", "payload", "payload_base64", "properties", "qos"];
+  const raw = fromBase64(found.payload_base64);
   return h("div", { class: "stack" },
     h("p", {}, mono(topic)),
-    facts([["QoS", found.qos], ["Size", bytes(raw.length)],
-      ...Object.entries(found).filter(([name]) => !known.includes(name)).map(([name, value]) => [label(name),
-        name === "client" || name === "publisher" ? mono(String(value)) : name.endsWith("_at") ? moment(value) : shown(name, value)])]),
-    found.properties && Object.keys(found.properties).length ? facts(Object.entries(found.properties).map(([name, value]) =>
-      [label(name), shown(name, value)])) : null,
+    facts([["QoS", found.qos], ["Payload", bytes(raw.length)], ["From", mono(found.publisher)], ["Received", moment(found.received_at)],
+      ["Expires", found.expires_at === null ? "never" : moment(found.expires_at)],
+      ...Object.entries(found.properties).map(([name, value]) => [label(name), shown(name, value)])]),
     h("pre", { class: "payload", tabindex: "0", "aria-label": "Payload" }, pretty(payloadText(raw, 65536)) || "(empty)"),
     ctx.may("operator") ? h("div", { class: "actions" }, button("Delete", async () => {
       if (await ask({ title: "Delete the retained message", text: visible(topic), action: "Delete", isDanger: true,
@@ -151,7 +144,6 @@ async function clear(ctx, after) {
     act: (values) => remove(ctx, values.filter),
   });
   if (!answer) return;
-  const many = answer.deleted ?? answer.cleared ?? answer.removed ?? answer.messages;
-  done(many === undefined ? "Cleared" : `${count(Number(many))} deleted`);
+  done(`${count(answer.removed)} deleted`);
   after();
 }

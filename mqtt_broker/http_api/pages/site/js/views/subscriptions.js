@@ -8,16 +8,15 @@ import { clientLink } from "./clients.js";
 
 export default function subscriptions(ctx) {
   const all = list(ctx, {
-    path: "subscriptions", label: "Subscriptions", key: (one) => `${one.client}\u0000${one.filter}\u0000${one.group ?? one.share ?? ""}`,
+    path: "subscriptions", label: "Subscriptions", key: (one) => `${one.client}\u0000${one.filter}\u0000${one.group ?? ""}`,
     columns: [
       { label: "Client", show: (one) => clientLink(one.client, one.online) },
       { label: "Filter", kind: "mono", show: (one) => mono(one.filter) },
       { label: "QoS", show: (one) => one.qos },
-      { label: "Shared by", rank: 2, show: (one) => one.group ?? one.share ?? "" },
+      { label: "Shared by", rank: 2, show: (one) => (one.group === null ? "" : mono(one.group)) },
     ],
     filters: [
-      { name: "client", label: "Client id", isMain: true, placeholder: "exact" },
-      { name: "filter", label: "Filter", class: "grow", placeholder: "exact, such as plant/+/temperature" },
+      { name: "q", label: "Filter or client id", isMain: true, class: "grow", placeholder: "any part" },
       { name: "shared", label: "Kind", options: [["", "all"], ["true", "shared"], ["false", "not shared"]] },
     ],
     none: "Nobody subscribes to anything.",
@@ -38,14 +37,14 @@ function matches(ctx) {
     put(result, resource({ ...ctx, signal: stop.signal }, {
       load: (signal) => ctx.api.get("subscriptions/match", { topic }, signal),
       show: (found) => {
-        const items = found.items ?? found.matches ?? [];
+        const items = found.items;
         if (!items.length) return h("p", { class: "empty" }, "Nobody would get it: no subscription matches.");
         const grid = table({ label: `Who would get ${topic}`, key: (one) => `${one.client}\u0000${one.filter}\u0000${one.group ?? ""}`, columns: [
           { label: "Client", show: (one) => clientLink(one.client, one.online) },
           { label: "By filter", kind: "mono", show: (one) => mono(one.filter) },
           { label: "QoS", show: (one) => one.qos },
-          { label: "Shared by", rank: 2, show: (one) => one.group ?? one.share ?? "" },
-          { label: "Rules", show: (one) => (one.permitted === false ? badge("bad", "denied") : one.permitted ? badge("good", "allowed") : "–") },
+          { label: "Shared by", rank: 2, show: (one) => (one.group === null ? "" : mono(one.group)) },
+          { label: "Rules", show: (one) => (one.permitted ? badge("good", "allowed") : badge("bad", "denied")) },
         ] });
         grid.update(items);
         const more = found.total > items.length ? `, of which ${items.length} are shown` : "";

@@ -30,7 +30,7 @@ export default function tryView(ctx) {
   const listeners = resource(ctx, {
     load: (signal) => ctx.api.get("listeners", {}, signal),
     show: (found) => {
-      const urls = (found.items ?? found.listeners ?? []).map(urlOf).filter(Boolean);
+      const urls = found.items.map(urlOf).filter(Boolean);
       put(known, urls.map((url) => h("option", { value: url })));
       if (!address.value && urls[0]) address.value = urls[0];
       return urls.length ? h("div") : notice("plain", "This broker has no WebSocket listener, so that a browser cannot connect to it.",
@@ -122,11 +122,11 @@ export default function tryView(ctx) {
     h("div", { class: "stack" }, h("div"), work)) };
 }
 
+/** The address of a WebSocket listener under the name by which this page was reached. */
 function urlOf(one) {
-  if (!one.websocket && one.kind !== "websocket") return null;
-  const host = location.hostname.includes(":") ? `[${location.hostname.replace(/[[\]]/g, "")}]` : location.hostname;
-  const path = typeof one.websocket === "object" ? one.websocket.path ?? "/mqtt" : one.websocket_path ?? "/mqtt";
-  return `${one.tls ? "wss" : "ws"}://${host}:${one.port}${path}`;
+  if (!one.scheme.startsWith("ws")) return null;
+  const path = new URL(one.url.replace(/^ws/, "http")).pathname;
+  return `${one.scheme}://${location.hostname}:${one.port}${path}`;
 }
 
 function blocked(error) {
