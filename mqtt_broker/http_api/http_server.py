@@ -200,6 +200,7 @@ def all_operations(site: Site) -> list[Operation]:
         health_parts,
         listeners,
         logs,
+        overview,
         publish,
         retained,
         session,
@@ -212,8 +213,8 @@ def all_operations(site: Site) -> list[Operation]:
     )
 
     pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
-    clients_and_messages = (clients, sessions, subscriptions, retained, publish)
     operating = (health_parts, config, logs, listeners, explain, why)
+    clients_and_messages = (overview, clients, sessions, subscriptions, retained, publish)
     all_pages = (*pages, stream_records, *clients_and_messages, *operating)
     found = [operation for page in all_pages for operation in page.operations(site)]
     return [*found, *documents.operations(found)]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from mqtt_broker.http_api.directory import ServerDirectory
 from mqtt_broker.http_api.operating import ServerOperating
+from mqtt_broker.http_api.overview import ServerOverview
 from mqtt_broker.http_api.request.backups_part import BACKUPS
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
@@ -18,6 +19,7 @@ from mqtt_broker.http_api.request.broker_interface import (
 )
 from mqtt_broker.http_api.request.directory_interface import DIRECTORY
 from mqtt_broker.http_api.request.operating import OPERATING
+from mqtt_broker.http_api.request.overview_interface import OVERVIEW
 from mqtt_broker.http_api.request.recorder_part import RECORDS
 from mqtt_broker.http_api.snapshot import ban_figures, snapshot_of, stream_figures
 from mqtt_broker.security.protection.audit_log import Audit, to_logger
@@ -44,6 +46,9 @@ class ServerInterface:
             DIRECTORY: ServerDirectory(server),
             OPERATING: ServerOperating(server, self._ask),
         }
+        overview = ServerOverview(server, self._ask)
+        overview.start()
+        self._parts[OVERVIEW] = overview
         if server.backups is not None:
             self._parts[BACKUPS] = server.backups
         if server.flight_recorder is not None:

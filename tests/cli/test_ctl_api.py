@@ -17,17 +17,12 @@ from mqtt_broker.http_api.request.middleware import Site
 # Paths whose resources are not served yet: this list may only become shorter.
 WANTING: Final = set(
     """\
-/clients/{}/events
-/events
-/overview
 /roles
 /rules
-/slow
 /topics
 /traces
 /traces/{}
 /users
-/why
 """.split()
 )
 _HOLE: Final = re.compile(r"\{[^}]*\}")

@@ -96,6 +96,7 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "http_api.pages.health": "http_api/pages/test_metrics.py",
     "http_api.directory": "http_api/v1/test_clients.py http_api/v1/test_retained.py",
     "http_api.request.directory_interface": "http_api/v1/test_clients.py",
+    "http_api.request.overview_interface": "http_api/v1/test_overview.py",
     "http_api.service": "http_api/test_process.py",
     "http_api.v1.bans": "http_api/v1/test_bans.py",
     "http_api.v1.streams": "http_api/v1/test_streams.py",
