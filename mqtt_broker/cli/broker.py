@@ -14,6 +14,7 @@ from typing import Final
 
 from mqtt_broker import interrupts
 from mqtt_broker.cli.errors import FAILED, NO_DATABASE, WRONG_USAGE
+from mqtt_broker.http_api.credentials import CredentialFiles
 from mqtt_broker.http_api.http_server import HttpServerError
 from mqtt_broker.http_api.service import HttpService
 from mqtt_broker.server.config.config import (
@@ -116,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
                 from mqtt_broker.server.services.security import check_access
 
                 check_access(config.security)
+            if config.http is not None:
+                CredentialFiles(config)
             print(f"configuration ok: {', '.join(one.url for one in config.endpoints)}")
             return 0
         log_output.set_up(config.log_level, config.log_format)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from mqtt_broker.http_api import address_file
+from mqtt_broker.http_api.credentials import CredentialFiles
 from mqtt_broker.http_api.http_server import HttpServer, HttpServerError
 from mqtt_broker.http_api.server_interface import ServerInterface
 from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.process.log_limiter import LogLimiter
 from mqtt_broker.server.server import Server
 from mqtt_broker.server.services.streams import DIRECTORY
@@ -43,12 +45,17 @@ class HttpService:
         if endpoint is None:
             return ""
         try:
-            host, port = self._listen(endpoint.host, endpoint.port)
+            credentials = CredentialFiles(self._config)
+        except ConfigError as error:
+            raise HttpServerError(str(error)) from None
+        try:
+            host, port = self._listen(endpoint.host, endpoint.port, credentials)
         except HttpServerError as error:
             if not self._config.http_is_default:
                 raise
             _log.warning("%s; using another port: set `http` to choose one", error)
-            host, port = self._listen(endpoint.host, 0)
+            host, port = self._listen(endpoint.host, 0, credentials)
+        credentials.watch(self._server.reload)
         url = address_file.url_of(host, port)
         if self._data_dir is not None:
             try:
@@ -57,7 +64,7 @@ class HttpService:
                 _log.warning("%s: %s", self._data_dir / address_file.FILE, error.strerror)
         return url
 
-    def _listen(self, host: str, port: int) -> tuple[str, int]:
+    def _listen(self, host: str, port: int, credentials: CredentialFiles) -> tuple[str, int]:
         data_dir = self._data_dir
         http = HttpServer(
             host,
@@ -67,6 +74,7 @@ class HttpService:
             data_dir / DIRECTORY if data_dir is not None else None,
             self._lines.write,
             descriptors=self._server.descriptors,
+            credentials=credentials.current,
         )
         bound = http.start()
         self._http = http

@@ -55,11 +55,12 @@ class Credentials:
 
     tokens: Sequence[ApiToken] = ()
     users: Sequence[ApiUser] = ()
+    must_log_in: bool = False  # even if all tokens and users are withdrawn
 
     @property
     def are_needed(self) -> bool:
         """Tell whether anybody has to show a token or a password at all."""
-        return bool(self.tokens or self.users)
+        return self.must_log_in or bool(self.tokens or self.users)
 
     def token(self, digest: str) -> ApiToken | None:
         """Find a token; the time this takes tells nothing about the others."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.config.http_access import TABLES as HTTP_TABLES
 from mqtt_broker.server.config.in_force import DEFAULT, value_of, without_secret
 from mqtt_broker.server.config.live_keys import LIVE, SECURITY_RESTARTS, TABLE_RESTARTS
 from mqtt_broker.server.config.security import TABLES as SECURITY_TABLES
@@ -86,6 +87,7 @@ def with_live_tables(in_force: Config, read: Config) -> Config:
     before, after = in_force.source, read.source
     if before is None or after is None:
         return in_force
-    tables = {key: rows for key, rows in before.tables.items() if key not in SECURITY_TABLES}
-    tables |= {key: rows for key, rows in after.tables.items() if key in SECURITY_TABLES}
+    live = (*SECURITY_TABLES, *HTTP_TABLES)
+    tables = {key: rows for key, rows in before.tables.items() if key not in live}
+    tables |= {key: rows for key, rows in after.tables.items() if key in live}
     return dataclasses.replace(in_force, source=dataclasses.replace(before, tables=tables))

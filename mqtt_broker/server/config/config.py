@@ -17,6 +17,8 @@ from typing import Any, Final
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.routing.dead_letters import REASONS as DEAD_LETTER_REASONS
 from mqtt_broker.server.config.endpoints import Endpoint
+from mqtt_broker.server.config.http_access import TABLES as HTTP_TABLES
+from mqtt_broker.server.config.http_access import HttpAccess, read_http_access
 from mqtt_broker.server.config.listeners import (
     DEFAULT_PORT,
     PORT_MAX,
@@ -61,7 +63,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "durability": tuple(MODES),
 }
 _FIELDS: Final = {found.name: found for found in dataclasses.fields(Settings)}
-_TABLES: Final = ("listeners", "topics", "streams", "schemas", *SECURITY_TABLES)
+_TABLES: Final = ("listeners", "topics", "streams", "schemas", *HTTP_TABLES, *SECURITY_TABLES)
 _OF_COMMANDS: Final = ("FLEETMQ_TOKEN", "FLEETMQ_SIM_SCENARIO")  # variables of other commands
 DEAD_LETTERS_S: Final = 7 * 86_400  # retention of dead letters without a stream of their own
 DATA_DIR: Final = "fleetmq-data"  # in the working directory
@@ -108,6 +110,7 @@ class Config:
     http: Endpoint | None = DEFAULT_HTTP  # None: no HTTP
     http_is_default: bool = True  # the port is not configured: another one may be used
     http_token: str = field(default="", repr=False)
+    http_access: HttpAccess = field(default_factory=HttpAccess)
     streams: tuple[StreamSettings, ...] = ()
     partition_functions: tuple[str, ...] = ()  # dotted names; beside those of `streams`
     schemas: tuple[Schema, ...] = ()
@@ -179,7 +182,8 @@ def _load(
     rows = {key: table.pop(key, []) for key in ("listeners", "topics", "streams", "schemas")}
     functions = _functions(table, path)
     security = read_security(table, path)
-    for key in SECURITY_TABLES:
+    http_access = read_http_access(table, path)
+    for key in (*SECURITY_TABLES, *HTTP_TABLES):
         table.pop(key, None)
     for key, value in table.items():
         given.add(key, value, place_of(table, key, path))
@@ -190,7 +194,9 @@ def _load(
     for key, value in overrides.items():
         if value is not None:
             given.add(key, value, f"--{key.replace('_', '-')}")
-    config = _build(given, rows["listeners"], _durabilities(rows["topics"], path), path, security)
+    config = _build(
+        given, rows["listeners"], _durabilities(rows["topics"], path), path, security, http_access
+    )
     found = read_schemas(rows["schemas"], path)
     return dataclasses.replace(
         config,
@@ -322,6 +328,7 @@ def _build(
     durabilities: tuple[tuple[str, str], ...],
     path: str,
     security: SecurityConfig,
+    http_access: HttpAccess,
 ) -> Config:
     values = given.values
     settings = Settings(**{key: value for key, value in values.items() if key in _FIELDS})
@@ -337,7 +344,7 @@ def _build(
                 f"{endpoint} can be reached from other machines and clients need not log in: "
                 "set --allow-anonymous (allow_anonymous = true), or listen on 127.0.0.1",
             )
-    http = _http(own, given.origins.get("http", ""))
+    http = _http(own, given.origins.get("http", ""), http_access)
     check_addresses([*endpoints, *([http] if http is not None and "http" in own else [])])
     return Config(
         settings,
@@ -355,6 +362,7 @@ def _build(
         http,
         "http" not in own,
         own.get("http_token", ""),
+        http_access,
         security=security,
         origins=given.origins,
     )
@@ -364,7 +372,7 @@ def _error(where: str, text: str) -> ConfigError:
     return ConfigError(f"{where}: {text}" if where else text)
 
 
-def _http(own: dict[str, Any], where: str) -> Endpoint | None:
+def _http(own: dict[str, Any], where: str, access: HttpAccess) -> Endpoint | None:
     """Return the address of the HTTP server; None for `off`."""
     text: str = own.get("http", str(DEFAULT_HTTP))
     if text == "off":
@@ -374,11 +382,12 @@ def _http(own: dict[str, Any], where: str) -> Endpoint | None:
         raise _error(where, f"http is HOST:PORT or off, not {text!r}")
     place = f"{where}: http" if where else "http"
     endpoint = Endpoint(host.removeprefix("[").removesuffix("]"), int(port), place=place)
-    if not (is_local(endpoint) or own.get("http_token")):
+    if not (is_local(endpoint) or own.get("http_token") or access.is_on):
         raise _error(
             where,
             f"http: {endpoint} can be reached from other machines: set http_token "
-            "(FLEETMQ_HTTP_TOKEN) for them to send, or listen on 127.0.0.1",
+            "(FLEETMQ_HTTP_TOKEN) for them to send, [[http_tokens]] or [[http_users]], or listen "
+            "on 127.0.0.1",
         )
     return endpoint
 

@@ -16,7 +16,12 @@ from typing import Any, Final
 
 from mqtt_broker.server.config.located import LocatedTable, locate
 
-SECRETS: Final = ("database_url", "http_token")  # never repeated in an error
+SECRETS: Final = (
+    "database_url",
+    "http_token",
+    "password_hash",
+    "token_hash",
+)  # never repeated in an error
 _LISTED_MAX: Final = 20  # known keys that an error lists
 _SHOWN_MAX: Final = 60
 _UNLIMITED: Final = 1e15  # an upper limit that errors do not mention

@@ -132,6 +132,22 @@ TABLES: Final[dict[str, tuple[str, dict[str, tuple[Any, str]]]]] = {
             "mode": ("reject", "off, warn or reject"),
         },
     ),
+    "[[http_tokens]]": (
+        "a token of the HTTP server",
+        {
+            "name": ("grafana", "for the audit log"),
+            "role": ("viewer", "viewer, operator or admin"),
+            "file": ("grafana.token", "the file that holds it"),
+        },
+    ),
+    "[[http_users]]": (
+        "a user of the HTTP server and its page",
+        {
+            "name": ("ann", "also for the audit log"),
+            "role": ("operator", "viewer, operator or admin"),
+            "file": ("people", "a password file, by fleetmq passwd"),
+        },
+    ),
     "[[auth]]": (
         "a method of authentication; methods are tried in order",
         {
