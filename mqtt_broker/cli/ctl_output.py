@@ -57,6 +57,9 @@ def _text(value: Any) -> str:
         return str(value)
     if isinstance(value, list) and all(not isinstance(one, dict | list) for one in value):
         return ", ".join(map(_text, value)) or "-"
+    if isinstance(value, dict):
+        pairs = (f"{plain(key)} {cell(one, kind_of(key)).text}" for key, one in value.items())
+        return ", ".join(pairs) or "-"
     return plain(json.dumps(value, ensure_ascii=False))
 
 

@@ -72,7 +72,7 @@ def test_colours_do_not_move_columns() -> None:
     [
         (None, "count", "-"), (True, "text", "yes"), (1_500, "bytes", "1.5 kB"),
         (0.25, "rate", "0.2"), (1234.5, "rate", "1,234"), (["a", "b"], "text", "a, b"),
-        ({"a": 1}, "text", '{"a": 1}'), ("x", "bytes", "x"), ([], "text", "-"), (2.0, "text", "2"),
+        ({"a": 1, "late_s": 200}, "text", "a 1, late_s 3m20s"), ("x", "bytes", "x"), ([], "text", "-"), (2.0, "text", "2"),
         (12.34, "ms", "12.3"), ("x", "ms", "x"), (1.5, "text", "1.5"),
     ],
 )  # fmt: skip
@@ -112,7 +112,7 @@ def test_details_have_a_line_for_each_value(capsys: pytest.CaptureFixture[str]) 
         "id               pump",
         "limits.inflight  20",
         "idle_s           3m20s",
-        "will             {}",
+        "will             -",
         "held             store",
         "",
         "parts",
