@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from mqtt_broker.cli import api_client
 from mqtt_broker.cli.api_client import Api, ago, escaped
-from mqtt_broker.cli.ctl_lists import LIMIT, List, print_items, show_list, whole
+from mqtt_broker.cli.ctl_lists import LIMIT, LISTS, List, print_items, show_list, whole
 from mqtt_broker.cli.ctl_output import (
     Column,
     moment,
@@ -65,8 +65,10 @@ def add_actions(actions: Any) -> None:
         action.add_argument("client", metavar="CLIENT", help="the client id")
         action.set_defaults(path=path)
     why = _add(actions, "why", "tell what became of messages, and why", _why)
-    why.add_argument("--client", metavar="ID", help="the client that should have got or sent them")
-    why.add_argument("--topic", metavar="TOPIC", help="the topic")
+    why.add_argument(
+        "--client", metavar="ID", required=True, help="the client that got them, or did not"
+    )
+    why.add_argument("--topic", metavar="TOPIC", help="a topic or a Topic Filter (any)")
     why.add_argument("--since", metavar="TIME", help="look back so far: 10m, 2h")
     why.add_argument("--facts", action="store_true", help="print what was recorded, too")
     backup = _add(actions, "backup", "take a backup while the broker runs", _backup)
@@ -221,22 +223,21 @@ def _act_on_client(args: argparse.Namespace) -> int:
 
 
 def _why(args: argparse.Namespace) -> int:
-    if not (args.client or args.topic):
-        raise UsageError("why: give --client ID, --topic TOPIC or both")
     query = {"client": args.client, "topic": args.topic, "since": ago("--since", args.since)}
     found = api_client.connect(args).get("/why", query)
     if args.json:
         print_json(found)
         return DONE
-    sentences = found.get("sentences") or [found["sentence"]]
-    for sentence in sentences:
+    for sentence in found["sentences"] or [found["sentence"]]:
         print(plain(sentence))
-    if found.get("advice"):
+    if found["advice"]:
         print(plain(found["advice"]))
     if args.facts:
         print()
-        print_items(found.get("facts", []), [])
-    print(f"The recorder sees back to {moment(found.get('sees_back_to'))}.")
+        print_items(found["facts"], LISTS["events"].columns)
+    if found["is_cut"]:
+        print("There is more: ask for one --topic, or with a later --since.")
+    print(f"The recorder sees back to {moment(found['sees_back_to'])}.")
     return DONE
 
 

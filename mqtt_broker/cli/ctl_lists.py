@@ -49,7 +49,6 @@ class List(NamedTuple):
 
 _CLIENT: Final = Filter("client", "ID", "only of this client")
 _SINCE: Final = Filter("since", "TIME", "only of the last 10m, 2h, 1d", "since")
-_PLACE: Final = [Column("AT", "at", "time"), Column("KIND", "kind"), Column("CLIENT", "client")]
 
 LISTS: Final[dict[str, List]] = {
     "clients": List(
@@ -139,7 +138,15 @@ LISTS: Final[dict[str, List]] = {
     "events": List(
         "/events",
         "list events of clients, latest first",
-        [*_PLACE, Column("USER", "user"), Column("ADDRESS", "address"), Column("WHY", "why")],
+        [
+            Column("AT", "at", "time"),
+            Column("KIND", "kind"),
+            Column("CLIENT", "client"),
+            Column("TIMES", "count", "count"),
+            Column("TOPIC", "topic"),
+            Column("REASON", "reason"),
+            Column("ADDRESS", "address"),
+        ],
         [_CLIENT, Filter("kind", "KIND", "only events of this kind"), _SINCE],
     ),
     "slow": List(
@@ -148,20 +155,25 @@ LISTS: Final[dict[str, List]] = {
         [
             Column("CLIENT", "client"),
             Column("TOPIC", "topic"),
-            Column("P50 MS", "p50_ms", "ms"),
-            Column("P99 MS", "p99_ms", "ms"),
-            Column("MAX MS", "max_ms", "ms"),
-            Column("ACKS", "count", "count"),
+            Column("SLOWEST", "slowest_s", "seconds"),
+            Column("AVERAGE", "average_s", "seconds"),
+            Column("TIMES", "count", "count"),
+            Column("LAST", "last_at", "time"),
         ],
+        [Filter("limit", "N", "at most so many (50)", "whole")],
+        is_paged=False,
     ),
     "streams": List(
         "/streams",
         "list streams",
         [
             Column("STREAM", "name"),
-            Column("FILTER", "filter"),
-            Column("PARTITIONS", "partitions", "count"),
+            Column("FILTER", "settings.filter"),
+            Column("PARTITIONS", "settings.partitions", "count"),
+            Column("SEGMENTS", "segments", "count"),
             Column("BYTES", "bytes", "bytes"),
+            Column("ENDS", "ends"),
+            Column("GROUPS", "groups"),
         ],
         key="streams",
         is_paged=False,
@@ -171,7 +183,8 @@ LISTS: Final[dict[str, List]] = {
         "list consumer groups of a stream",
         [
             Column("GROUP", "name"),
-            Column("LAG", "lag", "count"),
+            Column("LAG", "lag"),
+            Column("COMMITTED", "committed"),
             Column("MEMBERS", "members"),
         ],
         argument=Filter("stream", "STREAM", "the stream"),
@@ -400,8 +413,8 @@ def show_list(
 def print_items(items: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> None:
     """Print a table of objects: with these columns, as far as there are values, or with all."""
     keys = {key for item in items for key in item}
-    shown = [column for column in columns if column.key in keys] if items else list(columns)
-    shown = shown or columns_of(items)
+    known = [column for column in columns if column.key.partition(".")[0] in keys]
+    shown = (known or columns_of(items)) if items else columns
     if shown:
         print_table(items, shown)
 

@@ -23,6 +23,7 @@ DIM: Final = "2"
 RED: Final = "31"
 GREEN: Final = "32"
 YELLOW: Final = "33"
+NEVER_S: Final = 0xFFFF_FFFF
 _GAP: Final = "  "
 _CUT_MIN: Final = 8  # columns of a text that is cut
 _WIDTH: Final = 100  # of a terminal that does not say
@@ -78,9 +79,11 @@ def _rate(value: Any) -> str:
 
 
 def span(value: Any) -> str:
-    """Format seconds: 0.3s, 12s, 3m20s, 2h05m, 4d07h."""
+    """Format seconds: 0.3s, 12s, 3m20s, 2h05m, 4d07h; an expiry of MQTT may be never."""
     if not _is_number(value):
         return _text(value)
+    if value >= NEVER_S:
+        return "never"
     if value < 10:
         return f"{value:.1f}s".replace(".0s", "s")
     seconds = round(value)
@@ -202,7 +205,7 @@ def table(
 
     With a `width`, texts are cut until the lines fit, the longest first.
     """
-    rows = [[cell(item.get(column.key), column.kind) for column in columns] for item in items]
+    rows = [[cell(_value(item, column.key), column.kind) for column in columns] for item in items]
     widths = [
         max([text_width(column.title), *(text_width(row[at].text) for row in rows)])
         for at, column in enumerate(columns)
@@ -220,6 +223,16 @@ def table(
             parts.append(blanks + shown if column.kind in _RIGHT else shown + blanks)
         lines.append(_GAP.join(parts).rstrip())
     return lines
+
+
+def _value(item: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key, which may be that of an object inside: `settings.filter`."""
+    value = item.get(key)
+    if value is None and "." in key:
+        outer, _, inner = key.partition(".")
+        found = item.get(outer)
+        return found.get(inner) if isinstance(found, dict) else None
+    return value
 
 
 def _shrink(widths: list[int], may_cut: list[bool], width: int) -> None:

@@ -2,7 +2,8 @@
 
 A broker that acknowledges what is on disk, 200 simulated devices, the telemetry log, two Spark
 jobs on it, an alert that comes back over MQTT, and one kill -9 of the broker in the middle of
-it. Then the counts are compared: messages sent, acknowledged, delivered, in the log, in windows.
+it. Then the counts are compared: messages sent, acknowledged, delivered, in the log, in windows. A
+valve that was away gets its command late, and the recorder says why.
 Where Spark cannot run, for want of Java, the demo does the rest and says so.
 
 Each part is a process of its own, started by the command that a user would type; their files stay
@@ -23,6 +24,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -44,6 +46,8 @@ KILL_AT_S: Final = 10
 _JOBS: Final = ("windows", "anomalies")
 _MARK: Final = "demo.json"  # marks a directory as a demo's, which the next demo may remove
 _STREAM: Final = "telemetry"
+_VALVE: Final = "valve-1"  # it is away when its command is published
+_COMMAND: Final = "plant/1/valve/command"  # a topic that is not in the log
 _PATIENCE_S: Final = 90.0
 _SAY_EVERY_S: Final = 3.0
 # Less compilation suits a JVM that lives for a minute: Spark answers a third sooner.
@@ -163,8 +167,10 @@ class Demo:
         self._stack = stack
         self._start = time.monotonic()
         self._port = free_port()
+        self._http_port = free_port()  # the same after the kill -9: a page that is open goes on
         self._report: dict[str, Any] = {}
         self._alerts: list[str] = []
+        self._reason = ""  # why the valve got its command late
         self._names: dict[int, str] = {}
 
     # The run.
@@ -177,6 +183,7 @@ class Demo:
         (self.folder / "plant.toml").write_text(scenario)
         broker = self._broker()
         self._say(f"a broker listens on 127.0.0.1:{self._port}, and keeps a log of telemetry")
+        self._say(f"its page is at http://127.0.0.1:{self._http_port}/")
         jobs = self._start_jobs(broker)
         needed = [*jobs, broker]
         self._say(f"{self._devices} devices begin to measure, QoS 2, for {self._seconds} s")
@@ -192,6 +199,7 @@ class Demo:
         broker = self._broker()
         self._say("the broker is back, on what was on disk")
         needed = [*jobs, broker]
+        self._command_valve()
         self._watch(needed, self._seconds, fleet)
         if not (self.folder / "fleet.json").exists():
             self._check([fleet])
@@ -200,8 +208,38 @@ class Demo:
             self._say("the devices are done; the jobs read what is left")
             self._wait_until(self._is_counted, needed, self._what_is_counted)
             self._alerts = self._retained_alerts()
+        self._reason = self._ask_why()
         self._stop(jobs)
         self._stop([broker])
+
+    def _command_valve(self) -> None:
+        """Publish a command to a device that has subscribed to it and is away."""
+        port = ("--port", str(self._port))
+        valve = (*port, "--id", _VALVE, "--disable-clean-session", "--qos", "1")
+        self._run("valve", "sub", *valve, "--topic", _COMMAND, "-E")
+        command = ("--qos", "1", "--topic", _COMMAND, "--message", "open")
+        self._run("valve", "pub", *port, "--id", "control-room", *command)
+        self._say(f"{_VALVE} is away, and a command to it waits")
+
+    def _ask_why(self) -> str:
+        """Let the device come back for its command, and ask the recorder why it came late."""
+        valve = ("--id", _VALVE, "--disable-clean-session", "--qos", "1", "--topic", _COMMAND)
+        self._run("valve", "sub", "--port", str(self._port), *valve, "-C", "1")
+        self._say(f"{_VALVE} is back, and has its command")
+        question = ("--client", _VALVE, "--topic", _COMMAND)
+        return self._run("why", "ctl", "why", "--data-dir", "data", *question).splitlines()[0]
+
+    def _run(self, name: str, *words: str) -> str:
+        """Run one of our commands to its end; return what it printed last."""
+        process = self._spawn(name, *words)
+        log = self.folder / f"{name}.log"
+        try:
+            code = process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"fleetmq {words[0]} does not end: see {self._log_tail(name)}") from None
+        if code:
+            raise Failure(f"fleetmq {words[0]} failed: see {self._log_tail(name)}")
+        return log.read_text(errors="replace").rpartition("$ fleetmq ")[2].partition("\n")[2]
 
     def _start_jobs(self, broker: subprocess.Popen[bytes]) -> list[subprocess.Popen[bytes]]:
         """Start the Spark jobs, and wait until they read the log."""
@@ -230,7 +268,7 @@ class Demo:
         process = self._spawn(
             "broker",
             *("broker", "--config", "broker.toml", "--port", str(self._port)),
-            *("--data-dir", "data", "--http", "127.0.0.1:0"),
+            *("--data-dir", "data", "--http", f"127.0.0.1:{self._http_port}"),
         )
         # It writes this file when it listens; the file may also be of its life before.
         place = self.folder / "data" / address_file.FILE
@@ -425,6 +463,8 @@ class Demo:
             print(f"  {name:18} {value:>10,}  {'' if is_right else '<- WRONG'}".rstrip())
         is_right = all(right for _, _, right in rows) and self._report["verdict"]["passed"]
         print("everything adds up" if is_right else "some counts are wrong")
+        print(f"\nWhy did {_VALVE} get its command late? fleetmq ctl why says:")
+        print(textwrap.fill(self._reason, 96, initial_indent="  ", subsequent_indent="  "))
         self._show_next_steps()
         return is_right
 

@@ -90,7 +90,7 @@ def test_why(ctl: Ctl) -> None:
     found = {
         "sentence": "x", "sentences": ["published by app", "denied \x1b by rule 12"],
         "facts": [{"at": 1.0, "kind": "refused"}], "sees_back_to": 1_700_000_000.0,
-        "advice": "allow it",
+        "advice": "allow it", "is_cut": False,
     }  # fmt: skip
     ctl.api.answers["GET /why"] = found
     code, out, _ = ctl("why", "--client", "pump", "--topic", "a/b", "--since", "10m")
@@ -99,9 +99,11 @@ def test_why(ctl: Ctl) -> None:
         "The recorder sees back to 2023-11-14 22:13:20Z.",
     ]  # fmt: skip
     assert ctl.api.last().query["client"] == "pump"
-    assert "refused" in ctl("why", "--topic", "a", "--facts")[1]
-    assert json.loads(ctl("why", "--topic", "a", "--json")[1]) == found
-    assert ctl("why")[0] == 2
+    assert "refused" in ctl("why", "--client", "a", "--facts")[1]
+    assert json.loads(ctl("why", "--client", "a", "--json")[1]) == found
+    found |= {"sentences": [], "is_cut": True}
+    assert ctl("why", "--client", "a")[1].startswith("x\nallow it\nThere is more")
+    assert ctl("why", "--topic", "a")[0] == 2
 
 
 def test_a_backup_is_waited_for(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,10 +88,19 @@ def test_every_list_has_a_table_and_json(ctl: Ctl, name: str) -> None:
 
 
 def test_streams_and_groups(ctl: Ctl) -> None:
-    ctl.api.answers["GET /streams"] = {"streams": [{"name": "t", "filter": "a/#", "bytes": 5}]}
-    assert ctl("streams")[1].splitlines()[1].split() == ["t", "a/#", "5", "B"]
-    ctl.api.answers["GET /streams/t%2F1/groups"] = {"groups": [{"name": "g", "lag": 9}]}
-    assert ctl("groups", "t/1")[1].splitlines() == ["GROUP  LAG", "g        9"]
+    ctl.api.answers["GET /streams"] = {
+        "streams": [
+            {
+                "name": "t",
+                "settings": {"filter": "a/#", "partitions": 2},
+                "bytes": 5,
+                "ends": {"p0": 7},
+            }
+        ]
+    }
+    assert ctl("streams")[1].splitlines()[1].split() == ["t", "a/#", "2", "5", "B", "p0", "7"]
+    ctl.api.answers["GET /streams/t%2F1/groups"] = {"groups": [{"name": "g", "lag": {"p0": 9}}]}
+    assert ctl("groups", "t/1")[1].splitlines() == ["GROUP  LAG", "g      p0 9"]
 
 
 @pytest.mark.parametrize("name", DETAILS)

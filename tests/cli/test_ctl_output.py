@@ -72,7 +72,8 @@ def test_colours_do_not_move_columns() -> None:
     [
         (None, "count", "-"), (True, "text", "yes"), (1_500, "bytes", "1.5 kB"),
         (0.25, "rate", "0.2"), (1234.5, "rate", "1,234"), (["a", "b"], "text", "a, b"),
-        ({"a": 1, "late_s": 200}, "text", "a 1, late_s 3m20s"), ("x", "bytes", "x"), ([], "text", "-"), (2.0, "text", "2"),
+        ({"a": 1, "late_s": 200}, "text", "a 1, late_s 3m20s"),
+        ("x", "bytes", "x"), ([], "text", "-"), (2.0, "text", "2"),
         (12.34, "ms", "12.3"), ("x", "ms", "x"), (1.5, "text", "1.5"),
     ],
 )  # fmt: skip
@@ -83,6 +84,7 @@ def test_values(value: object, kind: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0s"), (0.25, "0.2s"), (59, "59s"), (200, "3m20s"), (7_500, "2h05m"), (370_000, "4d06h"),
+     (0xFFFF_FFFF, "never"),
      ("x", "x")],
 )  # fmt: skip
 def test_spans(seconds: object, text: str) -> None:

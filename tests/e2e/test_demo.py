@@ -215,6 +215,9 @@ def test_one_without_spark_adds_up(tmp_path: Path) -> None:
     assert process.returncode == 0, said + errors
     assert "no Spark jobs: as --no-spark asks" in said and "in windows" not in said
     assert "kill -9: the broker is gone" in said and "everything adds up" in said
+    why = " ".join(said.partition("Why did valve-1 get its command late?")[2].split())
+    assert "its page is at http://127.0.0.1:" in said
+    assert "by `control-room`" in why and "queued (away since" in why and "acknowledged" in why
     assert gone(folder)
 
 
