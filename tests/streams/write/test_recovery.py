@@ -291,7 +291,7 @@ def test_the_catalog_is_made_anew(tmp_path: Path) -> None:
         if data is not None:
             catalog.write_bytes(data)
         with Writing(tmp_path, writing.journal) as again:
-            assert "the catalog is" in again.lines[0] and "made anew" in again.lines[0]
+            assert "the catalog is" in again.lines[0] and "rebuilt" in again.lines[0]
             partition = again.log.streams[NAME].partitions[0]
             assert partition.catalog.segments() == before
             assert catalog.read_bytes() == whole
