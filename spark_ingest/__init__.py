@@ -4,11 +4,11 @@
     spark_ingest.register(spark)
     rows = spark.read.format("fleetmq").option("path", "data/streams").option("stream", "t").load()
 
-Rules of this package: it alone imports pyspark, and not before it is needed. A reader
-raises where reading on would lose data; what does not parse is a row with a reason; a sink is
-idempotent by query and batch. Of the broker it knows the log's library alone, which reads files or
-asks the broker's HTTP server; jobs and source never speak MQTT. Two things at the edges do, each as
-a client like any other: the sink `mqtt://`, and the bridge, which Spark has no part in.
+Rules of this package: only it imports pyspark, and only when that is needed. A reader raises an
+error where reading on would lose data; a payload that does not parse becomes a row with a reason; a
+sink is idempotent by query and batch. Of the broker it uses only the log's library, which reads
+files or the broker's HTTP server; jobs and source never use MQTT. Two parts do, each as an ordinary
+client: the sink `mqtt://`, and the bridge, which does not use Spark.
 """
 
 from __future__ import annotations

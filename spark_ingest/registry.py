@@ -6,8 +6,8 @@
     ...           anything else: site, model, firmware, owner
 
 Only `device` has to be there. Versions of a device may have gaps between them, and may not
-overlap, or a message would have two. The table is read anew for each batch, so that a change
-counts from the next one on; it is meant for up to some hundred thousand rows.
+overlap, or a message would have two. The table is read again for each batch, so a change applies
+from the next batch; it is meant for up to some hundred thousand rows.
 """
 
 from __future__ import annotations

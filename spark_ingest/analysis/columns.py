@@ -31,8 +31,8 @@ from mqtt_broker.topics.names import filter_problem
 from spark_ingest.contract.job import OptionError, Output, names, option
 from spark_ingest.payloads.columns import END
 
-REJECTED_PAYLOAD_BYTES_MAX: Final = 1_024  # how much of what could not be read is kept
-# Of a text that results are known by. Two of them, and the rest of a key, fit into a row of a
+REJECTED_PAYLOAD_BYTES_MAX: Final = 1_024  # how much of a rejected payload is kept
+# Of a string in a key of results. Two of them, and the rest of a key, fit into a row of a
 # PostgreSQL index (2,704 bytes).
 KEY_BYTES_MAX: Final = 1_000
 TIME_US_MAX: Final = 253_402_300_800_000_000  # the year 10000
@@ -121,7 +121,7 @@ def is_end() -> Column:
 
 
 def at_the_end(time: Column) -> Column:
-    """Return the time; for the end marker the end of all times, which closes what is open."""
+    """Return the time; for the end marker the greatest time, which closes all windows."""
     return F.when(is_end(), F.lit(END_OF_TIME).cast(TimestampType())).otherwise(time)
 
 
@@ -198,7 +198,7 @@ def _micros(column: Column, kind: DataType) -> Column:
 def screened(rows: DataFrame, options: Telemetry) -> DataFrame:
     """Add reject reasons to rows that the job or a sink could not take.
 
-    A rule of each row alone, whatever the sinks: the same log gives the same results.
+    The rule depends on each row alone, not on the sinks: the same log gives the same results.
     """
     checks = [F.col("reject_reason")]
     for flag, where in (("--device", options.device), ("--site", getattr(options, "site", "none"))):

@@ -7,12 +7,12 @@
     silent      nothing was heard
     rejected    a payload could not be read
 
-A finding is known by device, kind, metric, when it was seen, and a number: the sequence number
-that a gap or a restart begins with, the offset of a duplicate or of what was rejected.
+The key of a finding is device, kind, metric, time, and a number: the sequence number with which a
+gap or a restart begins, or the offset of a duplicate or rejected message.
 
-A number that comes late fills its gap. One that was there before is a duplicate if its event is
-not newer than the last one, and a restart if it is. Gaps are remembered up to `GAPS_MAX`, the
-oldest is forgotten first: what fills it then counts as a duplicate.
+A message with a number of a gap fills it. A number that was seen before is a restart if its event
+is newer than the last one, and a duplicate otherwise. Up to `GAPS_MAX` gaps are kept, and the
+oldest is dropped first: messages that would fill it then count as duplicates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STUCK: Final = "stuck"
 SILENT: Final = "silent"
 REJECTED: Final = "rejected"
 GAPS_MAX: Final = 100
-# More numbers may be missing than a column has room for: from one end of 64 bits to the other.
+# More numbers may be missing than 64 bits can hold: from one end of the range to the other.
 _LONG_MAX: Final = (1 << 63) - 1
 TOTALS: Final = (
     "messages", "rejected", "duplicates", "missing", "reordered", "restarts", "stuck", "silences",
@@ -56,7 +56,7 @@ class Findings:
         self._silence = Silence(limits.silence_us)
         self._last: int | None = None  # the highest sequence number
         self._event_us = 0  # of the newest message
-        # first and last missing, when the gap was seen, what it was at first: number and count
+        # first and last missing number, when the gap was seen, its initial number and count
         self._gaps: list[list[int]] = []
         self._same: dict[str, list[Any]] = {}  # metric: value, since, how often, whether told
 

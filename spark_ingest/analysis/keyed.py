@@ -1,17 +1,16 @@
-"""A pure machine for each device, driven by its rows in the order of the log.
+"""Run a pure state machine for each device on its rows, in the order of the log.
 
-A `Machine` knows no Spark: it takes a device's rows one by one and gives findings, and all it
-remembers is JSON. `run` puts it into transformWithState, for a stream and for a range alike.
+A `Machine` does not use Spark: it takes a device's rows one by one and returns findings, and its
+state is JSON. `run` puts it into transformWithState, for a stream and for a range alike.
 
-What it is told is a function of the log: a device's rows lie in one partition (or at least each
-partition's are in order), and within a micro-batch they are sorted by partition and offset. So
-it does not matter where micro-batches are cut, nor what was killed when. The one thing that is
-not in the log is silence: a timer is due when the watermark has passed the last row by as much
-as the machine says. If the device speaks again, the gap between its rows says the same, with the
-same keys, so that a finding stands there once.
+Its input depends only on the log: a device's rows are in one partition (or at least in order within
+each partition), and in a micro-batch they are sorted by partition and offset. So the boundaries of
+micro-batches and kills do not change the findings. Only silence is not in the log: a timer fires
+when the watermark has passed the last row by the machine's timeout. If the device sends again, the
+gap between its rows gives the same finding with the same key, so that it is stored once.
 
-The watermark is by the broker's clock. A row that Spark finds too old for it makes the run fail
-(`running`); `--skew` is how far behind another a partition may be read.
+The watermark follows the broker's clock. If Spark drops a row as too old, the run fails
+(`run.runner`); `--skew` is how far one partition may be read behind another.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ SPARK_EPOCH_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A message of a device, as machines see it."""
+    """A message of a device, as the input of machines."""
 
     partition: int
     offset: int
@@ -83,7 +82,7 @@ class Machine(Protocol):
 
 
 class Maker(Protocol):
-    """Makes machines; it travels to the executors."""
+    """Creates machines; it is sent to the executors."""
 
     def __call__(self, device: str) -> Machine: ...
 
@@ -114,7 +113,7 @@ def run(
         known_by(text_of(rows, options.device, "--device")).alias("device"),
         "partition",
         "offset",
-        # A device that should have been heard before the end of the log is silent: no other.
+        # Only a device whose timeout ends before the end of the log is silent.
         F.when(is_end(), plus(F.col("received"), options.skew_us))
         .otherwise(F.col("received"))
         .alias("received"),
@@ -127,7 +126,7 @@ def run(
     )
     return (
         told.withWatermark("received", interval_text(options.skew_us))
-        # Of the watermark's column, so that Spark does not take the row away in front of it.
+        # Uses the watermark's column, so that Spark does not filter the row out before it.
         .where(~is_end() | (F.col("received") < F.lit(0).cast(TimestampType())))
         .groupBy("device")
         .transformWithState(

@@ -1,21 +1,22 @@
 """Decide which rows come too late for a window, by a rule of each row alone.
 
-Spark drops what is older than its watermark, and its watermark depends on where micro-batches
-were cut and on how far other partitions were read: the same log gives other results another
-time, and `numRowsDroppedByWatermark` counts groups, not rows. So a job decides by itself, by the
-broker's clock:
+Spark drops rows older than its watermark, and its watermark depends on the boundaries of
+micro-batches and on how far other partitions were read: the same log would give different results
+in another run, and `numRowsDroppedByWatermark` counts groups, not rows. So a job decides by itself,
+by the broker's clock:
 
     received <= end + watermark                     on time
     received <= end + watermark + allowed lateness  late: counted, and the window is corrected
     later                                           left out, counted as `late`
     event > received + ahead                        left out, counted as `future`
 
-Every row says this of itself, so a window is a function of the log, whatever was killed when.
+The rule depends on each row alone, so a window depends only on the log, not on crashes.
 
-Spark's watermark then only says when state may go. It is kept so far behind (`spark_delay_us`)
-that no row the rule takes is dropped, as long as no partition is read more than `skew` behind
-another; if one ever is, Spark's counter is not 0, and the run fails instead of being wrong
-(`running`). Rows that are left out are grouped by when they were received, which is never old.
+Spark's watermark then only decides when state is removed. It is delayed so far (`spark_delay_us`)
+that Spark drops no row that the rule accepts, as long as no partition is read more than `skew`
+behind another. If one is, Spark's counter is not 0, and the run fails instead of giving wrong
+results (`run.runner`). Rows that are left out are grouped by the time at which they were received,
+which is never behind the watermark.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def counted(rows: DataFrame) -> DataFrame:
 def spark_delay_us(lateness: Lateness, size_us: int) -> int:
     """Return the delay of Spark's watermark with which it drops no row that this rule takes.
 
-    A row that is taken ends no earlier than received - watermark - allowed; the latest end
+    The window of an accepted row ends at received - watermark - allowed or later; the latest end
     seen is at most received + ahead + size, of a row that was read at most `skew` earlier.
     """
     parts = (lateness.watermark_us, lateness.allowed_us, lateness.ahead_us, lateness.skew_us)

@@ -1,14 +1,14 @@
 """Detect a device that has been silent for too long, for the machines of several jobs.
 
-It knows times alone, by the broker's clock. What is said of a silence, and whether it counts, is
-the machine's.
+It only handles times, by the broker's clock. The machine decides whether a silence counts, and
+reports it.
 """
 
 from __future__ import annotations
 
 
 class Silence:
-    """`heard_us` and `is_told` are all there is to remember."""
+    """The state of one device: `heard_us` and `is_told`."""
 
     __slots__ = ("_limit_us", "heard_us", "is_told")
 

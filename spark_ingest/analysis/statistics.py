@@ -1,12 +1,12 @@
-"""The pure state machine of `anomalies`: learn what is usual for one device.
+"""The pure state machine of `anomalies`: learn the usual values of one device.
 
-For each metric an exponentially weighted mean and variance of its values, and of its rate of
-change. A value so many deviations away is an outlier, a rate so many away a jump. What is unusual
-moves the mean only by as much as the most that is usual, so that one spike does not spoil it and
-a new level is learnt in the end.
+It keeps an exponentially weighted mean and variance of the values of each metric, and of their rate
+of change. A value too many deviations from the mean is an outlier, such a rate a jump. An unusual
+value is clipped to the limit before it changes the mean, so that one spike has little effect and a
+new level is learnt eventually.
 
-An alert has a beginning and an end: what stays unusual is one alert, not one a message. Alerts are
-known by device, metric, kind and beginning, which all stand in the log.
+An alert has a beginning and an end: a metric that stays unusual is one alert, not one a message.
+The key of an alert is device, metric, kind and beginning, which depend only on the log.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from spark_ingest.analysis.silence import Silence
 OUTLIER: Final = "outlier"
 JUMP: Final = "jump"
 SILENT: Final = "silent"
-# Deviations are no less than this share of the mean: a sensor with two digits has steps.
+# The deviation is at least this share of the mean: a sensor with two digits has steps.
 FLOOR: Final = 0.002
 _TINY: Final = 1e-9
-# The square of what is larger is no number.
+# The square of a larger value would overflow.
 _HUGE: Final = 1e150
 
 
@@ -35,12 +35,12 @@ class AnomalyLimits:
     alpha: float = 0.05  # weight of a new value
     sigma: float = 6.0  # deviations that make an outlier
     jump: float = 8.0  # deviations of the rate that make a jump
-    warm_up: int = 30  # values before anything is unusual
-    silence_us: int = 0  # without a message for so long it is silent; 0: never
+    warm_up: int = 30  # number of values before any is unusual
+    silence_us: int = 0  # a device is silent after this time without a message; 0: never
 
 
 class Usual:
-    """Mean and deviation of what came, the last counting most."""
+    """Mean and deviation of values, with exponentially decreasing weights."""
 
     __slots__ = ("count", "mean", "variance")
 
@@ -60,13 +60,13 @@ class Usual:
 
     def learn(self, value: float, limits: AnomalyLimits, most_deviations: float) -> None:
         if self.count:
-            if self.count >= limits.warm_up:  # before that, it is not known what is unusual
+            if self.count >= limits.warm_up:  # before, too few values to tell what is unusual
                 most = most_deviations * self.deviation
                 value = min(max(value, self.mean - most), self.mean + most)
             weight = max(limits.alpha, 1.0 / (self.count + 1))  # a plain mean at first
             step = value - self.mean
             variance = (1.0 - weight) * (self.variance + weight * step * step)
-            if not math.isfinite(variance):  # nothing would be unusual ever after
+            if not math.isfinite(variance):  # otherwise no value would be unusual any more
                 return
             self.mean += weight * step
             self.variance = variance
@@ -140,7 +140,7 @@ class Statistics:
         yield from self._judge(name, metric, OUTLIER, metric.value, value, value, at_us)
         metric.value.learn(value, limits, limits.sigma)
         if metric.at_us is not None:
-            if at_us <= metric.at_us:  # it waited somewhere: no rate can be told from it
+            if at_us <= metric.at_us:  # it was delayed: its rate is unknown
                 return
             rate = (value - metric.last) / ((at_us - metric.at_us) / 1e6)
             yield from self._judge(name, metric, JUMP, metric.rate, rate, value, at_us)

@@ -1,13 +1,13 @@
-"""`fleetmq spark bridge`: messages of any MQTT 5 broker into a log of one's own.
+"""`fleetmq spark bridge`: copy messages of any MQTT 5 broker into a local log.
 
     fleetmq spark bridge --broker mqtt://host:1883 --filter 'fleet/#' --log data --stream telemetry
 
-So the same jobs serve a fleet on mosquitto or EMQX. It is a client with a session that outlives
-its connections, and acknowledges a message when it is on disk: what is published at QoS 1 and
-acknowledged to its publisher gets into the log, whatever is killed when, as long as the other
-broker keeps the session. It may get there twice (see `bridge_session`).
+So the same jobs work for a fleet on mosquitto or EMQX. The bridge is a client with a persistent
+session, and acknowledges a message when it is on disk. A message that was published at QoS 1 and
+acknowledged to its publisher therefore reaches the log after any crash, as long as the other broker
+keeps the session. It may be stored twice (see `bridge.session`).
 
-Exit codes: 0 it was told to stop, 1 it could not go on, 2 the command line is wrong.
+Exit codes: 0 stopped by a signal, 1 an error that it cannot survive, 2 a wrong command line.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _run(
 
 
 class _Watch:
-    """Periodic work of the bridge: progress on the terminal, and the care of the log."""
+    """Periodic work of the bridge: progress on the terminal, and maintenance of the log."""
 
     def __init__(self, log: Log, session: Session, say: Say, *, is_quiet: bool) -> None:
         self._log = log

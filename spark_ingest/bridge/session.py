@@ -1,14 +1,13 @@
 """The MQTT side of the bridge, tied to the log: no message is acknowledged before it is on disk.
 
-One thread does everything: it reads what the socket has, appends it to the log's columns in
-memory, and when a group is complete, or has waited long enough, writes it, waits for the disk,
-and only then sends the PUBACKs. Receive Maximum limits what the broker may send ahead; so memory
-is bounded, and a slow disk slows the broker down rather than losing anything.
+One thread does everything: it reads the socket and adds messages to the log's columns in memory.
+When a group is complete, or has waited long enough, it writes the group, waits for the disk, and
+only then sends the PUBACKs. Receive Maximum limits how many messages the broker may send ahead: so
+memory is bounded, and a slow disk slows the broker down instead of losing messages.
 
-At least once: after a lost connection the broker sends again what was not acknowledged, and the
-part of it that was on disk already stands in the log twice. An acknowledgement is never sent on
-another connection than the one that its message came by: there its packet id may mean another
-message.
+Delivery is at least once: after a lost connection the broker sends unacknowledged messages again,
+and those that were already on disk are in the log twice. An acknowledgement is sent only on the
+connection on which its message arrived: on another one its packet id may belong to another message.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ IDLE_S: Final = 0.25
 CONNECT_S: Final = 10.0
 SUBSCRIBE_S: Final = 20.0
 WRITE_AGAIN_S: Final = 1.0
-# Trying again would not help.
+# Errors that trying again does not cure.
 _FINAL_REASONS: Final = frozenset(
     (
         reasons.UNSUPPORTED_PROTOCOL_VERSION,
@@ -105,7 +104,7 @@ class Broker:
 @dataclass(slots=True)
 class Figures:
     messages: int = 0  # received, ever
-    repeats: int = 0  # sent again by the broker: they may stand in the log twice
+    repeats: int = 0  # sent again by the broker: they may be in the log twice
     acknowledged: int = 0
     lost_qos0: int = 0  # there was no room, and QoS 0 is not sent again
 
@@ -135,7 +134,9 @@ class Session:
         self._number = 0
         self._is_unwritten = False  # a write failed: it is tried again, now and then
         self._write_at = 0.0
-        self._has_gap = False  # a message had no room: only a new connection brings it again
+        self._has_gap = (
+            False  # a message did not fit: the broker sends it again only on a new connection
+        )
 
     # Connections.
 
@@ -148,7 +149,7 @@ class Session:
             broker.address,
             broker.connect_packet(),
             connect_timeout_s=CONNECT_S,
-            # mosquitto 2.0 does not count what it sends again. Memory is bounded by the writer.
+            # mosquitto 2.0 does not count messages that it sends again. The writer bounds memory.
             enforces_receive_maximum=False,
         )
         deadline = time.monotonic() + SUBSCRIBE_S
@@ -173,7 +174,7 @@ class Session:
             tell()
 
     def close(self) -> None:
-        """Write and acknowledge what came, and disconnect; the broker keeps the session."""
+        """Write and acknowledge what has arrived, and disconnect; the broker keeps the session."""
         self.flush(is_last=True)
         self._disconnect()
 
@@ -185,7 +186,7 @@ class Session:
             client.close()
 
     def _turn(self, wait_s: float) -> None:
-        """Read and write what can be. Raises ClientError, or BridgeRefused."""
+        """Read from and write to the socket. Raises ClientError, or BridgeRefused."""
         assert self.client is not None
         events, _ = self.client.step(wait_s)
         for event in events:
@@ -285,7 +286,7 @@ class Session:
     def flush(self, *, is_last: bool = False) -> bool:
         """Write the group to disk, then acknowledge it; False if it could not be written.
 
-        `is_last`: no other turn comes on this connection.
+        `is_last`: this is the last turn on this connection.
         """
         if not self._group_bytes:
             return True
@@ -319,7 +320,7 @@ class Session:
 
 
 def _properties(found: Properties) -> tuple[bytes, list[tuple[str, str]]]:
-    """Return the properties as MQTT 5 writes them, without their length; the user properties."""
+    """Return the properties as encoded in MQTT 5, without their length, and the user properties."""
     if not found:
         return b"", []
     if not _HOP.isdisjoint(found):

@@ -4,8 +4,8 @@
 row of the frame belongs to the outputs whose struct is not null. So one query has several results
 (windows, what was left out of them, what could not be read), and a sink commits them together.
 
-Options are fields of a dataclass, made by `option`, which checks and converts what was said on
-the command line. Spark's own things (triggers, checkpoints, sinks) are in `running`.
+Options are fields of a dataclass, made by `option`, which checks and converts values of the command
+line. Triggers, checkpoints and sinks are in `run.runner`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-UPDATE: Final = "update"  # a row again whenever it has changed
-APPEND: Final = "append"  # a row once, when nothing can change it any more
+UPDATE: Final = "update"  # a row is written again whenever it changes
+APPEND: Final = "append"  # a row is written once, when it is final
 NONE: Final = "none"
 OPTIONAL: Final = "optional"
 NEEDED: Final = "needed"
@@ -41,7 +41,7 @@ class Output:
     """An output of a job: a table, a directory, a kind of message."""
 
     name: str
-    keys: tuple[str, ...]  # which columns say which row it is
+    keys: tuple[str, ...]  # the columns of the key
     newer_by: tuple[str, ...] = ()  # a row replaces another only if these are not less
 
 

@@ -6,8 +6,8 @@
     console:                               rows as text
     python:package.module:Class?key=value  your own: Class(rest of the URL), with the methods below
 
-A batch that was written before, wholly or half, is written again after a crash, with the same
-query, number and rows. `write` has to make one of it.
+After a crash a batch is written again with the same query, number and rows, even if all or half of
+it had been written before. `write` must store it once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Batch:
         self.job = job
         self.frame = frame
         self.outputs = outputs
-        self._check = check  # raises when what was computed may not be written
-        self.dead_letters = 0  # rows that sinks could not take, and put aside
+        self._check = check  # raises if the results must not be written
+        self.dead_letters = 0  # rows that sinks refused, written as dead letters
 
     @cached_property
     def tables(self) -> Mapping[str, pa.Table]:

@@ -7,13 +7,13 @@ when it was received, by the broker's. In SQL:
            avg(sent - event) AS waited, max(event) + min(received - sent) AS last_event_corrected
     FROM telemetry GROUP BY 1, 2
 
-No message is received before it is sent, so `received - sent` is the way it took minus what the
-device's clock is ahead, and the least of many is nearly the clock alone: `clock_ahead_s` is too
-low by the fastest way a message took (`--fastest-way`, if you know it). A message that waited on
-the device is no trouble, as long as the device says when it sent it; where it does not, the
-event time has to do, and buffered messages then make the clock look slow.
+No message is received before it is sent, so `received - sent` is the transit time minus the error
+of the device's clock, and the minimum of many is nearly the clock error alone: `clock_ahead_s` is
+too low by the fastest transit time (`--fastest-way`, if you know it). Messages that waited on the
+device do not matter if the device reports the send time. If it does not, the event time is used,
+and buffered messages make the clock look slow.
 
-`corrected = event - clock_ahead`. Windows are by the broker's clock, which is not in question.
+`corrected = event - clock_ahead`. Windows use the broker's clock.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def build(rows: DataFrame, options: ClockOptions, context: Context) -> DataFrame
         )
     )
     corrected = F.unix_micros("last_event") - F.round(F.col("clock_ahead_s") * 1e6).cast("bigint")
-    # Of a clock that says the year 9999 and another that says 1970, it is no time at all.
+    # With clocks at the years 1970 and 9999 the result may not be a valid time.
     corrected = F.when((corrected >= 0) & (corrected < TIME_US_MAX), corrected)
     result = F.struct(
         "device",

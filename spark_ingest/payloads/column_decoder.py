@@ -1,24 +1,24 @@
 """Many JSON payloads at once, by Arrow's parser: 0.3 us a message in place of 4.
 
-Arrow parses objects that stand one behind the other, and knows nothing of messages: a payload
-that has two objects, half of one, or none would shift all that follow. It takes NaN, stops at a
-zero byte, passes bytes that are no UTF-8, and a first payload of `null` ends the process. So
-nothing is given to it, and nothing taken from it, but under these rules:
+Arrow parses a sequence of objects without message boundaries: a payload with two objects, half of
+one, or none would shift all that follow. It accepts NaN, stops at a zero byte, accepts bytes that
+are not UTF-8, and crashes the process if the first payload is `null`. So its input and output must
+meet these rules:
 
 - A payload begins with `{` and ends with `}`. They are joined by line feeds.
 - Between a `}` and a `{` there is never a comma, so two payloads cannot become one: where one
   ends with an object or string open, the `}`, the line feed and the `{` are an error. Hence each
   payload gives one row or more, and when there are as many rows as payloads, each gave one.
-- Behind a `}` stands only `,`, `]`, `}`, `{` or the end. So what follows a whole object at the
-  top can only be another one, which the count tells, or an error.
-- There is no zero byte, no NaN, no Infinity; all is UTF-8; nothing is nested deeper than what
-  Python takes.
+- After a `}` there is only `,`, `]`, `}`, `{` or the end. So a whole object at the top level is
+  followed by another one, which the count of rows reveals, or by an error.
+- There is no zero byte, no NaN, no Infinity; everything is UTF-8; nothing is nested deeper than
+  Python accepts.
 
-Payloads that are no objects are wrapped, as `{"v":...}`, and a payload that breaks out of that
-with a comma names a field that is not expected, which is an error then.
+Payloads that are not objects are wrapped as `{"v":...}`. A payload that breaks out of that with a
+comma names an unexpected field, which is an error.
 
-What does not pass as a whole is cut in pieces, until what is left is small and goes the plain
-way, payload by payload. So whether a payload is taken, and as what, never depends on others.
+Input that fails as a whole is divided until the rest is small and decoded payload by payload. So
+the result for one payload never depends on the others.
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
     decoder = Decoder(shape, JSON)
     values, reasons = decoder.decode(payloads)      Arrow arrays of as many rows
 
-A payload that does not parse, or is not what the schema says, is null in `values` and has its
-reason in `reasons`: never an error, and never a row that is another's. The reason is one line
-with the field, without the payload's own words.
+A payload that does not parse, or violates the schema, is null in `values` and has its reason in
+`reasons`; it never raises and never affects other rows. The reason is one line with the field, and
+quotes nothing from the payload.
 
-JSON goes to `json_columns` as a whole; what that does not take comes here one by one. CBOR is
-read one by one: as RFC 8949 with text or bytes as keys; of tags, only times (0, 1), large
-integers (2, 3) and the one that says that it is CBOR. Others are refused where cbor2 would work
-them out (some of them to numbers of a gigabyte), and elsewhere are no value of any type. Of a
-key that stands twice, the last counts.
+JSON is decoded as a whole by `column_decoder`; payloads that it does not accept are decoded here
+one by one. So is CBOR: as in RFC 8949, with text or bytes as keys; of tags, only times (0, 1),
+large integers (2, 3) and the one that marks CBOR. Other tags are refused if cbor2 would evaluate
+them (some to numbers of a gigabyte); the rest match no type. Of duplicate keys the last one counts.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ EMPTY: Final = "empty"
 _TOO_DEEP: Final = f"more than {NESTED_MAX} objects or arrays in each other"
 _DIGITS_MAX: Final = 400  # more than any float has room for, and fewer than Python refuses
 _SELF_DESCRIBED: Final = b"\xd9\xd9\xf7"
-# What cbor2 works out by itself, and is of no use in a column.
+# Tags that cbor2 evaluates by itself, and that no column can hold.
 _TAGS_REFUSED: Final = (
     4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000,
 )  # fmt: skip

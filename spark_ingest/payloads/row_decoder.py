@@ -1,8 +1,8 @@
 """Fit one parsed payload to its shape: the slow path for what the column decoder refuses.
 
-`conformer(shape)` is a function that returns a payload as its column wants it, or raises
-`Unfit` with the field and the reason. It is what decides: the fast way of `json_columns` takes
-only what this one would take, and gives what this one would give.
+`conformer(shape)` returns a function that converts a payload for its column, or raises `Unfit` with
+the field and the reason. It is authoritative: `column_decoder`, which is faster, accepts only
+payloads that this module accepts, with the same result.
 """
 
 from __future__ import annotations

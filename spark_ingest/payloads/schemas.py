@@ -11,10 +11,10 @@ A `Shape` is what decoding goes by. It is made from JSON Schema here, or from Sp
     enum, const of one type
     $ref within the schema; anyOf and oneOf of one type and null; allOf of one
 
-An optional field that is null counts as one that is missing: devices send both, and a column
-knows no difference. Bounds, patterns and lengths are not looked at: a value outside them is a
-question of quality, not of whether it can be read. A field without one type of its own (a union,
-an object without named fields) gets no column; `left_out` has its name.
+An optional field that is null is treated as missing: devices send both, and a column cannot
+distinguish them. Bounds, patterns and lengths are ignored: a value outside them can still be read.
+A field without a single type (a union, an object without named fields) gets no column; `left_out`
+has its name.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     stream(...)   micro-batches from a checkpoint on, until stopped, or until the log is drained
     batch(...)    a range of the log, once
 
-A micro-batch is what Spark decided to read, recorded in the checkpoint before anything is done
-with it; then the sinks take its results; then Spark records that it is done. Killed in between,
-Spark reads the same offsets again, and the sinks know the batch.
+Spark records the offsets of a micro-batch in the checkpoint before it reads them; then the sinks
+write its results; then Spark records that it is done. After a crash in between Spark reads the same
+offsets again, and the sinks recognize the batch.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Plan:
     checkpoint: str = ""
     trigger: str = "1 second"
     once: bool = False
-    accepts_loss: bool = False  # go on when Spark has dropped rows that are not late
+    accepts_loss: bool = False  # continue although Spark has dropped rows that are not late
 
 
 def log_rows(
@@ -318,6 +318,8 @@ def explain(error: BaseException) -> str:
         said = [one for one in found if one[0].strip() not in _NOISE]
         if said:
             name, what = said[-1]
-            return what if "." in name else f"{name}: {what}"  # ours say all by themselves
+            return (
+                what if "." in name else f"{name}: {what}"
+            )  # this package's own errors need no context
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     return first.strip()[:500]

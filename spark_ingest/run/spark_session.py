@@ -1,7 +1,7 @@
 """A Spark session for the jobs: what has to be there, and how it is set.
 
-`check` says in one line what is missing, before anything of Spark is imported. What is set here
-can be overruled by `--conf`, except what results depend on: UTC, and micro-batches without data,
+`check` reports a missing requirement in one line, before Spark is imported. `--conf` overrides the
+settings made here, except those that results depend on: UTC, and micro-batches without data,
 without which windows and sessions at the end of the log would never be written.
 """
 
@@ -90,7 +90,7 @@ def prepare(spark: SparkSession) -> None:
     """Set what streams need in a session that the caller may have made."""
     for key, value in _FIXED.items():
         spark.conf.set(key, value)
-    # transformWithState works with no other; and its state need not fit into memory.
+    # transformWithState requires it, and its state need not fit into memory.
     spark.conf.set(_PROVIDER, _ROCKS)
     # A batch writes what has changed, not its whole state.
     spark.conf.set(f"{_CHANGELOG}.enabled", "true")

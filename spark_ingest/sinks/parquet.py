@@ -7,9 +7,9 @@ crash is there once. It is whole when it has a `_SUCCESS`. `day` is of the outpu
 window's start, or when the row was), for readers who want a part; outputs without a time have
 none.
 
-A window that grew, or was corrected, is in several batches: the one of the last batch counts.
-`read_current` reads it so. Small triggers make many small files: `--trigger 1m` or more is kind
-to those who read.
+A window that grew, or was corrected, is in several batches: the last batch counts, and
+`read_current` returns that one. Small triggers make many small files: prefer `--trigger 1m` or
+more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ParquetSink:
     def write(self, batch: Batch) -> None:
         frame = batch.frame
         is_shared = len(batch.outputs) > 1 and not batch.is_collected
-        if is_shared:  # else each output would compute all of it again
+        if is_shared:  # otherwise each output would compute everything again
             frame.persist()
         try:
             for output in batch.outputs:

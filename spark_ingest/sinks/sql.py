@@ -1,7 +1,7 @@
 """Results in any SQL database, exactly once.
 
 A batch is one transaction: its rows, upserted, and a row of the ledger. After a crash Spark runs
-the batch again, and the ledger says that it is there. Which query it is, is the checkpoint's id:
+the batch again, and the ledger shows that it was written. The checkpoint's id identifies the query:
 a new checkpoint is a new query, whose batches count from 0 again.
 
     fleetmq_spark_ledger
@@ -11,7 +11,7 @@ a new checkpoint is a new query, whose batches count from 0 again.
         rows          of all its outputs
         committed_at  UTC
 
-A row that the database does not take goes to `dead_letters` in the same transaction, with the
+A row that the database refuses is written to `dead_letters` in the same transaction, with the
 reason, and the rest of the batch is written.
 
     dead_letters  of each query and batch
@@ -19,8 +19,8 @@ reason, and the rest of the batch is written.
         keys, row       JSON in ASCII, cut short
         reason          one line
 
-Tables are made when they are missing, in that transaction too. Where the database has no
-transactions around that (MySQL), a crash leaves an empty table behind, and nothing else.
+Missing tables are created in the same transaction. In a database without transactional DDL (MySQL)
+a crash may leave an empty table, and nothing else.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SqlSink:
     def _write(self, connection: Connection, batch: Batch, found: Any) -> None:
         self._ledger.create(connection, checkfirst=True)
         rows = sum(table.num_rows for table in found.values())
-        # First of all: a second driver on the same checkpoint fails here, and writes nothing.
+        # First: a second driver on the same checkpoint fails here and writes nothing.
         connection.execute(
             insert(self._ledger).values(
                 query=batch.query,
@@ -149,7 +149,7 @@ class SqlSink:
             metadata = MetaData()
             table = tables.table_of(metadata, self._prefix + name, rows.schema, output)
             tables.prepare(connection, table)
-            # Only what was committed is known to be there.
+            # Only committed batches are known to be written.
             event.listen(
                 connection, "commit", lambda _: self._tables.update({name: table}), once=True
             )

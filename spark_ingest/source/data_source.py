@@ -3,15 +3,14 @@
     spark_ingest.register(spark)
     rows = spark.readStream.format("fleetmq").option("path", log).option("stream", "telemetry")
 
-Spark asks three processes. The one that plans makes the data source and asks for its columns;
-the one that lives as long as a streaming query asks for offsets (`LogStreamReader`); those that
-work get a pickled copy of the reader and a `LogPartition`, and do what `reading.Task` says. They
-share nothing, so the task and the partition say everything.
+Spark uses three kinds of processes. The planner creates the data source and asks for its columns;
+the process of a streaming query asks for offsets (`LogStreamReader`); workers get a pickled copy of
+the reader and a `LogPartition`, and run `task.Task`. They share nothing, so the task and the
+partition contain everything that a worker needs.
 
-Offsets are those of the log, with its epoch: `{"epoch": "...", "p0": 17}`. A query whose
-checkpoint is of another life of the stream, lies ahead of it, or behind what retention has kept
-ends with that error. `commit` does nothing: it comes a batch late, and the checkpoint is what
-counts.
+Offsets are those of the log, with its epoch: `{"epoch": "...", "p0": 17}`. A query whose checkpoint
+has another epoch, or offsets after the end or before the earliest ones kept, fails with that error.
+`commit` does nothing: Spark calls it a batch late, and the checkpoint decides.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ from spark_ingest.source.size_limit import TriggerLimits
 from spark_ingest.source.task import LogSource, Task
 
 FORMAT: Final = "fleetmq"
-# Among offsets: a row has said that there is no more. An older program refuses such offsets.
+# A key among the offsets: the end marker was sent. An older program refuses such offsets.
 DRAINED: Final = "drained"
-# A broker that restarts just when a query starts, or beside it, is no reason to fail; a wrong
-# address is told soon enough.
+# Long enough for a broker that restarts when a query starts; short enough to report a wrong
+# address soon.
 START_PATIENCE_S: Final = 10.0
 PAUSE_S: Final = 0.25
 
@@ -194,7 +193,7 @@ class _Reading:
         wanted = [low < high for low, high in zip(start.ends, end.ends, strict=True)]
         if not any(wanted):
             return []
-        # A partition of which nothing is wanted may have lost what it likes.
+        # A partition that is not read may have lost records.
         asked = tuple(
             low if is_wanted else kept
             for low, kept, is_wanted in zip(start.ends, source.starts().ends, wanted, strict=True)
@@ -289,7 +288,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f" new. Begin with a new checkpoint, from {begin.text()}",
             )
         starts = tuple(map(min, self.reading.kept(begin).ends, ends))
-        # What the engine gives is one of our limits or none; both are kept where both are set.
+        # The engine passes one of these limits or none; if both are set, both apply.
         if isinstance(limit, ReadMaxRows | ReadMaxBytes):
             rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
             ends = self._limits.reach(source, starts, ends, rows_max)

@@ -4,11 +4,11 @@
     losses.check(is_accepted=False)        RunError, if rows were dropped and not accepted
     losses.add(batch, rows, is_accepted)   on disk when it returns
 
-Spark drops what is older than its watermark and goes on, so a run that ended with an error would
-end well when it is started again, with results that are short of these rows. A file in the
-checkpoint keeps the loss until it is accepted.
+Spark drops rows older than its watermark and continues, so a run that failed for this reason would
+succeed when it is started again, without these rows in its results. A file in the checkpoint
+records the loss until it is accepted.
 
-Spark counts after it has grouped the rows of a task, so there were at least so many.
+Spark counts after it has grouped the rows of a task, so the number is a lower bound.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 NAME: Final = "fleetmq_losses.json"
-_OFFSETS_HEAD: Final = 2  # lines in front of those of the sources: version and metadata
+_OFFSETS_HEAD: Final = 2  # lines before those of the sources: version and metadata
 _DROPPED: Final = "numRowsDroppedByWatermark"
 
 

@@ -1,7 +1,7 @@
 """The options of `format("fleetmq")`, checked, each error with the name of its option.
 
-Spark gives options as texts, and their names in any case. What is not named here is refused: a
-misspelt option that is silently left out reads the wrong data.
+Spark passes options as strings, and their names in any case. Unknown options are refused: ignoring
+a misspelt one would read the wrong data.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Options:
     keep_payload: str = ALL
     tasks_min: int = 0  # 0: the cores of the driver
     task_rows_max: int = RECORDS_PER_TASK
-    drains: bool = False  # at the end of what is read at once, say that there is no more
+    drains: bool = False  # send an end marker after the last row of a run
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:

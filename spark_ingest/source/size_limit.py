@@ -3,10 +3,10 @@
     limits = Limits(bytes_max)
     ends = limits.reach(source, starts, ends, rows_max)
 
-Partitions are read up to a received time that they share (`planning.deal`), which is looked for
-by the log's own indexes; of batches only headers are read, and the one in which a time lies. On
-another machine the broker looks for it, a request a time, and the first batches say how long a
-message is.
+All partitions are read up to the same received time (`batch_planning.deal`), which is found with
+the log's indexes; only headers of batches are read, and the batch that contains a time. For a log
+on another machine the broker finds each time, one request for each, and the size of a message is
+estimated from the first batches.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _first_since(partition: PartitionSource, at_us: int, end: int) -> int:
         return partition.find_time(at_us, end)
     except Damaged as damage:  # the task that reads reports or skips it
         return damage.offset
-    except OffsetGone as gone:  # retention was at work
+    except OffsetGone as gone:  # retention has removed segments meanwhile
         return gone.earliest
 
 
@@ -101,7 +101,7 @@ class Sizes:
         self._source = source
         self._starts = tuple(starts)
         self._known: dict[tuple[int, int], int] = {}
-        self._before: list[dict[int, int]] = []  # bytes in front of each segment, by its base
+        self._before: list[dict[int, int]] = []  # bytes before each segment, by its base
         self._each: list[float] = []
         if isinstance(source, RemoteSource):
             self._each = [

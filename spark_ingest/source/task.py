@@ -1,7 +1,7 @@
 """Read a task's ranges of the log into RecordBatches for Spark.
 
-It runs where Spark puts it, so all it needs comes along pickled: where the stream is, which life
-of it is meant, the columns, and what payloads are. Nothing of Spark is asked here.
+It runs on any executor, so everything it needs is pickled with it: the place and epoch of the
+stream, the columns, and the format of payloads. It does not call Spark.
 """
 
 from __future__ import annotations

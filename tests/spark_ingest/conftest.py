@@ -55,8 +55,12 @@ def what_is_missing() -> str:
 
 
 @contextlib.contextmanager
-def local_session() -> Iterator[SparkSession]:
-    """A session on two local cores; `fleetmq` is not registered."""
+def local_session(*, compiles: bool = True) -> Iterator[SparkSession]:
+    """A session on two local cores; `fleetmq` is not registered.
+
+    Spark compiles each expression and plan to Java, or interprets them, which takes a quarter less
+    time where each runs on a few rows.
+    """
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryDirectory(prefix="fleetmq-spark-") as directory:
@@ -77,6 +81,8 @@ def local_session() -> Iterator[SparkSession]:
             .config("spark.sql.warehouse.dir", f"{directory}/warehouse")
             .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINT_FILES)
             .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.codegen.wholeStage", str(compiles).lower())
+            .config("spark.sql.codegen.factoryMode", "FALLBACK" if compiles else "NO_CODEGEN")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.log.level", "ERROR")
         )
@@ -88,10 +94,11 @@ def local_session() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The slow tests run as on a cluster, where Spark compiles."""
     if missing := what_is_missing():
         pytest.skip(missing)
-    with local_session() as session:
+    with local_session(compiles=request.config.option.markexpr == "slow") as session:
         yield session
 
 
