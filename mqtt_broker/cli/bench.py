@@ -27,12 +27,15 @@ from iot_sim.bench.table import CsvFile, Table, summary
 from iot_sim.run import processes
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker.cli.numbers import real, whole
 from mqtt_broker.codec.constants import NEVER_EXPIRES, REMAINING_LENGTH_MAX
 from mqtt_broker.topics.names import filter_problem
 
 BROKER_DEFAULT: Final = "mqtt://127.0.0.1:1883"
 WORKERS_MAX: Final = 64
 CLIENTS_MAX: Final = 1_000_000
+_SECONDS: Final = real(0.0001, 31 * 86_400, "a number of seconds above 0")
+_RATE: Final = real(0.000_001, 10_000_000, "a rate a second above 0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,21 +62,21 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
     add("-P", "--pw", metavar="PASSWORD", help="password")
     add("-V", "--protocol-version", choices=options.VERSIONS, default="5", metavar="{5,311,31}",
         help="MQTT version (5)")  # fmt: skip
-    add("-c", "--count", type=_number(1, CLIENTS_MAX), default=200, metavar="N",
+    add("-c", "--count", type=_count(1, CLIENTS_MAX), default=200, metavar="N",
         help="number of clients (200)")  # fmt: skip
-    add("-n", "--startnumber", type=_number(0, 10**9), default=1, metavar="N",
+    add("-n", "--startnumber", type=_count(0, 10**9), default=1, metavar="N",
         help="number of the first client, for several machines (1)")  # fmt: skip
-    add("-R", "--connrate", type=_rate, default=100.0, metavar="RATE",
+    add("-R", "--connrate", type=_RATE, default=100.0, metavar="RATE",
         help="connections a second (100)")  # fmt: skip
     add("--prefix", default="bench", help="first part of the client ids (bench)")
-    add("-k", "--keepalive", type=_number(0, 65_535), default=60, metavar="SECONDS",
+    add("-k", "--keepalive", type=_count(0, 65_535), default=60, metavar="SECONDS",
         help="keep alive; 0: none (60)")  # fmt: skip
-    add("-x", "--session-expiry", type=_number(0, NEVER_EXPIRES), default=0, metavar="SECONDS",
+    add("-x", "--session-expiry", type=_count(0, NEVER_EXPIRES), default=0, metavar="SECONDS",
         help="keep the sessions so long, and resume those of an earlier run (0)")  # fmt: skip
     add("--reconnect", action="store_true", help="connect again after a second")
-    add("-d", "--duration", type=_positive, default=0.0, metavar="SECONDS",
+    add("-d", "--duration", type=_SECONDS, default=0.0, metavar="SECONDS",
         help="end after this time (when it is interrupted)")  # fmt: skip
-    add("--workers", type=_number(1, WORKERS_MAX), default=1, metavar="N",
+    add("--workers", type=_count(1, WORKERS_MAX), default=1, metavar="N",
         help="number of processes (1)")  # fmt: skip
     add("--csv", metavar="FILE", help="write the figures of each second as CSV")
 
@@ -90,17 +93,17 @@ def _add_topic(parser: argparse.ArgumentParser, action: str) -> None:
 def _add_messages(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     rate = parser.add_mutually_exclusive_group()
-    rate.add_argument("-I", "--interval", type=_positive, metavar="SECONDS",
+    rate.add_argument("-I", "--interval", type=_SECONDS, metavar="SECONDS",
                       help="between two messages of one publisher (1)")  # fmt: skip
-    rate.add_argument("--rate", type=_rate, help="messages a second of all publishers together")
+    rate.add_argument("--rate", type=_RATE, help="messages a second of all publishers together")
     payload = parser.add_mutually_exclusive_group()
-    payload.add_argument("-s", "--size", type=_number(STAMP_BYTES, REMAINING_LENGTH_MAX // 2),
+    payload.add_argument("-s", "--size", type=_count(STAMP_BYTES, REMAINING_LENGTH_MAX // 2),
                          default=256, metavar="BYTES",
                          help="bytes of a payload, with the time of sending (256)")  # fmt: skip
     payload.add_argument("-m", "--message", metavar="TEXT", help="the payload")
-    add("-L", "--limit", type=_number(1, 10**9), default=0, metavar="N",
+    add("-L", "--limit", type=_count(1, 10**9), default=0, metavar="N",
         help="end after N messages of each publisher")  # fmt: skip
-    add("-F", "--inflight", type=_number(1, 65_535), default=100, metavar="N",
+    add("-F", "--inflight", type=_count(1, 65_535), default=100, metavar="N",
         help="messages of a publisher that may await an acknowledgement (100)")  # fmt: skip
     add("-r", "--retain", action="store_true", help="retain the messages")
 
@@ -177,36 +180,5 @@ def _csv_file(path: str | None, stack: contextlib.ExitStack) -> CsvFile | None:
         raise UsageError(f"--csv {path}: {error.strerror}") from None
 
 
-def _number(low: int, high: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers in a range."""
-
-    def parse(text: str) -> int:
-        try:
-            found = int(text)
-        except ValueError:
-            found = low - 1
-        if not low <= found <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:,} to {high:,}")
-        return found
-
-    return parse
-
-
-def _positive(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0.0001 <= found <= 31 * 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return found
-
-
-def _rate(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found <= 10_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate a second above 0")
-    return found
+def _count(low: int, high: int) -> Callable[[str], int]:
+    return whole(low, high, f"a number from {low:,} to {high:,}")

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from mqtt_broker.cli import client_tls
 from mqtt_broker.cli.errors import UsageError
+from mqtt_broker.cli.numbers import real, whole
 from mqtt_broker.client.blocking import Address
 from mqtt_broker.client.url import PORTS, BrokerUrl, InvalidUrl, parse_url
 from mqtt_broker.codec import properties as prop
@@ -35,9 +36,11 @@ from mqtt_broker.topics.names import name_problem, text_problem
 VERSIONS: Final = {
     "5": V5, "311": V311, "31": V31, "mqttv5": V5, "mqttv311": V311, "mqttv31": V31,
 }  # fmt: skip
-
-
 WEBSOCKET_PATH: Final = "/mqtt"
+_PORT: Final = whole(1, 65_535, "a port from 1 to 65535")
+_KEEP_ALIVE: Final = whole(0, 65_535, "seconds from 0 to 65535")
+_EXPIRY: Final = whole(0, NEVER_EXPIRES, f"seconds from 0 to {NEVER_EXPIRES}, or -1")
+_SECONDS: Final = real(0.000_001, 1e9, "a number of seconds")
 
 
 def add_connection_arguments(
@@ -48,7 +51,7 @@ def add_connection_arguments(
     group.add_argument(
         "-p",
         "--port",
-        type=_port,
+        type=_PORT,
         help=f"port of the broker ({PORTS['mqtt']}, with TLS {PORTS['mqtts']})",
     )
     group.add_argument("--unix", metavar="PATH", help="connect to this Unix socket instead")
@@ -76,7 +79,7 @@ def add_connection_arguments(
     group.add_argument(
         "-k",
         "--keepalive",
-        type=_keep_alive,
+        type=_KEEP_ALIVE,
         default=60,
         metavar="SECONDS",
         help="keep alive; 0: none (60)",
@@ -97,7 +100,7 @@ def add_connection_arguments(
     group.add_argument(
         "-W",
         dest="timeout_s",
-        type=_seconds,
+        type=_SECONDS,
         default=timeout_s,
         metavar="SECONDS",
         help="exit with code 27 after this time"
@@ -311,35 +314,5 @@ def _broker_url(args: argparse.Namespace) -> BrokerUrl | None:
         raise UsageError(f"--url: {error}") from None
 
 
-def _port(text: str) -> int:
-    return _ranged(text, 1, 65_535, "a port")
-
-
-def _keep_alive(text: str) -> int:
-    return _ranged(text, 0, 65_535, "seconds")
-
-
 def _session_expiry(text: str) -> int:
-    if text in ("-1", "∞"):
-        return NEVER_EXPIRES
-    return _ranged(text, 0, NEVER_EXPIRES, "seconds, or -1")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return seconds
-
-
-def _ranged(text: str, low: int, high: int, what: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = low - 1
-    if not low <= number <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {low} to {high}")
-    return number
+    return NEVER_EXPIRES if text in ("-1", "∞") else _EXPIRY(text)

@@ -35,10 +35,14 @@ from iot_sim.scenarios.file import load, ready_scenarios
 from iot_sim.scenarios.scenario import Scenario, ScenarioError
 from mqtt_broker import interrupts
 from mqtt_broker.cli.errors import DONE, FAILED, INTERRUPTED, Failure, UsageError
+from mqtt_broker.cli.numbers import real, whole
 
 BROKER_DEFAULT: Final = "mqtt://127.0.0.1:1883"
 WORKERS_MAX: Final = 64
 SHARES_MAX: Final = 1000
+_SEED: Final = whole(0, 2**63 - 1, "a whole number, 0 or more")
+_COUNT: Final = whole(1, 2**31, "a whole number, 1 or more")
+_SECONDS: Final = real(1.0, 31 * 86_400, "a number of seconds, 1 or more")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,25 +61,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run_it.add_argument("--cafile", default="", metavar="FILE", help="trust these certificates")
     run_it.add_argument("--insecure", action="store_true", help="do not check the certificate")
-    run_it.add_argument("--seed", type=_seed, metavar="N", help="seed, instead of the scenario's")
+    run_it.add_argument("--seed", type=_SEED, metavar="N", help="seed, instead of the scenario's")
     run_it.add_argument(
         "--devices",
-        type=_whole,
+        type=_COUNT,
         metavar="N",
         help="number of devices in all, instead of the scenario's",
     )
     run_it.add_argument(
         "--duration",
-        type=_seconds,
+        type=_SECONDS,
         metavar="S",
         help="length of the run in seconds; the scenario is scaled to it",
     )
     run_it.add_argument(
-        "--workers", type=_whole, default=1, metavar="N", help="number of processes (1)"
+        "--workers", type=_COUNT, default=1, metavar="N", help="number of processes (1)"
     )
     run_it.add_argument(
         "--pid",
-        type=_whole,
+        type=_COUNT,
         metavar="PID",
         help="process id of the broker, to measure its CPU and memory",
     )
@@ -280,34 +284,6 @@ def _list() -> int:
         default = "" if limit.default is None else f" ({number(limit.default)})"
         print(f"  {name:28} {limit.help}{default}")
     return DONE
-
-
-def _seed(text: str) -> int:
-    return _number(text, 0, 2**63 - 1, "a whole number, 0 or more")
-
-
-def _whole(text: str) -> int:
-    return _number(text, 1, 2**31, "a whole number, 1 or more")
-
-
-def _number(text: str, low: int, high: int, what: str) -> int:
-    try:
-        found = int(text)
-    except ValueError:
-        found = low - 1
-    if not low <= found <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return found
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 1.0 <= found <= 31 * 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 1 or more")
-    return found
 
 
 def _percent(text: str) -> float:
