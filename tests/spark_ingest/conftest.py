@@ -8,6 +8,7 @@ why.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import subprocess
@@ -36,6 +37,7 @@ CHECKPOINT_FILES: Final = (
 MEMORY: Final = Path("/dev/shm")
 
 
+@functools.cache
 def what_is_missing() -> str:
     """Why there can be no Spark here; nothing if there can."""
     try:
