@@ -369,6 +369,7 @@ def test_a_subscription_is_promised_when_it_is_kept(scene: Scene) -> None:
 # In the middle of load.
 
 
+@pytest.mark.slow
 def test_sigterm_in_the_middle_of_load(tmp_path: Path) -> None:
     options = Options(kills=4, deaths="orderly", rate=800.0, life_s=0.5, clients=3)
     with (tmp_path / "said").open("w") as out:

@@ -26,6 +26,7 @@ def run(options: Options, where: Path) -> tuple[Verdict, str]:
     return torture(options, out, where), out.getvalue()
 
 
+@pytest.mark.slow
 def test_six_kills_on_sqlite(tmp_path: Path) -> None:
     verdict, said = run(SHORT, tmp_path)
     assert verdict.is_clean, said
