@@ -5,6 +5,6 @@
     pages           read in a thread, encode for a client; `read_ahead` bounds the memory
     start_positions notices dead_letters    where reading starts, and messages about trouble
 
-The event loop runs all of it but the reading, which `read(work, done)` of the service gives to a
-thread. Time comes in as `now`.
+Everything runs on the event loop except reading, which `read(work, done)` of the service passes to
+a thread. Callers pass the time as `now`.
 """

@@ -3,15 +3,15 @@
     ConsumerGroup  owns the cursors, assigns them to members, keeps the committed offsets
     Member         one subscription `$share/<group>/$stream/<name>`, with the cursors it has
 
-The group's position in a partition is the first record that nobody has acknowledged. Partitions
-are assigned evenly to the members that are online, and as few of them move as possible. A
-partition that leaves a living member is handed over when its records in flight are acknowledged,
-or after `HANDOVER_S`. Records in flight to a member that is lost are read again by the next one.
+The group's position in a partition is the first unacknowledged record. Partitions are assigned
+evenly to the members that are online, and as few of them move as possible. When a partition moves
+from a connected member, it is handed over once its records in flight are acknowledged, or after
+`HANDOVER_S`. Records in flight to a lost member are read again by the next one.
 
-A record whose delivery failed (its member was lost, or answered with an error) is delivered
-again; after more than `redeliveries_max` failures it goes to the dead letters. Records that were
-in flight to a lost member are delivered again one at a time, so that the record that kills its
-consumers is found, and the others are not blamed.
+A record whose delivery failed (its member was lost, or answered with an error) is delivered again;
+after more than `redeliveries_max` failures it becomes a dead letter. Records that were in flight to
+a lost member are delivered again one at a time, so that a record that crashes its consumers is
+identified, and no other record is counted as failed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from mqtt_broker.streams.write.stream import Stream
 from sessions.session import Subscription
 from sessions.sources import SourcedMessage
 
-HANDOVER_S: Final = 10.0  # that a partition which moves waits for its records in flight
-RETRY_S_MIN: Final = 0.1  # until a record that failed is sent again; doubled with each failure
+HANDOVER_S: Final = 10.0  # how long a handover waits for records in flight
+RETRY_S_MIN: Final = 0.1  # before a failed record is sent again; doubled with each failure
 RETRY_S_MAX: Final = 30.0
-OUTSTANDING_MAX: Final = 4_096  # records behind the first that is not acknowledged
+OUTSTANDING_MAX: Final = 4_096  # records after the first unacknowledged one
 
 
 class GroupCursor(PartitionCursor):
@@ -46,18 +46,18 @@ class GroupCursor(PartitionCursor):
     def __init__(self, partition: int, reader: PageReader, offset: int) -> None:
         super().__init__(partition, reader, offset)
         self.owner: Member | None = None
-        self.assigned_to: Member | None = None  # who is to have it
-        self.moving_since = 0.0  # when it was to leave its owner
-        self.redeliver: set[int] = set()  # before `redeliver_until` only these are to be sent
+        self.assigned_to: Member | None = None  # the member that is to get it
+        self.moving_since = 0.0  # when the handover started
+        self.redeliver: set[int] = set()  # below `redeliver_until`, only these are sent
         self.redeliver_until = 0
-        self.failures: dict[int, int] = {}  # by offset, of records that are not acknowledged
-        self.resent = -1  # the offset that was sent again, until its exchange is over
+        self.failures: dict[int, int] = {}  # by offset, of unacknowledged records
+        self.resent = -1  # the offset sent again, until its exchange ends
         self.due_at = 0.0  # when the first that failed may be sent again
         self.one_at_a_time_until = 0  # the first position where records need not be sent singly
 
     @property
     def one_at_a_time(self) -> bool:
-        """Tell whether one of the next records may have cost a member its life."""
+        """Tell whether one of the next records may have crashed a member."""
         return (
             self.position < self.one_at_a_time_until
             and not self.is_stuck
@@ -67,7 +67,7 @@ class GroupCursor(PartitionCursor):
 
     @property
     def is_blocked(self) -> bool:
-        """Tell whether no new record may be sent: failed ones and old ones go first."""
+        """Tell whether new records must wait for failed or old ones."""
         return (
             self.is_stuck
             or len(self.in_flight.failed) > 0
@@ -76,17 +76,17 @@ class GroupCursor(PartitionCursor):
         )
 
     def unassign(self) -> None:
-        """Let nobody have the partition, until it is assigned anew."""
+        """Take the partition from its member, until it is assigned again."""
         self.assigned_to = None
 
     def finish(self, offset: int) -> None:
-        """Send this record to nobody any more."""
+        """Do not send this record any more."""
         self.in_flight.end(offset)
         self.failures.pop(offset, None)
         self.redeliver.discard(offset)
 
     def abandon(self, *, is_lost: bool) -> None:
-        """Read again what is in flight to nobody now; after a loss, send it one at a time."""
+        """Read records in flight to a removed member again; after a loss, send them singly."""
         in_flight = self.in_flight
         position = self.position
         if in_flight:
@@ -169,7 +169,7 @@ class Member(StreamSubscription):
         return True
 
     def resend(self, room: int, now: float) -> None:
-        """Send the first record that failed of each partition, when its time has come."""
+        """Send the first failed record of each partition again, if its delay has passed."""
         for cursor in self.cursors:
             is_due = cursor.in_flight.failed and cursor.resent < 0 and cursor.due_at <= now
             if is_due and room > 0:
@@ -213,15 +213,15 @@ class Member(StreamSubscription):
     # Its cursors.
 
     def receive(self, cursor: GroupCursor) -> None:
-        """Read this partition from now on."""
+        """Start reading this partition."""
         cursor.owner = self
         self.cursors.append(cursor)
         self.cursors.sort(key=lambda one: one.partition)
-        if cursor.one_at_a_time:  # the others wait until the record to blame is found
+        if cursor.one_at_a_time:  # new records wait until the failing one is identified
             self.drop_pages()
 
     def release(self, cursor: GroupCursor) -> None:
-        """Read this partition no longer."""
+        """Stop reading this partition."""
         self.drop_page(cursor)
         cursor.owner = None
         self.context.read_ahead.close(cursor)
@@ -245,12 +245,12 @@ class ConsumerGroup:
         self.name = name
         self.owner = owner  # its name in the store
         self.founder = founder  # the client id of its first member; empty: it comes from the store
-        self.cursors: list[GroupCursor] = []  # none until it is known where it begins
+        self.cursors: list[GroupCursor] = []  # empty until the start positions are known
         self.members: dict[tuple[str, str], Member] = {}  # by client id and filter
         self.leaving: list[Member] = []  # with records in flight
         self._on_end = on_end
         self._timer: Timer | None = None
-        self._rebalancing: Timer | None = None  # members came or went in this turn
+        self._rebalancing: Timer | None = None  # members joined or left in this turn
 
     @property
     def is_stored(self) -> bool:
@@ -262,7 +262,7 @@ class ConsumerGroup:
 
     @property
     def subscriptions(self) -> list[Member]:
-        """All members, with those that leave."""
+        """All members, including those that are leaving."""
         return [*self.members.values(), *self.leaving]
 
     @property
@@ -274,7 +274,7 @@ class ConsumerGroup:
         ]
 
     def open(self, offsets: tuple[int, ...]) -> None:
-        """Begin at these offsets."""
+        """Start at these offsets."""
         self.cursors = [
             GroupCursor(partition, self.context.page_reader(self.stream, partition), offset)
             for partition, offset in enumerate(offsets)
@@ -302,7 +302,7 @@ class ConsumerGroup:
         self.rebalance_soon(now)
 
     def on_lost(self, member: Member, now: float) -> None:
-        """Take the partitions of a member whose connection is gone."""
+        """Take the partitions from a member that lost its connection."""
         self._release(member, is_lost=True)
         if member in self.leaving:
             self.leaving.remove(member)
@@ -318,7 +318,7 @@ class ConsumerGroup:
         member.drop_pages()
 
     def rebalance_soon(self, now: float) -> None:
-        """Assign the partitions anew in a moment: of many that come and go, once for all."""
+        """Assign the partitions again in a moment, once for all members that join or leave."""
         if self._rebalancing is None:
             self._rebalancing = self.context.timers.at(now, self._on_changed)
 
@@ -327,7 +327,7 @@ class ConsumerGroup:
         self.rebalance(now)
 
     def rebalance(self, now: float) -> None:
-        """Assign the partitions anew: evenly, and with as few moves as possible."""
+        """Assign the partitions evenly, with as few moves as possible."""
         if not self.cursors:
             return
         online = self.online
@@ -346,14 +346,14 @@ class ConsumerGroup:
     def _assign(
         self, held: dict[Member, list[GroupCursor]], free: list[GroupCursor], now: float
     ) -> None:
-        """Give every member an even share; those that have most keep one more."""
+        """Give every member an even share; those that have the most keep one more."""
         low, more = divmod(len(self.cursors), len(held))
         by_size = sorted(held, key=lambda member: -len(held[member]))
         share = {member: low + (place < more) for place, member in enumerate(by_size)}
         for member, cursors in held.items():
             free += cursors[share[member] :]
             del cursors[share[member] :]
-        for cursor in list(free):  # one that has not left its owner yet may as well stay
+        for cursor in list(free):  # a partition that is still with its member can stay there
             owner = cursor.owner
             if owner is not None and owner in held and len(held[owner]) < share[owner]:
                 held[owner].append(cursor)
@@ -367,7 +367,7 @@ class ConsumerGroup:
                     cursor.moving_since = now
 
     def hand_over(self, now: float) -> None:
-        """Give partitions to their new members, if nothing of them is in flight elsewhere."""
+        """Give partitions to their new members, unless records are in flight to another one."""
         changed: list[Member] = []
         wait_until = 0.0
         for cursor in self.cursors:
@@ -411,7 +411,7 @@ class ConsumerGroup:
     # Records.
 
     def on_done(self, member: Member, now: float) -> None:
-        """Go on after exchanges of a member are over."""
+        """Continue after exchanges of a member have ended."""
         self.context.positions.note(self)
         if any(
             cursor.assigned_to is not member and not cursor.in_flight for cursor in member.cursors
@@ -419,7 +419,7 @@ class ConsumerGroup:
             self.hand_over(now)
 
     def on_failed(self, cursor: GroupCursor, message: SourcedMessage, now: float) -> None:
-        """Send a record again later that a consumer answered with an error."""
+        """Schedule a record that a consumer answered with an error to be sent again."""
         failures = cursor.failures[message.offset] = cursor.failures.get(message.offset, 0) + 1
         if self.dead_letter(cursor, message, now):
             return
@@ -435,7 +435,7 @@ class ConsumerGroup:
             cursor.owner.pump(now)
 
     def dead_letter(self, cursor: GroupCursor, message: SourcedMessage, now: float) -> bool:
-        """Give up a record that failed too often; False: it may be tried again."""
+        """Give up a record that failed too often. Return False if it may be tried again."""
         context = self.context
         limit = context.redeliveries_max
         failures = cursor.failures.get(message.offset, 0)

@@ -1,11 +1,11 @@
-"""Share the broker's services, positions and limits between subscriptions and groups.
+"""The broker's services, positions and limits, shared by subscriptions and groups.
 
     ReplayHost       the services of the broker that a replay uses
-    Positions        records how far clients and groups are
+    Positions        records the positions of clients and groups
     ReplayContext    both of these, read-ahead, reading in threads, and counters
 
-Positions go to the journal, for sessions that are stored and for groups: not more often than
-every `RECORD_S`, and at once when a client goes or a partition changes hands.
+Positions of stored sessions and of groups are recorded in the journal: at most every `RECORD_S`,
+and at once when a client leaves or a partition moves.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from sessions.session import Session
 
 RECORD_S: Final = 0.1  # between two records of a position
 READERS_MAX: Final = 10_000  # subscriptions to streams
-GROUPS_MAX: Final = 10_000  # that are remembered, with members or without
-CLIENT_PART: Final = 10  # the part of both that one client may have, as its divisor
+GROUPS_MAX: Final = 10_000  # consumer groups, with members or without
+CLIENT_PART: Final = 10  # one client may have this fraction of both
 BUFFERED_BYTES_MAX: Final = 128 << 20  # of pages that were read ahead
 FILES_MAX: Final = 512  # kept open for readers
-UNREAD_BYTES_MAX: Final = 256 << 10  # that a client has been sent and has not taken
+UNREAD_BYTES_MAX: Final = 256 << 10  # sent to a client and not read by it yet
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayLimits:
-    redeliveries_max: int = 0  # of one record to a group before it is given up; 0: no limit
+    redeliveries_max: int = 0  # failures of a record before a group gives it up; 0: no limit
     readers_max: int = READERS_MAX
     groups_max: int = GROUPS_MAX
     buffered_bytes_max: int = BUFFERED_BYTES_MAX
@@ -49,7 +49,7 @@ class ReplayLimits:
 
     @property
     def groups_of_client_max(self) -> int:
-        """Return how many of the groups may be there because of one client."""
+        """Return how many of the groups one client may have created."""
         return max(1, self.groups_max // CLIENT_PART)
 
 
@@ -64,8 +64,8 @@ class ReplayHost:
     journal: Journal | None
     log: Callable[[str], None]
     on_bug: Callable[[Exception], None]
-    write_out: Callable[[Outbox, float], None]  # hand what is in an outbox to its link
-    is_pressed: Callable[[], bool]  # so much waits for slow clients that nobody gets more now
+    write_out: Callable[[Outbox, float], None]  # pass an outbox to its link
+    is_pressed: Callable[[], bool]  # too many bytes wait for slow clients: send no more now
     outbox_bytes_max: int  # of one client, before it is disconnected
 
 
@@ -74,11 +74,11 @@ class ReplayCounters:
     messages: int = 0  # sent
     gaps: int = 0  # offsets that were gone before they were read
     redelivered: int = 0
-    dead: int = 0  # records that were given up
+    dead: int = 0  # records given up as dead letters
 
 
 class Position(Protocol):
-    """The position in one partition, and the one that is stored."""
+    """The position in one partition, and the stored position."""
 
     recorded: int
 
@@ -104,7 +104,7 @@ class Positioned(Protocol):
 
     @property
     def is_stored(self) -> bool:
-        """Tell whether the store remembers it at all."""
+        """Tell whether its positions are stored."""
 
 
 class Positions:
@@ -148,7 +148,7 @@ class Positions:
             self._journal.on_cursor(who.owner, who.stream.name, who.stream.epoch, offsets)
 
     def drop(self, who: Positioned) -> None:
-        """Record nothing more of it."""
+        """Stop recording its positions."""
         self._moved.pop(who, None)
 
     def forget(self, owner: str, stream: str) -> None:

@@ -1,6 +1,6 @@
 """Send notices to readers of streams: on `$stream/<name>/$error`, at QoS 0.
 
-A client that is not connected, or reads too slowly now, gets them when it can.
+A client that is offline, or reads too slowly, gets them later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sessions.sources import SourcedMessage
 
 
 class Notices:
-    """The `MessageSource` of notices that wait until one client can take them."""
+    """The `MessageSource` of notices that wait for one client."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,14 +1,14 @@
-"""Read pieces of a stream in a thread, and make them ready to be sent to one client.
+"""Read pages of a stream in a thread, and prepare them for sending to one client.
 
     reader = PageReader(sources, stream, 0, skips_damage)
     page = reader.page(offset, delivery, source)     # the next page from there, or a failure
 
-A page has messages as objects (QoS 1, or a client with aliases or a size limit), or encoded
-packets that only have to be written (QoS 0 to all others): those cost about a microsecond a
-message, and the loop one append for some hundred of them.
+A page has messages as objects (at QoS 1, or for a client with aliases or a size limit), or encoded
+packets that only have to be written (at QoS 0 for all others). Encoded packets cost about a
+microsecond a message, and the loop appends some hundred of them at once.
 
 Each message gets the user properties `stream-partition`, `stream-offset` and `stream-timestamp`
-behind its own, so the last of a name is ours. MQTT 3.1.1 has topic and payload.
+after its own, so the last one of each name is the broker's. MQTT 3.1.1 gets topic and payload only.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class DeliveryFormat:
     v5: bool
     qos: int
     ids: tuple[int, ...]  # Subscription Identifiers
-    not_from: str = ""  # No Local: nothing that this client has published
+    not_from: str = ""  # No Local: leave out messages that this client has published
     is_plain: bool = True  # neither aliases nor a size limit
 
 
 class EncodedPackets(NamedTuple):
-    """Some packets at QoS 0, as they are written."""
+    """Some encoded packets at QoS 0."""
 
     data: bytes
     messages: int
@@ -80,7 +80,7 @@ class Page:
     taken: int = 0  # messages or encoded packets that were sent
 
     def take(self, count: int) -> list[SourcedMessage]:
-        """Return the next messages to be sent, so many at most."""
+        """Return the next messages to be sent, `count` at most."""
         taken = self.taken
         messages = self.messages[taken : taken + count]
         self.taken = taken + len(messages)
@@ -88,7 +88,7 @@ class Page:
 
 
 class LiveSource(Source):
-    """A stream of this process, to be read: memory says where it ends, not a file."""
+    """A stream of this process, for reading: its end is in memory, not in a file."""
 
     def __init__(self, stream: Stream, clock_us: Callable[[], int]) -> None:
         super().__init__(stream.directory, clock_us)
@@ -109,7 +109,7 @@ class LiveSource(Source):
 
 
 class LiveSources:
-    """The sources of streams: the first reader of a stream opens one, and others share it."""
+    """The sources of streams: the first reader of a stream opens it, and others share it."""
 
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
@@ -131,7 +131,7 @@ class LiveSources:
 
 
 class PageReader:
-    """Reads one partition for one client: an open file, and the batches not all in pages.
+    """Reads one partition for one client: an open file, and batches not yet in pages.
 
     One thread at a time may use it.
     """
@@ -155,9 +155,9 @@ class PageReader:
         self.partition = partition
         self._skips = skips_damage
         self._reader: Reader | None = None
-        self._batches: list[Batch] = []  # read, and not all in pages
+        self._batches: list[Batch] = []  # read, and not yet completely in pages
         self._damage: list[Damaged] = []
-        self._at = -1  # the offset of what comes next
+        self._at = -1  # the next offset
 
     def close(self) -> None:
         if self._reader is not None:
@@ -167,7 +167,7 @@ class PageReader:
         self._at = -1
 
     def page(self, offset: int, delivery: DeliveryFormat, source: MessageSource) -> Page:
-        """Read the next page from this offset; at the end it is empty and ends where it begins."""
+        """Read the next page from this offset; at the end of the partition it is empty."""
         page = Page(self.partition, offset, offset)
         try:
             self._read(page, offset, delivery, source)
@@ -203,7 +203,7 @@ class PageReader:
             if whole:
                 self._batches.pop()
         if not self._batches:
-            # Damage that was skipped may lie behind the last batch.
+            # Skipped damage may be after the last batch.
             page.end = self._at = max(self._at, self._reader.offset)
         else:
             page.cost_bytes += len(self._batches[-1].data)
@@ -286,8 +286,8 @@ def _fill(page: Page, rows: _Rows, delivery: DeliveryFormat, source: MessageSour
 def _encode_packets(page: Page, rows: _Rows, delivery: DeliveryFormat) -> None:
     """Encode whole packets at QoS 0.
 
-    The bytes in front of the offset are the same for all messages of a topic with the same
-    properties, and payloads and offsets of the same length: they are made once.
+    The bytes before the offset are the same for all messages of a topic with the same properties,
+    and with payloads and offsets of the same length: they are made once.
     """
     payloads = rows.cells(2)
     clients = rows.cells(1) if delivery.not_from else payloads
@@ -298,7 +298,7 @@ def _encode_packets(page: Page, rows: _Rows, delivery: DeliveryFormat) -> None:
     v5 = delivery.v5
     front = topic_before = section_before = b""
     size_before = -1
-    digits_end = 0  # offsets below it have as many digits as the one before
+    digits_end = 0  # offsets below it have the same number of digits
     out: list[bytes] = []
     size = count = 0
     columns = zip(
@@ -351,7 +351,7 @@ def _encode_packets(page: Page, rows: _Rows, delivery: DeliveryFormat) -> None:
 def _make_messages(
     page: Page, rows: _Rows, delivery: DeliveryFormat, source: MessageSource
 ) -> None:
-    """Make messages as objects. To MQTT 3.1.1 those of one topic and length share bytes."""
+    """Make messages as objects. For MQTT 3.1.1, those of one topic and length share bytes."""
     partition = _partition_property(page.partition)
     stamps = _Stamps()
     texts: dict[bytes, str] = {}

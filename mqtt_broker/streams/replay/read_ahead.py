@@ -1,12 +1,11 @@
-"""Bound what reading takes for all readers: reads in threads, pages read ahead, open files.
+"""Limit the resources of all readers: reads in threads, pages read ahead, open files.
 
-The threads are few, and take what they are given in its order. For each client one read is under
-way; its others wait, and are not begun when nobody wants them any longer. So a client that
+There are few threads, which work in order of request. Each client has one read under way; its other
+reads wait, and are dropped if they are no longer wanted when they are next. So a client that
 subscribes again and again does not fill the threads.
 
-When there are too many pages, the subscription that has waited longest for its client to take one
-gives its pages up, and reads them again when they are wanted. In the same way the file that was
-read longest ago is closed.
+When there are too many pages, the subscription whose client has taken none for longest drops its
+pages, and reads them again when they are needed. Likewise the least recently read file is closed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class ReadQueue:
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        # What waits behind the read under way, by client id.
+        # Reads that wait for the one under way, by client id.
         self._waiting: dict[str, deque[_Waiting]] = {}
 
     def __len__(self) -> int:
@@ -50,8 +49,9 @@ class ReadQueue:
         done: Callable[[Any], None],
         is_wanted: Callable[[], bool],
     ) -> None:
-        """Run `work` in a thread when the client's reads before it are done, and `done` with its
-        result on the loop; with None if it is not wanted any longer when its turn comes.
+        """Run `work` in a thread after the client's earlier reads, then `done(result)` on the loop.
+
+        If it is no longer wanted when it is next, `done` gets None.
         """
         waiting = self._waiting.get(client_id)
         if waiting is not None:
@@ -76,18 +76,18 @@ class ReadQueue:
 
 
 class PageHolder(Protocol):
-    """A subscription, as far as it holds pages."""
+    """A subscription, as a holder of pages."""
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of its pages."""
 
     def drop_pages(self) -> None:
-        """Give all pages up."""
+        """Drop all pages."""
 
 
 class FileHolder(Protocol):
-    """The cursor of a partition, as far as it holds a file."""
+    """The cursor of a partition, as a holder of a file."""
 
     @property
     def reader(self) -> PageReader: ...
@@ -103,8 +103,8 @@ class ReadAheadBudget:
     def __init__(self, bytes_max: int, files_max: int) -> None:
         self._bytes_max = bytes_max
         self._files_max = files_max
-        self.bytes = 0  # of pages that were read and not sent
-        # Both in the order of their last read: the oldest stands first.
+        self.bytes = 0  # of pages read and not sent yet
+        # Both in the order of their last read, the oldest first.
         self._holders: dict[PageHolder, None] = {}
         self._open: dict[FileHolder, None] = {}
 
@@ -122,7 +122,7 @@ class ReadAheadBudget:
         return self.bytes > self._bytes_max // 2
 
     def add(self, holder: PageHolder, size: int) -> None:
-        """Count that a holder has so many bytes more, or less."""
+        """Add to the bytes of a holder; `size` may be negative."""
         self.bytes += size
         if not holder.buffered_bytes:
             self._holders.pop(holder, None)
@@ -146,7 +146,7 @@ class ReadAheadBudget:
                     return
 
     def close(self, cursor: FileHolder) -> None:
-        """Close a file that is not needed now. One that is being read stays open until then."""
+        """Close a file that is not needed now. A file that is being read stays open until then."""
         if not cursor.is_reading:
             cursor.reader.close()
             self._open.pop(cursor, None)

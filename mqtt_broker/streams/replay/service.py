@@ -5,11 +5,11 @@
     replay.on_committed({"telemetry"}, now)                       there is more to be read
     replay.on_deleted("telemetry", now)                           the stream is no more
 
-`read(work, done)` runs `work` in a thread and `done` with its result on the loop; files are
-opened only there.
+`read(work, done)` runs `work` in a thread and `done` with its result on the loop; files are opened
+only in the thread.
 
-Nothing ends in silence: what cannot be read any more is logged, and told to the client by a
-message on `$stream/<name>/$error`.
+When a subscription can no longer be read, the reason is logged, and sent to the client on
+`$stream/<name>/$error`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ReplayService:
         return None
 
     def _group_refusal(self, name: str, client_id: str) -> Refusal | None:
-        """Check that a group of this name may be made."""
+        """Check that a group of this name may be created."""
         if len(name) > GROUP_CHARS_MAX:
             return Refusal(
                 reasons.TOPIC_FILTER_INVALID,
@@ -217,13 +217,13 @@ class ReplayService:
     # What happens to streams.
 
     def on_committed(self, streams: Iterable[str], now: float) -> None:
-        """Read on in these streams: they have more."""
+        """Continue reading these streams, which have grown."""
         for name in streams:
             for found in list(self.by_stream.get(name, ())):
                 found.read_on(now)
 
     def on_deleted(self, name: str, now: float) -> None:
-        """End what reads the stream; positions of its groups leave the store with it."""
+        """End all readers of the stream, and remove positions of its groups from the store."""
         error = StreamGone(name)
         for found in list(self.by_stream.get(name, ())):
             self.context.sources.forget(found.stream)
@@ -235,13 +235,13 @@ class ReplayService:
                 group.end(error, now)
 
     def on_restored(self) -> None:
-        """Forget the positions that belong to no session: all sessions are restored."""
+        """Remove positions that belong to no session, now that all sessions are restored."""
         for owner, stream in self._stored:
             self.context.positions.forget(owner, stream)
         self._stored.clear()
 
     def close(self) -> None:
-        """Close files; no read is going on."""
+        """Close files. No read is under way."""
         self.context.read_ahead.close_all()
 
     # Clients that read alone.
@@ -282,7 +282,7 @@ class ReplayService:
             reader.end(found, self.context.now)
 
     def _place(self, reader: ClientSubscription, offsets: tuple[int, ...]) -> None:
-        """Let a client begin at these offsets."""
+        """Start a client at these offsets."""
         reader.cursors = [
             PartitionCursor(partition, self.context.page_reader(reader.stream, partition), offset)
             for partition, offset in enumerate(offsets)
@@ -404,9 +404,9 @@ class ReplayService:
         then: Callable[[tuple[int, ...] | Exception | None], None],
         is_wanted: Callable[[], bool],
     ) -> None:
-        """Find the offsets of a start: at once, or for a time by looking into files.
+        """Find the offsets of a start: at once, or for a time by reading files.
 
-        None if it is not wanted any longer before it is looked for.
+        The result is None if it is no longer wanted when it is next.
         """
         at_us = position.at_us
         if at_us is None:
@@ -423,7 +423,7 @@ class ReplayService:
         self.context.reads.read(client_id, look, then, is_wanted)
 
     def _restored_offsets(self, stream: Stream, offsets: dict[int, int]) -> tuple[int, ...]:
-        """Return the offsets from the store, none beyond the end; records may be gone since."""
+        """Return the offsets from the store, limited to the end; records may have been removed."""
         found = []
         for number, (start, end) in enumerate(zip(starts_of(stream), ends_of(stream), strict=True)):
             offset = offsets.get(number, start)
@@ -462,7 +462,7 @@ class ReplayService:
         return sorted(found, key=lambda one: (one.stream, one.name))
 
     def group_reset(self, name: str, stream: str, offsets: Offsets) -> None:
-        """Let a group go on from these offsets; not while any of its members is online."""
+        """Set the offsets of a group; refused while any of its members is online."""
         group = self._idle_group(name, stream)
         if offsets.epoch != group.stream.epoch:
             raise WrongEpoch(stream, offsets.epoch, group.stream.epoch)
@@ -476,7 +476,7 @@ class ReplayService:
         self.context.positions.record(group)
 
     def group_delete(self, name: str, stream: str) -> None:
-        """Forget a group and its offsets; not while it has members."""
+        """Delete a group and its offsets; refused while it has members."""
         group = self._idle_group(name, stream)
         if group.members:
             raise Invalid(

@@ -3,8 +3,8 @@
     $stream/<name>[/@<from>]
     $share/<group>/$stream/<name>[/@<from>]
 
-`from` is earliest, latest, an ISO 8601 time, or offsets as JSON. It is checked by what is in
-memory: no file is opened here.
+`from` is earliest, latest, an ISO 8601 time, or offsets as JSON. It is checked against data in
+memory: this module opens no file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StreamFilter(NamedTuple):
 
 
 class StartPosition(NamedTuple):
-    """The offset of each partition, or a time that has still to be looked for in files.
+    """The offset of each partition, or a time that must still be looked up in files.
 
     The time NULL stands for the earliest record that is no older than the retention.
     """
@@ -51,7 +51,7 @@ class StartRefused(Exception):
 
 
 def parse_filter(text: str) -> StreamFilter:
-    """Split a filter that begins with `$stream`, or shares one that does; raises Invalid."""
+    """Parse a filter that begins with `$stream`, or a share of one. Raises Invalid."""
     shared = split_share(text)
     group, path = shared if shared is not None else ("", text)
     name, slash, rest = path[len(ROOT) :].partition("/")
@@ -64,12 +64,12 @@ def parse_filter(text: str) -> StreamFilter:
 
 
 def starts_of(stream: Stream) -> tuple[int, ...]:
-    """Return the earliest offset that is kept of each partition, as memory knows it."""
+    """Return the earliest offset of each partition, from memory."""
     return tuple(partition.catalog.start for partition in stream.partitions)
 
 
 def ends_of(stream: Stream) -> tuple[int, ...]:
-    """Return the offset that readers may go up to in each partition."""
+    """Return the offset up to which readers may read each partition."""
     return tuple(partition.committed for partition in stream.partitions)
 
 
@@ -83,7 +83,7 @@ def _has_expired(stream: Stream, now: float) -> bool:
 
 
 def parse_start(stream: Stream, text: str, now: float) -> StartPosition:
-    """Find where to begin; raises StartRefused if there is no such place, or not any more."""
+    """Find where to start. Raises StartRefused if that is invalid, or no longer kept."""
     if text == EARLIEST:
         if _has_expired(stream, now):
             return StartPosition((), NULL)

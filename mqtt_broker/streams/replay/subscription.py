@@ -5,12 +5,12 @@
                          what there is room for
     ClientSubscription   reads every partition, for its own client alone
 
-A subscription reads ahead one page, in a thread, and sends it when the client can take it: at
-QoS 0 while little is unread, at QoS 1 as far as the window goes. At the end of its partitions
-it waits until more is committed, so history continues into live messages without a seam.
+A subscription reads one page ahead, in a thread, and sends it when the client is ready: at QoS 0
+while the client has few unread bytes, at QoS 1 within the window. At the end of its partitions it
+waits until more is committed, so history continues into live messages without a gap.
 
-The position of a cursor is, at QoS 0, what was sent; at QoS 1, everything before the first record
-that is not acknowledged, in whatever order acknowledgements came.
+The position of a cursor is the next offset to send at QoS 0, and the first unacknowledged offset at
+QoS 1, whatever the order of acknowledgements.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _WRITE_BYTES: Final = 64 << 10  # until it is seen whether the peer takes more
 class InFlight:
     """The records of one partition that were sent at QoS 1 and are not acknowledged.
 
-    A record that failed stays among them until it is sent again. It holds the position back, but
-    takes no room in the session's window meanwhile.
+    A failed record stays among them until it is sent again. It holds the position back, but does
+    not count in the session's window meanwhile.
     """
 
     __slots__ = ("_messages", "bytes", "failed")
@@ -71,7 +71,7 @@ class InFlight:
         return list(self._messages)
 
     def first(self) -> int:
-        """Return the least offset; -1: there is none."""
+        """Return the smallest offset, or -1 if there is none."""
         return next(iter(self._messages), -1)
 
     def add(self, messages: list[SourcedMessage]) -> None:
@@ -80,7 +80,7 @@ class InFlight:
             self.bytes += len(message.payload)
 
     def end(self, offset: int) -> bool:
-        """Drop a record whose exchange is over; False: it is not here."""
+        """Remove a record whose exchange has ended. Return False if it is not among them."""
         message = self._messages.pop(offset, None)
         if message is None:
             return False
@@ -91,12 +91,12 @@ class InFlight:
         return True
 
     def fail(self, offset: int) -> None:
-        """Let a record wait to be sent again."""
+        """Note that a record failed and has to be sent again."""
         insort(self.failed, offset)
         self.bytes -= len(self._messages[offset].payload)
 
     def take_failed(self) -> SourcedMessage:
-        """Return the first record that failed, which is about to be sent again."""
+        """Return the first failed record, to be sent again now."""
         message = self._messages[self.failed.pop(0)]
         self.bytes += len(message.payload)
         return message
@@ -108,7 +108,7 @@ class InFlight:
 
 
 class PartitionCursor:
-    """A client's position in a partition, with the page and the messages on their way to it."""
+    """A client's position in a partition, with the current page and the messages in flight."""
 
     __slots__ = (
         "generation", "in_flight", "is_reading", "is_stuck", "next_read", "next_send", "page",
@@ -123,7 +123,7 @@ class PartitionCursor:
         self.page: Page | None = None  # read and not all sent
         self.in_flight = InFlight()
         self.recorded = -1  # the position that the store has
-        self.generation = 0  # counts seeks: pages that were read before one are void
+        self.generation = 0  # counts seeks: pages read before a seek are void
         self.is_reading = False
         self.is_stuck = False  # by damage
         self.retry_at = 0.0  # not read before
@@ -134,7 +134,7 @@ class PartitionCursor:
         return self.next_send if first < 0 else first
 
     def seek(self, offset: int) -> None:
-        """Go on from this offset; pages that are being read are not wanted any longer."""
+        """Continue from this offset; pages that are being read are void."""
         assert self.page is None
         self.generation += 1
         self.next_send = self.next_read = offset
@@ -159,7 +159,7 @@ class StreamSubscription(ABC):
         self.session.outbound.add_source(self)
 
     def adapt(self, subscription: Subscription) -> None:
-        """Use other subscription options, or another connection."""
+        """Apply new subscription options, or a new connection."""
         self.subscription = subscription
         session, box = self.session, self.session.outbound.outbox
         self.qos = min(subscription.qos, 1)
@@ -197,27 +197,27 @@ class StreamSubscription(ABC):
     def select(
         self, cursor: PartitionCursor, page: Page, room: int, now: float
     ) -> list[SourcedMessage]:
-        """Take the next messages of a page that are to be sent, `room` at most."""
+        """Take the next messages of a page to send, `room` at most."""
 
     @abstractmethod
     def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
-        """Take notice that messages left the session's window."""
+        """Note that messages left the session's window."""
 
     @abstractmethod
     def on_moved(self, cursor: PartitionCursor) -> None:
-        """Take notice that a position may have changed."""
+        """Note that a position may have changed."""
 
     @abstractmethod
     def end(self, error: Exception, now: float) -> None:
-        """End the subscription: nothing more can be read, for this reason."""
+        """End the subscription for this reason."""
 
     def on_void_read(self, cursor: PartitionCursor, now: float) -> None:
-        """Take notice that a read has finished whose page is not wanted any longer."""
+        """Note that a read has finished whose page is void."""
         if self.is_over:
             self.context.read_ahead.close(cursor)
 
     def resend(self, room: int, now: float) -> None:  # noqa: B027
-        """Send records again that have to go before new ones; there are none without a group."""
+        """Send failed records again before new ones; only groups have any."""
 
     def tell(self, error: Exception, now: float) -> None:
         """Send a notice to all clients of this subscription."""
@@ -229,7 +229,7 @@ class StreamSubscription(ABC):
         self.pump(now)
 
     def pump(self, now: float) -> None:
-        """Send what there is room for, and read on."""
+        """Send as much as fits, and continue reading."""
         if self._is_pumping or not self.is_active:
             return
         self._is_pumping = True
@@ -252,7 +252,7 @@ class StreamSubscription(ABC):
         self.resend(self._room(), now)
         idle = 0
         while idle < len(self._ready):
-            # Asked each time: a message that is too large for the peer takes no room.
+            # Computed each time: a message that is too large for the peer takes no space.
             room = self._room()
             if room <= 0:
                 break
@@ -321,7 +321,7 @@ class StreamSubscription(ABC):
                 context.write_out(box, now)
 
     def _send_some(self, cursor: PartitionCursor, page: Page, now: float) -> int:
-        """Send the next messages of a page at QoS 0; return how many bytes."""
+        """Send the next messages of a page at QoS 0; return their size."""
         session = self.session
         counters = self.context.counters
         if page.taken < len(page.packets):
@@ -343,7 +343,7 @@ class StreamSubscription(ABC):
         return size
 
     def _finish_page(self, cursor: PartitionCursor, page: Page) -> None:
-        """Let a page go that is sent, and pass the offsets in it that had nothing to send."""
+        """Drop a page that has been sent, and advance past offsets that had nothing to send."""
         if page.taken >= len(page.packets) + len(page.messages) and cursor.page is page:
             self._let_go(cursor, page)
             cursor.next_send = max(cursor.next_send, page.end)
@@ -361,13 +361,13 @@ class StreamSubscription(ABC):
         self._buffer(-page.cost_bytes)
 
     def drop_pages(self) -> None:
-        """Give up what was read ahead: it is read again when it is wanted."""
+        """Drop pages that were read ahead; they are read again when they are needed."""
         for cursor in list(self._ready):
             self.drop_page(cursor)
         self._close_files()
 
     def _close_files(self) -> None:
-        """Close the files, and with them the batches of their last pages, maybe megabytes."""
+        """Close the files, and free the batches of their last pages, which may be megabytes."""
         for cursor in self.cursors:
             self.context.read_ahead.close(cursor)
 
@@ -383,12 +383,12 @@ class StreamSubscription(ABC):
     # Reading.
 
     def read_on(self, now: float) -> None:
-        """Read the next page, of the cursors in turn; one read at a time."""
+        """Read the next page, taking cursors in turn; one read at a time."""
         if self._reads or not self.is_active or self.buffered_bytes >= PAGE_BYTES // 2:
             return
         if self.context.read_ahead.is_tight and not self._has_room():
             self._close_files()
-            return  # another subscription's read would drop this page, and so on for ever
+            return  # other subscriptions' reads would drop this page, and this one theirs, for ever
         cursors = self.cursors
         for step in range(len(cursors)):
             at = (self._turn + step) % len(cursors)
@@ -405,7 +405,7 @@ class StreamSubscription(ABC):
                 return
 
     def _has_room(self) -> bool:
-        """Tell whether a message could be sent now: the same as where it is sent."""
+        """Tell whether a message could be sent now, by the rules of sending."""
         if self.session.outbound.outbox.waiting_bytes >= self.context.unread_bytes_max:
             return False
         return not self.qos or (self._room() > 0 and self._bytes_left() > 0)
@@ -424,7 +424,7 @@ class StreamSubscription(ABC):
         )
 
     def _wants(self, cursor: PartitionCursor, generation: int, delivery: DeliveryFormat) -> bool:
-        """Tell whether a page that was asked for is still to be sent."""
+        """Tell whether a requested page is still wanted."""
         return generation == cursor.generation and not self.is_over and delivery is self.delivery
 
     def _on_page(
@@ -442,7 +442,7 @@ class StreamSubscription(ABC):
         self.pump(now)
 
     def _take_page(self, cursor: PartitionCursor, page: Page, now: float) -> None:
-        for damage in page.damage:  # it was passed over, as the settings say
+        for damage in page.damage:  # it was skipped, as the settings say
             if damage.until > damage.offset:
                 self.context.counters.gaps += damage.until - damage.offset
             self.tell(damage, now)
@@ -459,7 +459,7 @@ class StreamSubscription(ABC):
 
     def _on_failure(self, cursor: PartitionCursor, failure: Exception, now: float) -> None:
         context = self.context
-        if isinstance(failure, OffsetGone):  # retention was faster: go on at what is left
+        if isinstance(failure, OffsetGone):  # retention removed it first: continue with the rest
             behind = max(cursor.next_send, failure.offset)
             context.counters.gaps += max(0, failure.earliest - behind)
             self.tell(failure, now)
@@ -508,7 +508,7 @@ class ClientSubscription(StreamSubscription):
     def close(self) -> None:
         super().close()
         for cursor in self.cursors:
-            cursor.in_flight.clear()  # messages that knew us would keep us: see `remove_source`
+            cursor.in_flight.clear()  # messages would keep this alive: see `remove_source`
 
     def may_send(self, cursor: PartitionCursor) -> bool:
         return not cursor.is_stuck
@@ -520,7 +520,7 @@ class ClientSubscription(StreamSubscription):
 
     def on_done(self, messages: list[SourcedMessage], reason: int, now: float) -> None:
         """End the exchange of messages, whatever the reason code. [MQTT-4.3.2-1]"""
-        if self.is_over:  # its place in the store belongs to the next one of its name
+        if self.is_over:  # its entry in the store belongs to the next subscription of its name
             return
         for message in messages:
             self.cursors[message.partition].in_flight.end(message.offset)
@@ -533,7 +533,7 @@ class ClientSubscription(StreamSubscription):
         self._on_end(self, error, now)
 
     def on_attached(self) -> None:
-        """Adapt to another connection; of another version, send again what is in flight."""
+        """Adapt to another connection; if its version differs, send messages in flight again."""
         session = self.session
         if session.outbound.version != self.version:
             self.version = session.outbound.version
