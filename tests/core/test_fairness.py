@@ -363,7 +363,17 @@ def leaving_member() -> Arena:
     return arena
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+# Seconds each, of calls that are counted one by one.
+LONG: Final = (
+    "$SYS to a crowd", "a retained message to a crowd", "a sweep of retained messages",
+    "QoS 0 to a large crowd", "QoS 1 to a crowd that is away", "QoS 2 to a crowd",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in ATTACKS],
+)
 def test_a_bystander_is_answered(name: str) -> None:
     arena = ATTACKS[name]()
     arena.run(turns=10)

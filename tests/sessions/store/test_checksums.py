@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -87,8 +87,21 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-@pytest.mark.parametrize("column", ["payload", "section", "crc"])
-@pytest.mark.parametrize("share", [0.3, 1.0])
+# A database of its own takes a second: all of them are slow tests but one for each size.
+FAST: Final = ("payload", 0.3)
+ALTERED: Final = [
+    pytest.param(
+        where, size, column, share,
+        marks=[pytest.mark.slow] if where == "postgresql" and (column, share) != FAST else [],
+    )
+    for where in ("sqlite", "postgresql")
+    for size in ("small", "large")
+    for column in ("payload", "section", "crc")
+    for share in (0.3, 1.0)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "size", "column", "share"), ALTERED, indirect=["place", "size"])
 def test_no_message_that_was_altered_is_delivered(
     place: Place, size: str, column: str, share: float
 ) -> None:
