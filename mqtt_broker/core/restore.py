@@ -328,9 +328,9 @@ def _waiting_shared(
 
 def _hand_back(broker: BrokerState, session: Session, item: Delivery, now: float) -> None:
     """Give what waited for a member to its group; to the member, if it has left that since."""
-    message, grant, _, _ = item
-    if isinstance(grant.group, SharedGroup):
-        if not grant.group.hand_over(session.session_number, item, now):
+    message, options, _, _ = item
+    if isinstance(options.group, SharedGroup):
+        if not options.group.hand_over(session.session_number, item, now):
             broker.backlog.drop("no_member")
         return
     journal = broker.journal
@@ -340,7 +340,7 @@ def _hand_back(broker: BrokerState, session: Session, item: Delivery, now: float
     txn = journal.begin([copy], awaits_commit=journal.awaits_commit)
     try:
         session.outbound.deliver(
-            [copy], DeliveryOptions(grant.qos, grant.retain, grant.subscription_ids), txn, now
+            [copy], DeliveryOptions(options.qos, options.retain, options.subscription_ids), txn, now
         )
     finally:
         journal.add(txn)
@@ -348,8 +348,8 @@ def _hand_back(broker: BrokerState, session: Session, item: Delivery, now: float
 
 def _item(broker: BrokerState, delivery: DeliveryRow, row: MessageRow) -> Delivery:
     group = broker.subscriptions.groups.get(delivery.share) if delivery.share else None
-    grant = DeliveryOptions(delivery.qos or 1, delivery.retain, delivery.subscription_ids, group)
-    return _message(broker, row), grant, delivery.n, None
+    options = DeliveryOptions(delivery.qos or 1, delivery.retain, delivery.subscription_ids, group)
+    return _message(broker, row), options, delivery.n, None
 
 
 def items_of(broker: Broker, page: Iterable[tuple[DeliveryRow, MessageRow]]) -> list[Delivery]:
