@@ -108,12 +108,12 @@ def run(args: argparse.Namespace) -> int:
         check_files(config.endpoints)
         if args.check:
             if config.needs_store:
-                # Not above: SQL loads only when something is stored.
+                # Imported here: SQL loads only when state is stored.
                 from mqtt_broker.server.services.storage import check_store
 
                 check_store(config)
             if config.security.is_on:
-                # Not above: hashing, keys and SQL load only when the configuration needs them.
+                # Imported here: hashing, keys and SQL load only when the configuration needs them.
                 from mqtt_broker.server.services.security import check_access
 
                 check_access(config.security)
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
         _raise_descriptor_limit()
         keep_large_buffers()
-        # Until it serves, a signal ends it at once: what is on disk survives that as a crash.
+        # Before it serves, a signal ends it at once: files on disk survive that like a crash.
         with interrupts.leaving(), asyncio.Runner(loop_factory=TurnLoop) as runner:
             return 0 if runner.run(_serve(config)) else 1
     except ConfigError as error:
@@ -164,7 +164,7 @@ async def _serve(config: Config) -> bool:
         is_stored = await server.stop()
         http_service.stop()
     signal.set_wakeup_fd(-1)  # the loop's socket, which asyncio closes before it says so
-    gc.freeze()  # the process ends: nobody looks through millions of objects for cycles
+    gc.freeze()  # the process ends: do not search millions of objects for cycles
     interrupts.finish()
     return is_stored
 

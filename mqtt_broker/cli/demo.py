@@ -1,14 +1,14 @@
 """`fleetmq demo`: broker, devices, log and Spark jobs on one machine, in about a minute.
 
-A broker that acknowledges what is on disk, 200 simulated devices, the telemetry log, two Spark
-jobs on it, an alert that comes back over MQTT, and one kill -9 of the broker in the middle of
-it. Then the counts are compared: messages sent, acknowledged, delivered, in the log, in windows. A
-valve that was away gets its command late, and the recorder says why.
-Where Spark cannot run, for want of Java, the demo does the rest and says so.
+It runs a broker that acknowledges messages when they are on disk, 200 simulated devices, the
+telemetry log, two Spark jobs on it, and an alert that returns over MQTT, and kills the broker once
+with kill -9. Then it compares the counts of messages sent, acknowledged, delivered, in the log, and
+in windows. A valve that was away gets its command late, and the recorder reports why. Without Java
+the demo leaves the Spark jobs out and says so.
 
-Each part is a process of its own, started by the command that a user would type; their files stay
-in the directory that is named at the end. The processes do not: SIGINT, SIGTERM and SIGHUP end all
-of them too. Exit code 1 when a count is wrong, or a process ended that should not have.
+Each part is a process of its own, started by the command that a user would type. Their files stay
+in the directory that is named at the end; the processes end with the demo, also after SIGINT,
+SIGTERM or SIGHUP. The exit code is 1 if a count is wrong or a process ended unexpectedly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spark_ingest.run import spark_session
 
 DEVICES: Final = 200
 SECONDS: Final = 25
-SECONDS_MIN: Final = 10  # a device is known for half of it before a value can be an anomaly
+SECONDS_MIN: Final = 10  # the first half of it teaches the usual values of a device
 _OUTLIERS: Final = 25  # of all devices together, about
 KILL_AT_S: Final = 10
 _JOBS: Final = ("windows", "anomalies")
@@ -270,7 +270,7 @@ class Demo:
             *("broker", "--config", "broker.toml", "--port", str(self._port)),
             *("--data-dir", "data", "--http", f"127.0.0.1:{self._http_port}"),
         )
-        # It writes this file when it listens; the file may also be of its life before.
+        # The broker writes this file when it listens; it may also be left from the last start.
         place = self.folder / "data" / address_file.FILE
         for _ in _ticks(time.monotonic() + _PATIENCE_S, 0.02):
             self._check([process])
@@ -394,7 +394,7 @@ class Demo:
         needed: Sequence[subprocess.Popen[bytes]],
         progress: Callable[[], str],
     ) -> None:
-        """Wait, and say every few seconds what for."""
+        """Wait, and report progress every few seconds."""
         start = said = time.monotonic()
         for _ in _ticks(start + _PATIENCE_S, 0.3):
             if condition():

@@ -1,9 +1,9 @@
-"""`fleetmq migrate`: write a configuration of ours from a mosquitto.conf.
+"""`fleetmq migrate`: convert a mosquitto.conf to a FleetMQ configuration.
 
     fleetmq migrate /etc/mosquitto/mosquitto.conf --output fleet.toml
 
-Users are copied to a file beside it, rules become `[[acl]]`. What became of each line is printed,
-and stands at the end of the file.
+Users are copied to a file next to it; rules become `[[acl]]`. The result of each line is printed,
+and added at the end of the file as comments.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _told(fate: Fate) -> str:
 def _file(source: str, found: Translation, users: dict[str, str]) -> str:
     lines = [
         f"# Written by fleetmq migrate from {_plain(source)}.",
-        "# What became of each of its lines stands at the end.",
+        "# The result of each of its lines is listed at the end.",
         "",
     ]
     for key, (value, place) in found.values.items():
@@ -111,7 +111,7 @@ def _file(source: str, found: Translation, users: dict[str, str]) -> str:
     if found.has_rules and not found.rules:
         denied = {"permit": "deny", "topics": ["#"]}
         lines += _table("acl", denied, "no rule of the acl_file could be taken over")
-    lines += ["", "# The lines of mosquitto, and what became of them:", "#"]
+    lines += ["", "# The lines of the mosquitto configuration, and their results:", "#"]
     lines += [f"# {_plain(_told(fate))}" for fate in found.fates]
     return "\n".join(lines) + "\n"
 

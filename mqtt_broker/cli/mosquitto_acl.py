@@ -1,7 +1,7 @@
 """Read an acl_file of mosquitto into rules of `[[acl]]`.
 
-mosquitto asks the rules of the user first, then the patterns, and in both what denies before what
-allows. Here the first rule that applies decides, so that is the order in which they come out.
+mosquitto checks the rules of the user first, then the patterns, and in both deny rules before allow
+rules. FleetMQ uses the first rule that applies, so the rules are written in that order.
 """
 
 from __future__ import annotations

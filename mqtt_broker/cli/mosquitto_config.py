@@ -1,7 +1,7 @@
 """Translate the lines of a mosquitto.conf into keys and tables of our configuration.
 
-`Translation.read` takes the lines one by one; each ends in one `Fate`: what it became, or why it
-became nothing. `finish` puts the listeners, users and rules together.
+`Translation.read` translates line by line; the result of each is a `Fate`: its new key, or why it
+has none. `finish` combines the listeners, users and rules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mqtt_broker.cli.mosquitto_acl import AclRule, read_acl
 from mqtt_broker.server.config.config import load_values
 from mqtt_broker.server.config.tables import ConfigError
 
-# Keys that mean the same: name here, and whether 0 stands for no limit.
+# Keys with the same meaning: FleetMQ's name, and whether 0 means no limit.
 _SAME: Final[dict[str, tuple[str, bool]]] = {
     "allow_zero_length_clientid": ("allow_zero_length_clientid", False),
     "auto_id_prefix": ("auto_id_prefix", False),
@@ -41,7 +41,7 @@ _STORED: Final = "not needed: what is acknowledged is on disk"
 _BRIDGE: Final = "bridges are not supported; `fleetmq spark bridge` copies messages into a stream"
 _PLUGIN: Final = "plugins of mosquitto are not supported; see [[auth]], or Access in a program"
 _PSK: Final = "TLS with pre-shared keys is not supported; use certificates or passwords"
-# Keys that become nothing, and why.
+# Keys without a counterpart, and why.
 _NOT_TAKEN: Final[dict[str, str]] = {
     **dict.fromkeys(("user", "pid_file"), _SERVICE),
     **dict.fromkeys(
@@ -91,7 +91,7 @@ _OPEN: Final = "0.0.0.0"
 
 @dataclass(slots=True)
 class Fate:
-    """The fate of a line: what it became, or why it became nothing."""
+    """The result of a line: its new key, or why it has none."""
 
     place: str  # mosquitto.conf:12
     line: str
@@ -122,7 +122,7 @@ class MosquittoListener:
 
 
 class Translation:
-    """A configuration of mosquitto on its way to ours."""
+    """The translation of a mosquitto configuration."""
 
     def __init__(self) -> None:
         self.fates: list[Fate] = []

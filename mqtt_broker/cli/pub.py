@@ -166,7 +166,7 @@ class _Publication:
             if not data:
                 break
             *lines, rest = (rest + data).split(b"\n")
-            # While lines wait for room, more input must not keep `step` from waiting.
+            # While lines wait for space, more input must not keep `step` from waiting.
             self._client.unwatch(source)
             yield lines
             self._client.watch(source)

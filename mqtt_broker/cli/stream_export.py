@@ -1,6 +1,6 @@
 """`fleetmq stream export`: write messages as JSON lines or as a Parquet file.
 
-A file is written whole or not at all, by way of a `.part` file that is removed on failure.
+A file is written completely or not at all: first as a `.part` file, which is removed on failure.
 """
 
 from __future__ import annotations

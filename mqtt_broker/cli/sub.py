@@ -1,8 +1,8 @@
 """`fleetmq sub`: subscribe and print messages.
 
 A message is acknowledged after it is printed. Messages beyond -C are not acknowledged, so with -c
-the next run gets them. A connection that breaks is made again, at growing intervals: with -c its
-session goes on, and without -c a new one begins.
+the next run gets them. After a lost connection it connects again, at growing intervals: with -c it
+resumes the session, without -c it starts a new one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mqtt_broker.topics.names import filter_problem, matches, split_share
 RETAIN_HANDLING_NEVER: Final = 2
 RETRY_S_MIN: Final = 1.0
 RETRY_S_MAX: Final = 30.0
-# A client that was sent away for another reason would be sent away again.
+# A client that was disconnected for another reason would be disconnected again.
 _COMES_BACK: Final = frozenset(
     (
         0,  # no reason: the network broke
@@ -173,7 +173,7 @@ def plan(args: argparse.Namespace, version: int, properties: dict[int, Propertie
             SubscriptionRequest(
                 text,
                 args.qos,
-                # We do not need our own removals. [MQTT-3.8.3-4] forbids it for shared ones.
+                # No Local: own removals. [MQTT-3.8.3-4] forbids No Local for shared ones.
                 no_local=args.remove_retained and version == V5 and not split_share(text),
                 retain_as_published=args.retain_as_published,
                 retain_handling=RETAIN_HANDLING_NEVER if unwanted else 0,
@@ -214,7 +214,7 @@ class _Connections:
     def serve(self, subscription: _Subscription) -> None:
         """Serve the subscription until it is done or a signal comes.
 
-        Raises ClientError and Failure for what another attempt would not change.
+        Raises ClientError and Failure for errors that another attempt would not cure.
         """
         pause_s = RETRY_S_MIN
         with interrupts.flag() as stop:

@@ -35,7 +35,7 @@ _ESCAPES: Final = {
 _OF_OTHERS: Final = "CDPRpt"  # the publisher wrote it: any bytes, or any printable text
 _NS: Final = 1_000_000_000
 
-# What JSON need not escape, and a terminal would obey: other controls, changes of direction.
+# Characters that JSON need not escape but terminals interpret: controls, changes of direction.
 _OBEYED: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 # In the order mosquitto_sub prints them.
@@ -125,7 +125,7 @@ def as_json(message: Message, at_ns: int) -> bytes:
 def compile_format(text: str, *, is_terminal: bool = False) -> Render:
     """Return the renderer of a -F format. Raises UsageError for an unknown conversion.
 
-    `is_terminal`: escape what a terminal would obey in the message, not in the format.
+    `is_terminal`: escape characters of the message, not of the format, that a terminal interprets.
     """
     parts: list[Render] = []
     at = 0
