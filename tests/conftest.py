@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,10 @@ import pytest
 # The same examples in each run, however slow the machine is: a new seed belongs to the fuzzers.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
+
+# A shell lets its background jobs ignore SIGINT, and their children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TESTS: Final = Path(__file__).parent
 _REQUIRED: Final = [word for word in os.environ.get("TESTS_REQUIRE", "").split(",") if word]
