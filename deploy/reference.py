@@ -248,7 +248,7 @@ describes them all at `/api/v1/openapi.json`.
 
 
 def metrics() -> str:
-    from mqtt_broker.http_api.pages.metrics import _Collected
+    from mqtt_broker.http_api.pages.metrics import MetricsCollector
     from mqtt_broker.http_api.request.broker_interface import (
         ReplayFigures,
         Snapshot,
@@ -262,7 +262,7 @@ def metrics() -> str:
         "x", "compiled", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures()
     )
     rows = []
-    for family in _Collected(found, WatchFigures()).collect():
+    for family in MetricsCollector(found, WatchFigures()).collect():
         suffix = "_total" if family.type == "counter" else ""
         rows.append((f"`{family.name}{suffix}`", family.type, family.documentation))
     return f"""# Metrics

@@ -427,6 +427,7 @@ class Outbound(ClientRuns):
     def _pump_queue(self, queue: MessageQueue, now: float) -> None:
         window = self.window
         work = self.backlog.work
+        timings = self.backlog.timings
         sent: list[tuple[int, Delivery]] = []
         held: list[tuple[int, Delivery]] = []
         expired: list[Delivery] = []
@@ -465,8 +466,10 @@ class Outbound(ClientRuns):
                     held.append((packet_id, item))
                 else:
                     self.send_one(packet_id, message, options, now, dup=False)
+                    timings.on_late(now - message.envelope.received_at)
             else:
                 self.send_one(0, message, options, now, dup=False)
+                timings.on_late(now - message.envelope.received_at)
             room -= len(message.payload)
             if room < 0:
                 room = self._see_whether_it_reads(now)

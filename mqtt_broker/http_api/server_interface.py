@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
@@ -21,7 +24,7 @@ from mqtt_broker.http_api.request.directory_interface import DIRECTORY
 from mqtt_broker.http_api.request.operating import OPERATING
 from mqtt_broker.http_api.request.overview_interface import OVERVIEW
 from mqtt_broker.http_api.request.recorder_part import RECORDS
-from mqtt_broker.http_api.snapshot import ban_figures, snapshot_of, stream_figures
+from mqtt_broker.http_api.snapshot import ban_figures, seconds_of, snapshot_of, stream_figures
 from mqtt_broker.security.protection.audit_log import Audit, to_logger
 from mqtt_broker.security.protection.bans import Ban
 from mqtt_broker.server.process.watchdog import LOOP
@@ -161,6 +164,29 @@ class ServerInterface:
         return done
 
     def _snapshot(self) -> Snapshot:
+        """Return the snapshot of the core, with the figures of the server around it."""
+        server = self._server
+        found = self._core_snapshot()
+        storage = server.storage
+        histograms = dict(found.histograms)
+        free = size = -1
+        if storage is not None:
+            histograms["journal_sync"] = seconds_of(storage.store.writer.journal_sync)
+            histograms["log_sync"] = seconds_of(storage.store.writer.log_sync)
+            with contextlib.suppress(OSError):
+                usage = shutil.disk_usage(server.config.data_dir)
+                free, size = usage.free, usage.total
+        return dataclasses.replace(
+            found,
+            histograms=histograms,
+            disk_free_bytes=free,
+            disk_size_bytes=size,
+            oldest_unfolded_s=0.0 if storage is None else storage.oldest_unfolded_s(),
+            certificate_ends=server.certificate_ends(),
+            log_lines_left_out=dict(server.client_lines.left_out),
+        )
+
+    def _core_snapshot(self) -> Snapshot:
         server = self._server
         service = server.streams
         if service is None:

@@ -11,9 +11,11 @@ from typing import Final
 
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
 from mqtt_broker.core.broker import Broker
+from mqtt_broker.core.limits.settings import memory_limit_bytes
 from mqtt_broker.core.sys_topics import publishes_sent
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
+    HistogramFigures,
     Snapshot,
     StoreFigures,
     StreamFigures,
@@ -22,6 +24,7 @@ from mqtt_broker.security.protection.bans import FLAPPING, Bans
 from mqtt_broker.streams.format.figures import GroupFigures, ReplayFigures
 from mqtt_broker.streams.write.stream import Stream
 from mqtt_broker.version import __version__, build_kind
+from sessions.messages.timings import Histogram, Timings
 
 _BUILD: Final = build_kind()
 
@@ -76,10 +79,45 @@ def snapshot_of(
         queued_messages=backlog.queued_messages,
         queued_bytes=backlog.queued_bytes,
         resident_bytes=broker.runtime.heap_bytes(),
+        memory_limit_bytes=memory_limit_bytes(broker.settings),
+        histograms=_histograms(broker.state.timings, counters.publish_bytes_received),
         store=_store_figures(broker),
         replay=replay,
         streams=tuple(streams),
     )
+
+
+def _histograms(timings: Timings, publish_bytes: int) -> dict[str, HistogramFigures]:
+    """Return the histograms of the core by their names in metrics."""
+    sizes = timings.packet_sizes
+    bounds = [float(1 << n) for n in range(len(sizes) - 1)]
+    found = {
+        "turn": seconds_of(timings.turn),
+        "acknowledge": seconds_of(timings.acknowledge),
+        "deliver": seconds_of(timings.deliver),
+        "commit": seconds_of(timings.commit),
+    }
+    return {**found, "packet_bytes": HistogramFigures(_buckets(bounds, sizes), publish_bytes)}
+
+
+def seconds_of(histogram: Histogram) -> HistogramFigures:
+    """Return a histogram of microseconds as one of seconds."""
+    counts, total = histogram.copy()
+    return HistogramFigures(
+        _buckets([(1 << n) / 1e6 for n in range(len(counts) - 1)], counts), total / 1e6
+    )
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[float, int]]:
+    """Return every second bound, which is fine enough, with what is up to it."""
+    found: list[tuple[float, int]] = []
+    waiting = 0
+    for number, (bound, count) in enumerate(zip(bounds, counts, strict=False)):
+        waiting += count
+        if number % 2 == 0:
+            found.append((bound, waiting))
+            waiting = 0
+    return [*found, (float("inf"), waiting + counts[-1])]
 
 
 def ban_figures(bans: Bans, now: float) -> list[BanFigures]:

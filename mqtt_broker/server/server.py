@@ -136,6 +136,7 @@ class Server:
             self.flight_recorder = FlightRecorder(
                 self.broker, self.broker.recorder, self.loop, self.turn, data_dir
             )
+        poller.measure(self.broker.on_turn)
         self.turn.serve(self.broker, self.storage.after_turn if self.storage is not None else None)
         self.descriptors = Descriptors(lambda line: _log.warning("%s", line), self._open_files)
         self.broker.runtime.metrics.add("accept", self._accept_figures, "accept/")

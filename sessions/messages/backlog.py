@@ -9,6 +9,7 @@ from typing import Protocol
 from mqtt_broker.recorder.recorder import Recorder
 from sessions.messages.large_queues import LargeQueues
 from sessions.messages.message import Message
+from sessions.messages.timings import Timings
 from sessions.messages.work import DELIVERY, MORE, Work, WorkItem, WorkQueue
 
 
@@ -67,6 +68,7 @@ class Backlog:
     dead_letters: DeadLetterSink | None = None
     work: Work = field(default_factory=Work)
     recorder: Recorder | None = None  # None: nothing is recorded
+    timings: Timings = field(default_factory=Timings)
     agenda: WorkQueue | None = None  # where sessions go on that have much to send; None: at once
     _limits: QueueLimits | None = None
 

@@ -33,6 +33,7 @@ from sqlalchemy import Connection, Engine
 
 from sessions.journal.participant import CommitParticipant
 from sessions.journal.records import Corrupt, is_continued, seal
+from sessions.messages.timings import Histogram
 from sessions.store.database import Database, execute, explain, insert, repeated
 from sessions.store.worker import ParticipantFailed, Worker
 
@@ -91,6 +92,8 @@ class Writer(Worker):
         self._told = last_number, last_number  # arguments of the last call of `on_committed`
         self._committed_bytes = 0  # since then
         self.last_number = last_number  # the last durable group
+        self.journal_sync = Histogram()  # transactions of the database, fsync included
+        self.log_sync = Histogram()  # writes of the participant, the same
         self._recorded = last_number  # the last group in the database
 
     # From any thread.
@@ -210,6 +213,7 @@ class Writer(Worker):
             return
         connection = self.connect(self._database.journal)
         ends = self._write_participant(number)
+        began = time.monotonic()
         with connection.begin():
             groups = self._unsafe(connection) if self._is_unsure else self._waiting
             self._is_unsure = True
@@ -217,6 +221,7 @@ class Writer(Worker):
                 insert(connection, "journal", ("number", "at", "data"), some)
             self._record_ends(connection, ends)
             removed_to = self._remove(connection)
+        self.journal_sync.add_seconds(time.monotonic() - began)
         self._is_unsure = False
         self._removed_to = removed_to
         self._forgotten.clear()
@@ -271,10 +276,14 @@ class Writer(Worker):
     def _write_participant(self, number: int, *, stands_alone: bool = False) -> Mapping[str, str]:
         if self._participant is None:
             return {}
+        began = time.monotonic()
         try:
-            return self._participant.write(number, stands_alone=stands_alone)
+            ends = self._participant.write(number, stands_alone=stands_alone)
         except Exception as error:  # any error: `attempt` repeats the work
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
+        if ends:
+            self.log_sync.add_seconds(time.monotonic() - began)
+        return ends
 
     def _unsafe(self, connection: Connection) -> list[Group]:
         """Return the waiting groups without those that an earlier commit has written."""

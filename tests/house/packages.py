@@ -103,8 +103,9 @@ RULE: Final[dict[str, str]] = {
     "version",
     "http_api.log": "http_api.request streams.format streams.read streams.remote",
     "http_api.pages": "http_api.request streams.format version",
-    "http_api": f"{_HTTP} {_SERVER} {_CORE} codec streams.format streams.write streams.replay "
-    "recorder backup security.authentication security.files security.protection version",
+    "http_api": f"{_HTTP} {_SERVER} {_CORE} sessions.messages codec streams.format streams.write "
+    "streams.replay recorder backup security.authentication security.files security.protection "
+    "version",
     "in_process": "server client core.interfaces topics codec",
     "test_support": "in_process server server.config core.interfaces core.clients core.runtime "
     "topics sessions sessions.messages codec",

@@ -53,7 +53,6 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "core.routing.subscriptions": "spec/test_vectors.py core/routing/test_shared_groups_durable.py",
     "core.runtime.backpressure": "core/test_bounds.py core/test_hostile.py",
     "core.runtime.notices": "core/runtime/test_slow_readers.py",
-    "core.sys_topics": "server/process/test_watchdog.py server/test_process.py",
     # Interfaces have no code of their own: these examine who implements them.
     "core.interfaces.access": "security/test_authenticator.py",
     "core.interfaces.link": "core/test_read_hints.py",

@@ -18,7 +18,6 @@ REACHES: Final[dict[str, str]] = {
     "bench/spark_latency.py _jvm": "the JVM is pyspark's, and has no other name",
     "core/clients/test_unanswered.py _entries": "the journal loses a group",
     "house/test_public_api.py _PLACES": "the map behind __getattr__ of a package",
-    "http_api/test_documents.py _Collected": "all metrics, without a server",
     "sabotage.py _decode_will": "a defect is put back",
     "sabotage.py _take_qos2": "a defect is put back",
     "security/protection/test_audit_log.py _open": "the file cannot be opened",

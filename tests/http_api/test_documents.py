@@ -8,9 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 
 from mqtt_broker.http_api.http_server import make_application
-from mqtt_broker.http_api.pages.metrics import _Collected
+from mqtt_broker.http_api.pages.metrics import MetricsCollector
 from mqtt_broker.http_api.request.access import Access
-from mqtt_broker.http_api.request.broker_interface import Snapshot, StoreFigures, WatchFigures
+from mqtt_broker.http_api.request.broker_interface import (
+    HistogramFigures,
+    Snapshot,
+    StoreFigures,
+    WatchFigures,
+)
 from mqtt_broker.http_api.request.http_limits import HttpLimits
 from mqtt_broker.http_api.request.middleware import Site
 from mqtt_broker.streams.format.figures import ReplayFigures
@@ -35,18 +40,35 @@ def test_every_path(broker: LogBroker) -> None:
             assert f"{route.method} {path}" in text or curl in text, path
 
 
-def test_every_metric() -> None:
+def full_snapshot() -> tuple[Snapshot, WatchFigures]:
+    """A snapshot from which every metric is made."""
     access = dict.fromkeys(
         ("waiting", "hashes", "reloads", "reload_failures", "audit_lines_lost", "bans"), 0
     )
+    names = ("turn", "acknowledge", "deliver", "commit", "packet_bytes", "journal_sync", "log_sync")
+    histogram = HistogramFigures([(float("inf"), 0)], 0.0)
     found = Snapshot(
-        "x", "compiled", 0.0, access=access, store=StoreFigures(), replay=ReplayFigures()
+        "x",
+        "compiled",
+        0.0,
+        access=access,
+        store=StoreFigures(),
+        replay=ReplayFigures(),
+        disk_free_bytes=1,
+        disk_size_bytes=1,
+        histograms=dict.fromkeys(names, histogram),
     )
+    return found, WatchFigures()
+
+
+def test_every_metric() -> None:
     kept = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type)
-        for family in _Collected(found, WatchFigures()).collect()
+        for family in MetricsCollector(*full_snapshot()).collect()
     }
-    told = re.findall(r"^\| `(fleetmq_\w+)` \| (\w+) \|", document("docs/HTTP.md"), re.MULTILINE)
+    told = re.findall(
+        r"^\| `((?:fleetmq|process)_\w+)` \| (\w+) \|", document("docs/HTTP.md"), re.MULTILINE
+    )
     assert set(told) == kept
     assert len(told) == len(kept)
 

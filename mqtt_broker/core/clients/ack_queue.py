@@ -12,21 +12,25 @@ from itertools import islice
 from typing import Final, Protocol
 
 from mqtt_broker.codec import reasons
-from mqtt_broker.codec.constants import PUBREC
+from mqtt_broker.codec.constants import PUBACK, PUBREC
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.codec.strings import decode_varint
 from mqtt_broker.core.runtime.backpressure import ACKS_OWED
 from qos import Receiver
 from sessions.journal.transaction import PendingCommit
 from sessions.messages.outbox import Outbox
+from sessions.messages.timings import Timings
 
 WAITING_MAX: Final = 4_096
 WAITING_BYTES_MAX: Final = 1 << 20
+_OF_PUBLISH: Final = (PUBACK << 4, PUBREC << 4)
 CHECKED_MAX: Final = 4_096  # queues looked at in one check: at most a millisecond
 
 
 class AckClient(Protocol):
     """The connection that owes them."""
+
+    last_heard_at: float  # when what they answer came
 
     def pause(self, reason: int) -> None: ...
 
@@ -68,7 +72,9 @@ class AckQueue:
         waiting = self.waiting
         if not waiting:
             self._unanswered.add(self)
-        ack = PendingAck(self, data)
+        ack = PendingAck(self, data, self._client.last_heard_at)
+        if ack.count:
+            self._unanswered.timings.hold(ack.count)
         waiting.append(ack)
         self.waiting_bytes += len(data)
         if not self._is_paused and (
@@ -85,6 +91,8 @@ class AckQueue:
             ack = waiting.popleft()
             self.waiting_bytes -= len(ack.data)
             self._outbox.put(ack.data)
+            if ack.count:
+                self._unanswered.timings.on_acknowledged(now - ack.at, ack.count)
             if ack.after is not None:
                 ack.after(now)
         if (
@@ -126,12 +134,15 @@ class AckQueue:
 class PendingAck(PendingCommit):
     """An acknowledgement that waits for the store."""
 
-    __slots__ = ("_queue", "after", "data")
+    __slots__ = ("_queue", "after", "at", "count", "data")
 
-    def __init__(self, queue: AckQueue, data: bytes) -> None:
+    def __init__(self, queue: AckQueue, data: bytes, at: float) -> None:
         super().__init__()
         self._queue = queue
         self.data = data
+        self.at = at  # when what it answers came
+        # PUBACK or PUBREC packets, which are all as long as the first; other packets are not timed.
+        self.count = len(data) // (data[1] + 2) if data[0] in _OF_PUBLISH else 0
         self.after: Callable[[float], None] | None = None  # what follows it
 
     def follow(self, after: Callable[[float], None] | None, *, is_safe: bool) -> None:
@@ -166,9 +177,10 @@ class Unanswered:
     owed to its client. Only the first of each queue is noted.
     """
 
-    __slots__ = ("_first", "since")
+    __slots__ = ("_first", "since", "timings")
 
-    def __init__(self) -> None:
+    def __init__(self, timings: Timings | None = None) -> None:
+        self.timings = Timings() if timings is None else timings
         self.since = 0.0  # the oldest that waits was seen first then; 0: none waits
         # The acknowledgement at the front of each queue at its last check, and since when, in the
         # order of those times: whatever has not changed by the next check is the oldest.

@@ -65,6 +65,7 @@ class BrokerState:
         "slow_readers",
         "subscriptions",
         "timers",
+        "timings",
         "unacknowledged",
         "unanswered",
         "wills",
@@ -98,7 +99,6 @@ class BrokerState:
         self.preconnect_limits = PreconnectLimits(settings.connecting_bytes_max)
         self.aliases = AliasBytes(settings.aliases_bytes_max)  # of all connections
         self.incomplete = IncompletePackets(settings.incomplete_bytes_max)
-        self.unanswered = Unanswered()  # acknowledgements that wait for the store
         self.backlog = Backlog(
             settings.queue_messages_max,
             settings.queue_bytes_max,
@@ -114,6 +114,9 @@ class BrokerState:
             agenda=runtime.agenda,
             recorder=recorder,
         )
+        self.timings = self.backlog.timings
+        self.timings.count_with(runtime.counters)
+        self.unanswered = Unanswered(self.timings)  # acknowledgements that wait for the store
         self.sessions = SessionRegistry(
             self.backlog, settings.receive_maximum, journal, settings.sessions_bytes_max
         )

@@ -42,6 +42,7 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     counters = broker.counters
     counters.packets_received[PUBLISH] += packet.count
     counters.publish_bytes_received += len(packet.raw)
+    broker.timings.packet_sizes[(packet.size - 1).bit_length()] += packet.count
     topic = packet.topic
     is_text = False
     if packet.properties:

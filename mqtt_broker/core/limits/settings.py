@@ -167,3 +167,20 @@ class Settings:
 
 
 DEFAULTS: Final = Settings()
+
+
+def memory_limit_bytes(settings: Settings) -> int:
+    """Add up the limits of what all clients together may have in memory."""
+    return (
+        settings.connecting_bytes_max
+        + settings.incomplete_bytes_max
+        + settings.aliases_bytes_max
+        + settings.sessions_bytes_max
+        + settings.subscriptions_total_bytes_max
+        + settings.inflight_total_bytes_max
+        + settings.queue_memory_bytes_max
+        + settings.journal_bytes_max
+        + settings.stream_bytes_max
+        + settings.retained_bytes_max
+        + settings.outbox_total_bytes_max
+    )

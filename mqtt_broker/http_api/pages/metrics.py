@@ -10,11 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from mqtt_broker.http_api.request.broker_interface import (
+    HistogramFigures,
     Snapshot,
     StoreFigures,
     StreamFigures,
@@ -38,13 +45,13 @@ def operations(site: Site) -> list[Operation]:
             snapshot = await site.ask(site.broker.snapshot)
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(snapshot, watch))
+        registry.register(MetricsCollector(snapshot, watch))
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
     return [get("/metrics", metrics, media_type="text/plain")]
 
 
-class _Collected(Collector):
+class MetricsCollector(Collector):
     """A collector of one snapshot, for one scrape."""
 
     def __init__(self, snapshot: Snapshot | None, watch: WatchFigures | None) -> None:
@@ -62,8 +69,10 @@ class _Collected(Collector):
             return
         yield from _broker(snapshot)
         yield from _access(snapshot.access)
+        yield from _server(snapshot)
+        yield from _histograms(snapshot)
         if snapshot.store is not None:
-            yield from _store(snapshot.store)
+            yield from _store(snapshot.store, snapshot.oldest_unfolded_s)
         if snapshot.replay is not None:
             yield from _replay(snapshot.replay)
         yield from _streams(snapshot.streams)
@@ -149,6 +158,71 @@ def _broker(now: Snapshot) -> Iterator[Metric]:
     yield _gauge("resident_memory_bytes", "Memory of the broker's process.", now.resident_bytes)
 
 
+def _server(now: Snapshot) -> Iterator[Metric]:
+    yield from ProcessCollector(registry=None).collect()
+    yield _gauge(
+        "memory_limit_bytes",
+        "Sum of the limits in bytes of everything that is kept in memory.",
+        now.memory_limit_bytes,
+    )
+    if now.disk_size_bytes >= 0:
+        yield _gauge("disk_free_bytes", "Free bytes of the data directory.", now.disk_free_bytes)
+        yield _gauge("disk_size_bytes", "Size of the data directory's disk.", now.disk_size_bytes)
+    ends = GaugeMetricFamily(
+        PREFIX + "certificate_end_time_seconds",
+        "When the first certificate of a listener ends, as Unix time.",
+        labels=["listener"],
+    )
+    for listener, ends_at in now.certificate_ends.items():
+        ends.add_metric([listener], ends_at)
+    yield ends
+    yield _counters(
+        "log_lines_left_out",
+        "Lines about clients that were left out of the log, by kind.",
+        "kind",
+        now.log_lines_left_out,
+    )
+
+
+_HISTOGRAMS: Final = {
+    "turn": ("turn_seconds", "Time of a turn: all sockets that were ready."),
+    "acknowledge": ("acknowledge_seconds", "From a PUBLISH to its PUBACK or PUBREC."),
+    "deliver": ("deliver_seconds", "From a PUBLISH to its packet to a subscriber."),
+    "commit": ("store_commit_seconds", "From the hand-over of a group until it is durable."),
+    "packet_bytes": ("publish_packet_bytes", "Size of received PUBLISH packets."),
+}
+_SYNCS: Final = {"journal_sync": "journal", "log_sync": "log"}
+
+
+def _histograms(now: Snapshot) -> Iterator[Metric]:
+    for key, (name, text) in _HISTOGRAMS.items():
+        found = now.histograms.get(key)
+        if found is not None:
+            family = HistogramMetricFamily(PREFIX + name, text)
+            family.add_metric([], _cumulative(found), found.total)
+            yield family
+    syncs = HistogramMetricFamily(
+        PREFIX + "store_sync_seconds",
+        "Time to write and sync: a transaction of the journal, or data of the log.",
+        labels=["what"],
+    )
+    for key, what in _SYNCS.items():
+        if key in now.histograms:
+            found = now.histograms[key]
+            syncs.add_metric([what], _cumulative(found), found.total)
+    if syncs.samples:
+        yield syncs
+
+
+def _cumulative(found: HistogramFigures) -> list[tuple[str, float]]:
+    buckets: list[tuple[str, float]] = []
+    count = 0
+    for bound, more in found.buckets:
+        count += more
+        buckets.append(("+Inf" if bound == float("inf") else repr(bound), count))
+    return buckets
+
+
 def _refused(found: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(
         PREFIX + "refused", "Refusals, by what was refused and why.", labels=["what", "reason"]
@@ -174,7 +248,7 @@ def _access(found: Mapping[str, int]) -> Iterator[Metric]:
     yield _gauge("bans", "Bans by operators and for flapping.", found["bans"])
 
 
-def _store(store: StoreFigures) -> Iterator[Metric]:
+def _store(store: StoreFigures, age_s: float) -> Iterator[Metric]:
     yield _gauge("store_up", "0 while the store fails.", not store.state)
     yield _counter("store_records", "Changes recorded in the journal.", store.records)
     yield _counter("store_commits", "Groups committed.", store.commits)
@@ -186,6 +260,7 @@ def _store(store: StoreFigures) -> Iterator[Metric]:
     )
     yield _counter("store_refused", "Messages that could not be stored.", store.refused)
     yield _counter("store_healed", "Contradictions in the store that were repaired.", store.healed)
+    yield _gauge("store_oldest_unfolded_seconds", "Age of the oldest group not folded.", age_s)
     yield _gauge("store_lag_groups", "Groups committed and not folded yet.", store.lag)
 
 

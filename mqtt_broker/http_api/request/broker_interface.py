@@ -54,6 +54,14 @@ class StreamFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class HistogramFigures:
+    """A histogram: upper bounds with the number of values up to each, and the sum of all values."""
+
+    buckets: Sequence[tuple[float, int]]  # not cumulative; the last bound is infinite
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
 class BanFigures:
     """A ban in force."""
 
@@ -106,6 +114,13 @@ class Snapshot:
     queued_messages: int = 0
     queued_bytes: int = 0
     resident_bytes: int = 0
+    memory_limit_bytes: int = 0  # sum of the limits of what is kept in memory
+    disk_free_bytes: int = -1  # of the data directory's file system; -1: there is none
+    disk_size_bytes: int = -1
+    oldest_unfolded_s: float = 0.0  # age of the oldest group that the tables do not have
+    certificate_ends: Mapping[str, float] = field(default_factory=dict)  # by listener, Unix time
+    log_lines_left_out: Mapping[str, int] = field(default_factory=dict)  # by kind
+    histograms: Mapping[str, HistogramFigures] = field(default_factory=dict)
     store: StoreFigures | None = None  # None: this broker keeps everything in memory
     replay: ReplayFigures | None = None
     streams: Sequence[StreamFigures] = ()

@@ -42,6 +42,10 @@ def nothing() -> None:
     """Do nothing at the end of a turn."""
 
 
+def _ignore(seconds: float) -> None:
+    """Measure nothing."""
+
+
 def _raise(error: Exception) -> None:
     raise error
 
@@ -104,6 +108,7 @@ class Poller:
         self.readers: dict[int, Act] = {}
         self.writers: dict[int, Act] = {}
         self.end_turn: Act = nothing
+        self.on_turn: Callable[[float], None] = _ignore
         self.is_wanted = False  # the event loop has other work
         self.read_bytes = READ_BYTES  # that a link may read at a time
         self._work: Work = Work()
@@ -128,6 +133,10 @@ class Poller:
     def bound(self, work: Work) -> None:
         """End each turn when this counter reaches the work of a turn."""
         self._work = work
+
+    def measure(self, on_turn: Callable[[float], None]) -> None:
+        """Call `on_turn` with the seconds that each turn took."""
+        self.on_turn = on_turn
 
     def add(self, fd: int, on_readable: Act) -> None:
         """Call `on_readable` in every turn in which the socket has input."""
@@ -211,6 +220,7 @@ class Poller:
 
     def serve(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Serve one turn; return the events of other sockets."""
+        began = time.monotonic()
         others: list[tuple[int, int]] = []
         readers = self.readers
         writers = self.writers
@@ -249,6 +259,8 @@ class Poller:
         if is_divided:
             self._divide(1)
         self.end_turn()
+        if events:
+            self.on_turn(time.monotonic() - began)
         self._settle()
         return others
 

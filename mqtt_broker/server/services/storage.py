@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -102,6 +103,8 @@ class StorageService:
             last_message=snapshot.last_mid,
             last_session=snapshot.last_sid,
         )
+        self._unfolded: deque[tuple[int, float]] = deque()  # of each second, the first group
+        self._submitted: deque[tuple[int, float]] = deque()  # groups under way: number, when
         self._timer: asyncio.TimerHandle | None = None
         self._log_bytes_enough = config.settings.stream_bytes_max * 3 // 4
         self._logged_before = 0  # messages that the log had at the last flush,
@@ -149,6 +152,10 @@ class StorageService:
         self.streams.close()
 
     def _submit(self, number: int, blob: bytes) -> None:
+        now = self._loop.time()
+        self._submitted.append((number, now))
+        if not self._unfolded or now - self._unfolded[-1][1] > 1.0:  # a second is exact enough
+            self._unfolded.append((number, now))
         self.store.submit(number, blob, self._turn.now())
 
     def _from_thread(self, act: Callable[[_T], None]) -> Callable[[_T], None]:
@@ -268,6 +275,9 @@ class StorageService:
     # From the store's threads, by way of the loop.
 
     def _on_committed(self, number: int) -> None:
+        submitted, now = self._submitted, self._loop.time()
+        while submitted and submitted[0][0] <= number:
+            self._broker.state.timings.commit.add_seconds(now - submitted.popleft()[1])
         guard = self._turn.guard
         guard(lambda: self._broker.on_committed(number, self._turn.now()))
         if self.journal.participant is not None:
@@ -280,7 +290,13 @@ class StorageService:
             self._settled.set()
         self._turn.end_now()
 
+    def oldest_unfolded_s(self) -> float:
+        """Return how long the oldest group has waited that the tables do not have, to a second."""
+        return self._loop.time() - self._unfolded[0][1] if self._unfolded else 0.0
+
     def _on_folded(self, number: int) -> None:
+        while self._unfolded and self._unfolded[0][0] <= number:
+            self._unfolded.popleft()
         self._turn.guard(lambda: self._broker.on_folded(number, self._turn.now()))
         self._turn.end_now()
 

@@ -133,10 +133,12 @@ def test_names_are_as_prometheus_wants_them(http: Serving) -> None:
     """Base units, `_total` on counters alone, one prefix, help for each."""
     text = http.get("/metrics").body.decode()
     for family in parse(text):
-        assert re.fullmatch(r"fleetmq_[a-z_]+", family.name), family.name
+        assert re.fullmatch(r"(fleetmq|process)_[a-z_]+", family.name), family.name
         assert family.documentation.endswith("."), family.name
         for sample in family.samples:
-            assert sample.name.endswith("_total") == (family.type == "counter"), sample.name
+            is_total = sample.name.endswith("_total")
+            assert is_total == (family.type == "counter"), sample.name
+        assert family.type != "histogram" or re.search(r"_(seconds|bytes)$", family.name)
         assert not re.search(r"_(ms|us|kb|mb|percent|count)(_|$)", family.name), family.name
 
 
