@@ -219,7 +219,7 @@ def _overview(query: dict[str, str]) -> Any:
         "loop_late_ms": 0.8,
         "cpu": 0.412,
         "memory_bytes": 412_000_000,
-        "store": {"state": "", "lag": 14},
+        "store": {"state": "ok", "lag": 14},
         "health": "degraded",
         "why": ["the certificate of listener fleet ends in 6 days"],
         "uptime_s": 412_345,
@@ -293,12 +293,24 @@ def _message(query: dict[str, str]) -> Any:
 def _events(query: dict[str, str]) -> Any:
     now = time.time() // 10 * 10
     found = [
-        {"at": now - 4, "kind": "dropped", "client": "pump-00012", "reason": "queue full"},
-        {"at": now - 9, "kind": "connected", "client": HOSTILE[0], "address": "10.2.3.4"},
-        {"at": now - 40, "kind": "disconnected", "client": "meter-00013", "reason": "keep alive"},
-        {"at": now - 90, "kind": "refused", "client": "pump-00016", "text": "denied by rule 12"},
+        _fact(now - 4 - number, *more)
+        for number, more in enumerate(
+            [
+                ("dropped", "pump-00012", "plant/7/cmd", "queue full"),
+                ("connected", HOSTILE[0], "", ""),
+                ("disconnected", "meter-00013", "", "keep alive"),
+                ("refused", "pump-00016", HOSTILE[1], "denied by rule 12"),
+            ]
+            * 12
+        )
     ]
-    return _cut(found * 12, query)
+    return _cut(found, query)
+
+
+def _fact(at: float, kind: str, client: str, topic: str, reason: str) -> dict[str, Any]:
+    found = {"at": at, "until": at, "kind": kind, "client": client, "topic": topic}
+    found |= {"count": 1, "qos": None, "reason": reason, "reason_code": None, "publisher": ""}
+    return {**found, "address": "", "received_at": None, "received_until": None}
 
 
 def _why(query: dict[str, str]) -> Any:
@@ -309,11 +321,12 @@ def _why(query: dict[str, str]) -> Any:
         "DUP, never acknowledged",
         "sentences": [],
         "facts": [
-            {"at": now - 300, "kind": "disconnected", "client": query["client"], "text": "lost"},
-            {"at": now - 200, "kind": "accepted", "client": "app-3", "topic": "plant/7/cmd"},
-            {"at": now - 199, "kind": "queued", "client": query["client"], "qos": 1},
-            {"at": now - 20, "kind": "delivered", "client": query["client"], "dup": True},
+            _fact(now - 300, "disconnected", query["client"], "", "lost"),
+            _fact(now - 200, "published", "app-3", "plant/7/cmd", ""),
+            _fact(now - 199, "queued", query["client"], "plant/7/cmd", "away"),
+            _fact(now - 20, "resent", query["client"], "plant/7/cmd", ""),
         ],
+        "is_cut": False,
         "sees_back_to": now - 2_700,
         "advice": "look at the client: it got the message and never acknowledged it",
     }
@@ -442,7 +455,16 @@ ANSWERS: Final[dict[str, Answer]] = {
     },
     "why": _why,
     "events": _events,
-    "slow": _items({"client": "pump-00012", "topic": "plant/7/cmd", "max_s": 4.2, "mean_s": 1.1}),
+    "slow": _items(
+        {
+            "client": "pump-00012",
+            "topic": "plant/7/cmd",
+            "count": 7,
+            "slowest_s": 4.2,
+            "average_s": 1.1,
+            "last_at": 1.79e9,
+        }
+    ),
     "traces": _items({"n": 3, "client": "pump-7", "packets": 48, "ends_at": time.time() + 200}),
     "logs": _items(_line("pump-7 connected from 10.1.1.4"), _line("slow reader", "warning")),
     "log-level": lambda query: {"level": "info"},

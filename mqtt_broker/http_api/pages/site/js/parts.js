@@ -35,9 +35,9 @@ export function shown(name, value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "number") {
     if (name.endsWith("_at") || name === "at" || name === "until") return format.moment(value);
-    if (name.endsWith("_bytes") || name === "bytes") return format.bytes(value);
+    if (/(^|_)bytes(_max)?$/.test(name)) return format.bytes(value);
     if (name.endsWith("_per_s")) return format.rate(value);
-    if (name.endsWith("_s")) return format.duration(value);
+    if (/_s(_max)?$/.test(name)) return format.duration(value);
     return Number.isInteger(value) ? format.count(value) : format.short(value);
   }
   if (Array.isArray(value)) {

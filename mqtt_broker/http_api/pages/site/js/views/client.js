@@ -138,7 +138,7 @@ function events(ctx, path) {
     every: 5000,
     load: (signal) => ctx.api.get(`${path}/events`, {}, signal),
     show: (found) => {
-      const items = found.items ?? found.events ?? [];
+      const { items } = found;
       return items.length ? h("ul", { class: "timeline" }, items.map((one) => eventLine(one)))
         : h("p", { class: "empty" }, "No events are kept of this client.");
     },

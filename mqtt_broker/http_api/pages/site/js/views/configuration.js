@@ -12,13 +12,13 @@ export default function configuration(ctx) {
   const grid = table({ label: "Configuration", key: (one) => `${one.key} ${one.number ?? ""}`, columns: [
     { label: "Key", show: (one) => h("span", { class: "mono" }, one.key) },
     { label: "Value", kind: "mono", show: (one) => text(one.value) },
-    { label: "From", show: (one) => (one.origin !== "default" ? badge("good", one.origin) : h("span", { class: "note" }, "default")) },
+    { label: "From", show: (one) => (isGiven(one) ? badge("good", one.origin) : h("span", { class: "note" }, one.origin)) },
     { label: "A change", rank: 2, show: (one) => one.change },
   ] });
   const none = h("div");
   const draw = () => {
     const found = rows.filter((one) => (!words_ || one.key.toLowerCase().includes(words_) || text(one.value).toLowerCase().includes(words_))
-      && (!isSet || one.origin !== "default"));
+      && (!isSet || isGiven(one)));
     grid.update(found);
     grid.element.hidden = !found.length;
     put(none, found.length ? null : empty("No key matches."));
@@ -48,8 +48,10 @@ export default function configuration(ctx) {
       field("Key or value", search, { class: "grow" }), field("Only what is set", set, { class: "check" })), all.element) };
 }
 
+const isGiven = (one) => !one.origin.startsWith("default");
+
 function text(value) {
-  if (value === null || value === undefined) return "–";
+  if (value === null || value === undefined || value === "") return "–";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 

@@ -109,8 +109,8 @@ function concerns(found) {
 function state(found) {
   const pairs = [
     ["State", badge({ ok: "good", degraded: "warn", failing: "bad" }[found.health] ?? "plain", found.health ?? "unknown")],
-    ["Store", found.store ? (found.store.state ? `${found.store.state}` : "works") : "none: state is in memory"],
-    ["Not yet in the tables", found.store ? `${count(found.store.lag)} groups` : null],
+    ["Store", { off: "none: state is in memory", ok: "works" }[found.store.state] ?? found.store.state],
+    ["Not yet in the tables", found.store.state === "off" ? null : `${count(found.store.lag)} groups`],
     ["Durability", found.durability],
     ["Event loop late", milliseconds(found.loop_late_ms)],
     ["Running for", duration(found.uptime_s)],

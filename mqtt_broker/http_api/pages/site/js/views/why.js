@@ -1,9 +1,9 @@
 // Why: a client and a topic in, a sentence and the facts out.
 
 import { h, put } from "../dom.js";
-import { moment, words } from "../format.js";
-import { field, heading, mono, notice, panel, resource, sentence } from "../parts.js";
-import { detail, tone } from "./events.js";
+import { moment, visible } from "../format.js";
+import { field, heading, notice, panel, resource, sentence } from "../parts.js";
+import { eventLine } from "./events.js";
 
 const SINCE = [["60", "last minute"], ["600", "last 10 minutes"], ["3600", "last hour"], ["86400", "last day"]];
 
@@ -21,7 +21,7 @@ export default function why(ctx) {
     stop?.abort();
     stop = new AbortController();
     ctx.signal.addEventListener("abort", () => stop.abort(), { once: true });
-    const query = { client: client.value, topic: topic.value, since: Date.now() / 1000 - Number(since.value) };
+    const query = { client: client.value, topic: topic.value, since: `${since.value}s` };
     ctx.remember({ client: client.value, topic: topic.value, since: since.value === "600" ? "" : since.value });
     put(answer, resource({ ...ctx, signal: stop.signal }, {
       load: (signal) => ctx.api.get("why", query, signal), show: explained, label: "Looking through the recorder …",
@@ -38,13 +38,13 @@ export default function why(ctx) {
 }
 
 function explained(found) {
-  const sentences = found.sentences?.length ? found.sentences : [found.sentence ?? ""];
-  const items = found.facts ?? [];
+  const { sentence: first, sentences, facts: items } = found;
+  const others = sentences.filter((one) => one !== first).slice(-20).reverse();
   return h("div", { class: "stack" },
-    panel("Answer", {}, sentences.map((one) => h("p", { class: "sentence" }, sentence(one))),
-      found.advice ? notice("plain", sentence(found.advice)) : null,
-      h("p", { class: "hint" }, found.sees_back_to ? `The recorder sees back to ${moment(found.sees_back_to)}.` : "")),
-    items.length ? panel("Facts", { note: `${items.length}` }, h("ol", { class: "timeline" }, items.map((one) =>
-      h("li", { class: tone(one.kind) }, h("time", {}, moment(one.at, undefined, { millis: true })),
-        h("b", {}, words(one.kind ?? "")), " ", mono(detail(one) || "–"))))) : null);
+    panel("Answer", {}, h("p", { class: "sentence" }, visible(sentence(first))),
+      found.advice ? notice("plain", visible(sentence(found.advice))) : null,
+      h("p", { class: "hint" }, `The recorder sees back to ${moment(found.sees_back_to)}.`,
+        found.is_cut ? " There is more than one answer holds: choose a topic or a shorter time." : "")),
+    others.length ? panel("Also", { note: "newest first" }, h("ul", { class: "plain" }, others.map((one) => h("li", {}, visible(sentence(one)))))) : null,
+    items.length ? panel("Facts", { note: `${items.length}` }, h("ol", { class: "timeline" }, items.slice(-500).map((one) => eventLine(one)))) : null);
 }
