@@ -274,7 +274,22 @@ DETAILS: Final[dict[str, Detail]] = {
     "health": Detail("/health", "show the health of the broker's parts"),
     "overview": Detail("/overview", "show rates, counts and health"),
 }
-_PARTS: Final = ("subscriptions", "inflight", "queue", "events")
+_MESSAGE: Final = [
+    Column("PLACE", "place", "count"),
+    Column("TOPIC", "topic"),
+    Column("QOS", "qos", "count"),
+    Column("RETAIN", "retain"),
+    Column("BYTES", "payload_bytes", "bytes"),
+    Column("PUBLISHER", "publisher"),
+    Column("RECEIVED", "received_at", "time"),
+    Column("EXPIRES", "expires_at", "time"),
+]
+_PARTS: Final[dict[str, Sequence[Column]]] = {
+    "subscriptions": [one for one in LISTS["subs"].columns if one.key != "client"],
+    "inflight": _MESSAGE,
+    "queue": _MESSAGE,
+    "events": [one for one in LISTS["events"].columns if one.key != "client"],
+}
 
 
 def add_actions(actions: Any) -> None:
@@ -431,7 +446,7 @@ def _client(args: argparse.Namespace) -> int:
     path = f"/clients/{escaped(args.client)}"
     part = next((name for name in _PARTS if getattr(args, name)), None)
     if part is not None:
-        return show_list(api, args, f"{path}/{part}", List("", "", []), {})
+        return show_list(api, args, f"{path}/{part}", List("", "", _PARTS[part]), {})
     found = api.get(path)
     print_json(found) if args.json else print_details(found)
     return DONE

@@ -177,10 +177,10 @@ def _figures(one: dict[str, Any]) -> list[str]:
         ),
         f"bytes     in {_size(rates, 'bytes_in')}/s  out {_size(rates, 'bytes_out')}/s",
         (
-            f"clients   {_number(one, 'clients_online')} online, "
-            f"{_number(one, 'sessions')} sessions, "
-            f"{_number(one, 'subscriptions')} subscriptions, {_number(one, 'retained')} retained, "
-            f"{_number(one, 'queued_messages')} queued"
+            f"clients   online {_number(one, 'clients_online')}, "
+            f"sessions {_number(one, 'sessions')}, "
+            f"subscriptions {_number(one, 'subscriptions')}, retained {_number(one, 'retained')}, "
+            f"queued {_number(one, 'queued_messages')}"
         ),
         (
             f"acks      p50 {_ms(latency.get('p50'))}  p99 {_ms(latency.get('p99'))}  "

@@ -57,6 +57,8 @@ def commands(block: Block, known: dict[str, str]) -> Iterator[list[str]]:
                 while words and (found := _ASSIGNMENT.fullmatch(words[0])):
                     known[found[1]] = found[2]
                     del words[0]
+                if ">" in words:  # into a file
+                    del words[words.index(">") :]
                 if words:
                     yield words
                 words = []
