@@ -34,6 +34,7 @@ from mqtt_broker.codec.packets import (
 )
 from mqtt_broker.core.clients.connection import ACTIVE, CLOSED, WAITING, Connection
 from mqtt_broker.core.clients.state import BrokerState
+from mqtt_broker.core.clients.tap import RECEIVED
 from mqtt_broker.core.inbound import (
     acknowledge,
     admission,
@@ -78,6 +79,8 @@ def receive(connection: Connection, data: bytes, now: float, ack_runs: int = 0) 
         packets = connection.decoder.feed(data)
         if packets:
             connection.last_heard_at = now
+            if connection.tap is not None:
+                connection.tap.show(packets, RECEIVED, now)
             ack_runs = _take(connection, packets, now, ack_runs)
             if connection.decoder.has_more:
                 _take_more(connection, now)

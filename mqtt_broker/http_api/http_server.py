@@ -209,11 +209,12 @@ def all_operations(site: Site) -> list[Operation]:
         streams,
         subscriptions,
         tokens,
+        traces,
         why,
     )
 
     pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
-    operating = (health_parts, config, logs, listeners, explain, why)
+    operating = (health_parts, config, logs, listeners, explain, why, traces)
     clients_and_messages = (overview, clients, sessions, subscriptions, retained, publish)
     all_pages = (*pages, stream_records, *clients_and_messages, *operating)
     found = [operation for page in all_pages for operation in page.operations(site)]

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqtt_broker.recorder import kinds
+from mqtt_broker.recorder.busy_topics import rate_of
 from mqtt_broker.recorder.inquiry import Answer
 from mqtt_broker.recorder.pending_events import Event
+from mqtt_broker.recorder.runs import TopicFigures as CountedTopic
 from mqtt_broker.recorder.search import Fact
 from mqtt_broker.recorder.slow_acks import SlowAck
+from mqtt_broker.recorder.traces import Trace
 
 _MESSAGES: Final = frozenset(
     {
@@ -72,10 +75,49 @@ class SlowFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowList:
-    """Slow subscribers, the slowest first."""
+class TopicFigures:
+    """A topic among the busiest."""
 
-    items: list[SlowFigures]
+    topic: str
+    messages_in: int  # since it is counted
+    rate_in: float  # messages a second, over the last five to ten seconds
+    bytes_in: int
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWanted:
+    """A trace to begin: of a client, a topic or an address."""
+
+    client: str = ""
+    topic: str = ""
+    address: str = ""
+    payloads: bool = False
+    for_s: float = 600.0
+    packets_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFigures:
+    """A trace."""
+
+    n: int
+    client: str
+    topic: str
+    address: str
+    payloads: bool
+    ends_at: float
+    packets: int  # so far
+    packets_max: int
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLines:
+    """Lines of a trace, and whether it has ended."""
+
+    lines: list[dict[str, object]]
+    is_over: bool
 
 
 def fact_figures(fact: Fact) -> FactFigures:
@@ -141,4 +183,30 @@ def slow_figures(entry: SlowAck) -> SlowFigures:
         round(entry.slowest_s, 3),
         round(entry.sum_s / max(1, entry.count), 3),
         entry.last_at,
+    )
+
+
+def topic_figures(counted: CountedTopic, now_ms: int) -> TopicFigures:
+    """Return a topic as plain data."""
+    return TopicFigures(
+        counted.topic,
+        counted.messages,
+        round(rate_of(counted, now_ms), 3),
+        counted.bytes,
+        counted.last_ms / 1000,
+    )
+
+
+def trace_figures(trace: Trace) -> TraceFigures:
+    """Return a trace as plain data."""
+    return TraceFigures(
+        trace.number,
+        trace.client_id,
+        trace.topic,
+        trace.address,
+        trace.has_payloads,
+        trace.ends_at,
+        trace.packets,
+        trace.packets_max,
+        trace.is_over,
     )

@@ -19,9 +19,6 @@ WANTING: Final = set(
     """\
 /roles
 /rules
-/topics
-/traces
-/traces/{}
 /users
 """.split()
 )

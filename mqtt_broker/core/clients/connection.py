@@ -26,6 +26,7 @@ from mqtt_broker.core.clients.goodbye import last_packet
 from mqtt_broker.core.clients.handshake import Handshake
 from mqtt_broker.core.clients.send_throttle import SendThrottle
 from mqtt_broker.core.clients.state import BrokerState
+from mqtt_broker.core.clients.tap import Tap
 from mqtt_broker.core.clients.unfinished import Unfinished
 from mqtt_broker.core.interfaces.access import Allow
 from mqtt_broker.core.interfaces.link import LATER, NOW, SOON, ClosedLink, Link
@@ -90,6 +91,7 @@ class Connection:
         "server_keep_alive",
         "session",
         "state",
+        "tap",
         "throttle",
         "timer",
         "unfinished",
@@ -134,6 +136,7 @@ class Connection:
         self.clean_start = False
         self._pauses = 0  # why it is not read from, as bits
         self._end_reason = 0
+        self.tap: Tap | None = None  # shows its packets to traces
         self.timer: Timer | None = broker.timers.at(
             now + settings.connect_timeout_s, self._on_connect_timeout
         )
@@ -144,7 +147,7 @@ class Connection:
         return self.authorization.username
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
         """The address of the peer without its port, of which there are too many to record."""
         return self.link.peer.rpartition(":")[0] or self.link.peer
 
@@ -300,10 +303,24 @@ class Connection:
         broker.subscriptions.on_attached(session, now)
         if broker.recorder is not None:
             details = f"MQTT {_VERSIONS.get(self.version, '')}"
-            broker.recorder.connected(outbound, self._address, details, now)
+            broker.recorder.connected(outbound, self.address, details, now)
+        if broker.tracer is not None:
+            broker.tracer.attach(self)
         counters = broker.counters
         counters.connections += 1
         counters.clients_maximum = max(counters.clients_maximum, len(broker.clients.connections))
+
+    def tap_with(self, tap: Tap) -> None:
+        """Show its packets to traces from now on; those it is sent, only from a whole one on."""
+        self.tap = tap
+        if self.outbox.kept is None:
+            self.outbox.write_through(tap.write)
+
+    def untap(self) -> None:
+        """Show its packets no more."""
+        tap, self.tap = self.tap, None
+        if tap is not None:
+            self.outbox.write_through(tap.link_write)
 
     def _on_overflow(self, now: float) -> None:
         """Disconnect a client whose queue is full; soon, not from inside a delivery."""
@@ -678,9 +695,7 @@ class Connection:
         )
         session.outbound.detach()
         if broker.recorder is not None:
-            broker.recorder.disconnected(
-                session.outbound, self._end_reason, self._address, why, now
-            )
+            broker.recorder.disconnected(session.outbound, self._end_reason, self.address, why, now)
         clients.disconnect(session.client_id)
         try:
             if broker.events.is_wanted:
@@ -736,7 +751,7 @@ class Connection:
         client_id = handshake.connect.client_id
         session = self.broker.sessions.get(client_id)
         known = None if session is None else session.outbound
-        recorder.not_connected(client_id, known, reason, self._address, said, now)
+        recorder.not_connected(client_id, known, reason, self.address, said, now)
 
     def _send_goodbye(self, phase: int, reason: int) -> None:
         data = last_packet(self.version, reason, is_connected=phase == ACTIVE)

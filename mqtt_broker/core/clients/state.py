@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, Protocol, cast
 
+from mqtt_broker.codec.packets import Publish
 from mqtt_broker.core.clients.ack_queue import Unanswered
 from mqtt_broker.core.clients.authorization import Authorizer
 from mqtt_broker.core.clients.events import ClientEvents
@@ -21,7 +22,7 @@ from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.core.routing.retained import RetainedMessages
 from mqtt_broker.core.routing.retained_delivery import RetainedDeliveries
 from mqtt_broker.core.routing.router import Router
-from mqtt_broker.core.routing.routes import Routes
+from mqtt_broker.core.routing.routes import Route, Routes
 from mqtt_broker.core.routing.subscriptions import Subscriptions
 from mqtt_broker.core.runtime.backpressure import Backpressure
 from mqtt_broker.core.runtime.runtime import Runtime
@@ -32,6 +33,18 @@ from mqtt_broker.topics.shared import StrategyFactory
 from sessions.journal.journal import Journal
 from sessions.messages.backlog import Backlog, QueueFull
 from sessions.registry import SessionRegistry
+
+
+class Tracer(Protocol):
+    """Shows packets to the traces that run."""
+
+    def attach(self, connection: Any) -> None:
+        """Show the packets of a connection, if a trace wants them."""
+
+    def published(
+        self, connection: Any, packet: Publish, topic: str, route: Route, now: float
+    ) -> None:
+        """Show a run of PUBLISH, if a trace wants its topic."""
 
 
 class BrokerState:
@@ -66,6 +79,7 @@ class BrokerState:
         "subscriptions",
         "timers",
         "timings",
+        "tracer",
         "unacknowledged",
         "unanswered",
         "wills",
@@ -88,6 +102,7 @@ class BrokerState:
         self.checks_qos = settings.maximum_qos < 2  # of each PUBLISH
         self.journal = journal  # None: everything is in memory
         self.runtime = runtime
+        self.tracer: Tracer | None = None  # None: no trace runs
         self.recorder = recorder  # None: nothing is recorded
         self.counters = runtime.counters
         self.outboxes = runtime.outboxes
@@ -160,3 +175,7 @@ class BrokerState:
         """Use other settings where they are looked up; see `Broker.change_settings`."""
         self.settings = settings
         self.events.want(is_wanted=settings.client_events)
+
+    def trace_with(self, tracer: Tracer | None) -> None:
+        """Show packets to traces from now on; None: no trace runs."""
+        self.tracer = tracer

@@ -54,6 +54,8 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
         if level_count(topic) > broker.settings.topic_levels_max:
             raise Violation(reasons.MALFORMED_PACKET, "MQTT-4.7.3-3", "too many topic levels")
         route = broker.router.find(topic)
+    if broker.tracer is not None:
+        broker.tracer.published(connection, packet, topic, route, now)
     if route.check is None and not is_text:
         operation = _accept(connection, packet, topic, route, "", now)
     else:

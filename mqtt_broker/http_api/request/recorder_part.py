@@ -6,7 +6,15 @@ from concurrent.futures import Future
 from typing import Final, Protocol
 
 from mqtt_broker.http_api.request.broker_interface import Part
-from mqtt_broker.recorder.figures import FactFigures, SlowFigures, WhyFigures
+from mqtt_broker.recorder.figures import (
+    FactFigures,
+    SlowFigures,
+    TopicFigures,
+    TraceFigures,
+    TraceLines,
+    TraceWanted,
+    WhyFigures,
+)
 
 
 class FlightRecords(Protocol):
@@ -22,6 +30,26 @@ class FlightRecords(Protocol):
 
     def slow(self, count: int) -> Future[list[SlowFigures]]:
         """Return the slowest subscribers."""
+        ...
+
+    def topics(self) -> Future[list[TopicFigures]]:
+        """Return the busiest topics."""
+        ...
+
+    def trace_begin(self, wanted: TraceWanted) -> Future[TraceFigures]:
+        """Begin a trace."""
+        ...
+
+    def traces(self) -> Future[list[TraceFigures]]:
+        """Return the traces."""
+        ...
+
+    def trace_end(self, number: int) -> Future[bool]:
+        """End a trace; False: there is none."""
+        ...
+
+    def trace_lines(self, number: int, count: int) -> Future[TraceLines | None]:
+        """Take lines of a trace; None: there is none."""
         ...
 
 

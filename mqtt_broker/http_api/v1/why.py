@@ -14,8 +14,15 @@ from mqtt_broker.http_api.request.operations import Operation, get
 from mqtt_broker.http_api.request.paging import Page, Paging, take_page
 from mqtt_broker.http_api.request.problems import Problem, bad_request
 from mqtt_broker.http_api.request.recorder_part import RECORDS, FlightRecords
-from mqtt_broker.recorder.figures import FactFigures, SlowList, TooManyQuestions, WhyFigures
+from mqtt_broker.recorder.figures import (
+    FactFigures,
+    SlowFigures,
+    TooManyQuestions,
+    TopicFigures,
+    WhyFigures,
+)
 
+_SLOW_MAX: Final = 1_000
 _NAME_CHARS_MAX: Final = 65_535
 _AGE: Final = re.compile(r"([0-9]{1,9})(s|m|h|d)")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -57,10 +64,10 @@ class OwnEvents(Paging):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlowQuestion:
-    """The number of slow subscribers that are asked for."""
+class TopicList(Paging):
+    """The filters of topics."""
 
-    limit: Annotated[int, Limits(1, 1_000)] = 50
+    q: Annotated[str, Limits(chars_max=_NAME_CHARS_MAX, text="only topics with this text")] = ""
 
 
 def operations(site: Site) -> list[Operation]:
@@ -71,6 +78,7 @@ def operations(site: Site) -> list[Operation]:
         get("/api/v1/events", page.events, errors=(409,)),
         get("/api/v1/clients/{id}/events", page.events_of, errors=(409,)),
         get("/api/v1/slow", page.slow, errors=(409,)),
+        get("/api/v1/topics", page.topics, errors=(409,)),
     ]
 
 
@@ -84,7 +92,7 @@ def seconds_ago(text: str) -> float:
     raise bad_request(f"since must be {_SINCE}, and is {text[:24]!r}")
 
 
-async def _answered(answer: Awaitable[T]) -> T:
+async def answered(answer: Awaitable[T]) -> T:
     """Wait for an answer; too many questions at once are a 429."""
     try:
         return await answer
@@ -107,7 +115,7 @@ class _Recorder:
         """
         since_s = seconds_ago(query.since)
         records = self._records()
-        return await _answered(self._site.ask(records.why, query.client, query.topic, since_s))
+        return await answered(self._site.ask(records.why, query.client, query.topic, since_s))
 
     async def events(self, query: EventList) -> Page[FactFigures]:
         """List drops, refusals and connections, the newest first."""
@@ -119,7 +127,7 @@ class _Recorder:
 
     async def _page(self, client: str, kind: str, since: str, paging: Paging) -> Page[FactFigures]:
         records = self._records()
-        found = await _answered(self._site.ask(records.events, client, seconds_ago(since)))
+        found = await answered(self._site.ask(records.events, client, seconds_ago(since)))
         return await take_page(
             found,
             paging,
@@ -129,7 +137,28 @@ class _Recorder:
             None if not kind else lambda fact: fact.kind == kind,
         )
 
-    async def slow(self, query: SlowQuestion) -> SlowList:
+    async def topics(self, query: TopicList) -> Page[TopicFigures]:
+        """List the busiest topics, the busiest first.
+
+        The broker counts a bounded number of topics: one that was quiet for long begins anew.
+        """
+        found = await answered(self._site.ask(self._records().topics))
+        return await take_page(
+            found,
+            query,
+            lambda one: (one.rate_in, one.topic),
+            lambda one: one,
+            "-rate_in",
+            None if not query.q else lambda one: query.q in one.topic,
+        )
+
+    async def slow(self, query: Paging) -> Page[SlowFigures]:
         """List the clients that acknowledge slowly, by client and topic, the slowest first."""
-        records = self._records()
-        return SlowList(await _answered(self._site.ask(records.slow, query.limit)))
+        found = await answered(self._site.ask(self._records().slow, _SLOW_MAX))
+        return await take_page(
+            found,
+            query,
+            lambda one: (one.slowest_s, f"{one.client} {one.topic}"),
+            lambda one: one,
+            "-slowest_s",
+        )

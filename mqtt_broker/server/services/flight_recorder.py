@@ -11,24 +11,34 @@ from typing import Final, TypeVar
 
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.client_views import inquire
+from mqtt_broker.core.tracing import Tracing
 from mqtt_broker.recorder.figures import (
     FactFigures,
     SlowFigures,
     TooManyQuestions,
+    TopicFigures,
+    TraceFigures,
+    TraceLines,
+    TraceWanted,
     WhyFigures,
     event_figures,
     fact_figures,
     slow_figures,
+    topic_figures,
+    trace_figures,
     why_figures,
 )
 from mqtt_broker.recorder.recorder import Recorder, to_ms
 from mqtt_broker.recorder.search import Search
+from mqtt_broker.recorder.traces import TRACES_MAX
 from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.event_files import EventFiles
 
 QUESTIONS_MAX: Final = 32  # that wait for their answers
 EVENTS_MAX: Final = 5_000  # of one answer
+TOPICS_MAX: Final = 1_000  # of one answer
 _WRITE_S: Final = 1.0
+_TRACE_KEPT_S: Final = 3_600.0  # that its last lines can be read
 
 
 _T = TypeVar("_T")
@@ -50,6 +60,7 @@ class FlightRecorder:
         self._loop = loop
         self._turn = turn  # for its clock
         self._files = None if data_dir is None else EventFiles(data_dir)
+        self._tracing = Tracing(broker.state, turn.now)
         self._waiting: deque[Iterator[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -121,6 +132,86 @@ class FlightRecorder:
         def steps() -> Iterator[None]:
             found = self._recorder.slow_acks.slowest(count, self._turn.now())
             done.set_result([slow_figures(entry) for entry in found])
+            yield
+
+        self._ask(done, steps)
+        return done
+
+    def topics(self) -> Future[list[TopicFigures]]:
+        """Return the busiest topics, the busiest first."""
+        done: Future[list[TopicFigures]] = Future()
+
+        def steps() -> Iterator[None]:
+            now_ms = to_ms(self._turn.now())
+            found = self._recorder.busy_topics.busiest(TOPICS_MAX, now_ms)
+            done.set_result([topic_figures(one, now_ms) for one in found])
+            yield
+
+        self._ask(done, steps)
+        return done
+
+    # Traces.
+
+    def trace_begin(self, wanted: TraceWanted) -> Future[TraceFigures]:
+        """Begin a trace."""
+        done: Future[TraceFigures] = Future()
+
+        def steps() -> Iterator[None]:
+            if len(self._tracing.traces.running) >= TRACES_MAX:
+                raise TooManyQuestions(f"{TRACES_MAX} traces run: end one of them")
+            trace = self._tracing.begin(
+                self._turn.now(),
+                client_id=wanted.client,
+                topic=wanted.topic,
+                address=wanted.address,
+                has_payloads=wanted.payloads,
+                for_s=wanted.for_s,
+                packets_max=wanted.packets_max,
+            )
+            done.set_result(trace_figures(trace))
+            yield
+
+        self._ask(done, steps)
+        return done
+
+    def traces(self) -> Future[list[TraceFigures]]:
+        """Return the traces, the newest first; those that have ended stay for an hour."""
+        done: Future[list[TraceFigures]] = Future()
+
+        def steps() -> Iterator[None]:
+            now = self._turn.now()
+            for trace in list(self._tracing.traces.running.values()):
+                if trace.is_over and now > trace.ends_at + _TRACE_KEPT_S:
+                    self._tracing.remove(trace.number)
+            found = [trace_figures(one) for one in self._tracing.traces.running.values()]
+            done.set_result(found[::-1])
+            yield
+
+        self._ask(done, steps)
+        return done
+
+    def trace_end(self, number: int) -> Future[bool]:
+        """End a trace and forget it; False: there is none."""
+        done: Future[bool] = Future()
+
+        def steps() -> Iterator[None]:
+            done.set_result(self._tracing.remove(number))
+            yield
+
+        self._ask(done, steps)
+        return done
+
+    def trace_lines(self, number: int, count: int) -> Future[TraceLines | None]:
+        """Take lines of a trace; None: there is none."""
+        done: Future[TraceLines | None] = Future()
+
+        def steps() -> Iterator[None]:
+            trace = self._tracing.traces.running.get(number)
+            if trace is None:
+                done.set_result(None)
+            else:
+                lines = trace.take(count, self._turn.now())
+                done.set_result(TraceLines(lines, trace.is_over))
             yield
 
         self._ask(done, steps)

@@ -53,7 +53,14 @@ def test_events_are_paged(broker: ThreadedBroker) -> None:
 
 
 def test_slow_subscribers_are_listed(broker: ThreadedBroker) -> None:
-    assert ask(broker, "slow") == (200, {"items": []})
+    assert ask(broker, "slow") == (200, {"items": [], "next": None, "total": 0})
+
+
+def test_the_busiest_topics_are_listed(broker: ThreadedBroker) -> None:
+    status, found = ask(broker, "topics", q="plant/")
+    assert status == 200
+    assert [(one["topic"], one["messages_in"]) for one in found["items"]] == [("plant/7/cmd", 1)]
+    assert ask(broker, "topics", q="nothing")[1]["total"] == 0
 
 
 @pytest.mark.parametrize(
