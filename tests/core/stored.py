@@ -37,7 +37,7 @@ class StoredWorld(World):
         self.store = MemoryStore()
         self.mode = mode
         self.durabilities = durabilities
-        self.settings = Settings(**{"sys_interval_s": 0, **settings})
+        self.settings = Settings(**{"sys_interval_s": 0, "recorder_bytes_max": 1 << 20, **settings})
         self.sign_of_life = 0.0  # beside the store's own
         self._live()
 

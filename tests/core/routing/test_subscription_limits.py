@@ -165,7 +165,7 @@ KINDS = {
 @pytest.mark.parametrize("clients", [1, 20])
 def test_the_gauge_says_what_is_kept(kind: str, clients: int) -> None:
     texts = KINDS[kind][: max(20, len(KINDS[kind]) // clients)]
-    world = World(receive_maximum=1)
+    world = World(recorder_bytes_max=0, receive_maximum=1)
     peers = [world.client(f"client {n}") for n in range(clients)]
     packets = [subscribe(V5, *texts[at : at + 20]) for at in range(0, len(texts), 20)]
     peers[0].subscribe("warm", "up/+", "$share/warm/up")
