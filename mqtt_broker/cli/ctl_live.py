@@ -82,10 +82,7 @@ def _trace(args: argparse.Namespace) -> int:
     if args.max is not None:
         body["packets_max"] = args.max
     begun = api.send("POST", "/traces", body)
-    number = begun.get("n", begun.get("id"))
-    if number is None:
-        raise Failure(f"{api.url} does not say which trace it began")
-    path = f"/traces/{escaped(str(number))}"
+    path = f"/traces/{begun['n']}"
     try:
         for packet in api.lines(f"{path}/packets"):
             print_json_line(packet) if args.json else print(packet_line(packet), flush=True)

@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _read_password() -> bytes:
+def read_password() -> bytes:
+    """Ask for a password, twice, or read the first line of stdin if that is no terminal."""
     if sys.stdin.isatty():
         password = getpass.getpass("Password: ")
         if getpass.getpass("Again: ") != password:
@@ -85,7 +86,7 @@ def _read_password() -> bytes:
 
 
 def _secret(args: argparse.Namespace) -> str:
-    password = _read_password()
+    password = read_password()
     if args.scram:
         return make_keys(password, secrets.token_bytes(SALT_BYTES)).encode()
     return hash_password(password)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast
 
-from mqtt_broker.cli import ctl_access, ctl_actions, ctl_lists, ctl_live
+from mqtt_broker.cli import ctl_access, ctl_actions, ctl_lists, ctl_live, ctl_users
 from mqtt_broker.http_api.http_server import all_operations
 from mqtt_broker.http_api.request.access import Access
 from mqtt_broker.http_api.request.http_limits import HttpLimits
@@ -19,7 +19,9 @@ WANTING: Final = set(
     """\
 /roles
 /rules
+/rules/{}
 /users
+/users/{}
 """.split()
 )
 _HOLE: Final = re.compile(r"\{[^}]*\}")
@@ -35,7 +37,7 @@ def served() -> set[str]:
 def asked() -> set[str]:
     """Return the texts of these modules that are paths of the API."""
     found = set()
-    for module in (ctl_access, ctl_actions, ctl_lists, ctl_live):
+    for module in (ctl_access, ctl_actions, ctl_lists, ctl_live, ctl_users):
         tree = ast.parse(Path(str(module.__file__)).read_text())
         for node in ast.walk(tree):
             text = ""

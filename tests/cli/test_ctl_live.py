@@ -123,8 +123,8 @@ def test_traces_are_stopped(ctl: Ctl) -> None:
     assert ctl("trace", "stop", "3")[0] == 0
     assert ctl("trace", "stop", "4")[0] == 1
     assert ctl("trace", "client", "a", "--for", "x")[0] == 2
-    ctl.api.answers["POST /traces"] = {}
-    assert ctl("trace", "client", "a")[0] == 1
+    ctl.api.answers["POST /traces"] = problem(409, "8 traces run: end one")
+    assert ctl("trace", "client", "a")[::2] == (1, "fleetmq ctl: 8 traces run: end one\n")
 
 
 def test_packets_without_a_time() -> None:
