@@ -10,19 +10,12 @@ import argparse
 import getpass
 import secrets
 import sys
-from pathlib import Path
 
 from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
-from mqtt_broker.security.authentication.password_file import (
-    Entry,
-    decode_line,
-    is_comment,
-    read_entries,
-    username_problem,
-)
+from mqtt_broker.security.authentication.password_edit import put_user, remove_user
+from mqtt_broker.security.authentication.password_file import username_problem
 from mqtt_broker.security.authentication.password_hasher import PASSWORD_BYTES_MAX, hash_password
-from mqtt_broker.security.authentication.scram import SALT_BYTES, is_stored_keys, make_keys
-from mqtt_broker.security.files.atomic_files import locked, write_whole
+from mqtt_broker.security.authentication.scram import SALT_BYTES, make_keys
 from mqtt_broker.security.files.errors import FileError, Unavailable
 
 
@@ -93,42 +86,12 @@ def _secret(args: argparse.Namespace) -> str:
 
 
 def _change_file(args: argparse.Namespace) -> None:
-    path = Path(args.file)
-    secret = "" if args.delete else _secret(args)
-    try:
-        with locked(args.file):
-            lines: list[str] = []
-            if path.exists():
-                read_entries(args.file)  # refuses a file with mistakes
-                lines = path.read_text().splitlines()
-            text = "".join(line + "\n" for line in _changed_lines(lines, args, secret))
-            write_whole(args.file, text, 0o600)
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from None
-
-
-def _changed_lines(lines: list[str], args: argparse.Namespace, secret: str) -> list[str]:
-    """Return the lines with this user changed, and every other line as it was."""
-    entries = [None if is_comment(line) else decode_line(line.rstrip()) for line in lines]
-    mine = [entry for entry in entries if entry is not None and entry.username == args.user]
-    if args.delete and not mine:
-        raise Failure(f"{args.file}: no user {args.user}")
-    known = {role: None for entry in mine for role in entry.roles}
-    roles = tuple(known if args.role is None else dict.fromkeys(args.role))
-    fresh = Entry(args.user, secret, roles)
-    found: list[str] = []
-    is_placed = args.delete
-    for line, entry in zip(lines, entries, strict=True):
-        if entry is None or entry.username != args.user:
-            found.append(line)
-        elif args.delete:
-            continue
-        elif is_stored_keys(entry.secret) is args.scram:
-            found.append(fresh.encode())
-            is_placed = True
-        else:
-            found.append(Entry(entry.username, entry.secret, roles).encode())
-    return found if is_placed else [*found, fresh.encode()]
+    if args.delete:
+        if not remove_user(args.file, args.user):
+            raise Failure(f"{args.file}: no user {args.user}")
+        return
+    roles = None if args.role is None else tuple(dict.fromkeys(args.role))
+    put_user(args.file, args.user, _secret(args), roles)
 
 
 def _change_tables(args: argparse.Namespace) -> None:

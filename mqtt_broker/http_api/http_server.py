@@ -210,11 +210,12 @@ def all_operations(site: Site) -> list[Operation]:
         subscriptions,
         tokens,
         traces,
+        users,
         why,
     )
 
     pages = (health, metrics, session, tokens, streams, bans, backups, ranges)
-    operating = (health_parts, config, logs, listeners, explain, why, traces)
+    operating = (users, health_parts, config, logs, listeners, explain, why, traces)
     clients_and_messages = (overview, clients, sessions, subscriptions, retained, publish)
     all_pages = (*pages, stream_records, *clients_and_messages, *operating)
     found = [operation for page in all_pages for operation in page.operations(site)]

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
+from mqtt_broker.http_api.access_admin import ServerAccessAdmin
 from mqtt_broker.http_api.directory import ServerDirectory
 from mqtt_broker.http_api.operating import ServerOperating
 from mqtt_broker.http_api.overview import ServerOverview
+from mqtt_broker.http_api.request.access_admin import ACCESS_ADMIN
 from mqtt_broker.http_api.request.backups_part import BACKUPS
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
@@ -52,6 +54,8 @@ class ServerInterface:
         overview = ServerOverview(server, self._ask)
         overview.start()
         self._parts[OVERVIEW] = overview
+        if server.security is not None:
+            self._parts[ACCESS_ADMIN] = ServerAccessAdmin(server, server.security, self._ask)
         if server.backups is not None:
             self._parts[BACKUPS] = server.backups
         if server.flight_recorder is not None:

@@ -168,6 +168,16 @@ class SqlAccounts:
     def roles(self, username: str) -> frozenset[str] | None:
         return self._roles.get(username)
 
+    @property
+    def engine(self) -> Engine:
+        """The database of the tables."""
+        return self._engine
+
+    def forget(self, username: str) -> None:
+        """Look this user up again at the next login."""
+        with self._lock:
+            self.found.pop(username, None)
+
     def refresh(self, usernames: Iterable[str]) -> bool:
         """Read again which of these users exist and their roles; True when that has changed."""
         wanted = list(usernames)
@@ -263,6 +273,95 @@ def put_user(
     except SQLAlchemyError as error:
         raise Unavailable(_explain(error)) from None
     return not changed
+
+
+def list_users(engine: Engine) -> list[tuple[str, bool, bool, bool, frozenset[str]]]:
+    """Return name, has a password, has keys for SCRAM, is enabled, and roles of every user."""
+    try:
+        with engine.connect() as connection:
+            roles: dict[str, set[str]] = {}
+            for username, role in connection.execute(select(USER_ROLES)):
+                roles.setdefault(username, set()).add(role)
+            rows = connection.execute(select(USERS).order_by(USERS.c.username)).all()
+    except SQLAlchemyError as error:
+        raise Unavailable(_explain(error)) from None
+    return [
+        (
+            row.username,
+            bool(row.password),
+            bool(row.scram),
+            bool(row.is_enabled),
+            frozenset(roles.get(row.username, ())),
+        )
+        for row in rows
+    ]
+
+
+def change_user(
+    engine: Engine, username: str, *, is_enabled: bool | None, roles: Sequence[str] | None
+) -> bool:
+    """Change a user without a secret; False when there is none."""
+    try:
+        with engine.begin() as connection:
+            found = connection.execute(select(USERS).where(USERS.c.username == username)).first()
+            if found is None:
+                return False
+            if is_enabled is not None:
+                changed = update(USERS).where(USERS.c.username == username)
+                connection.execute(changed.values(is_enabled=is_enabled))
+            if roles is not None:
+                connection.execute(delete(USER_ROLES).where(USER_ROLES.c.username == username))
+                for role in dict.fromkeys(roles):
+                    connection.execute(insert(USER_ROLES).values(username=username, role=role))
+    except SQLAlchemyError as error:
+        raise Unavailable(_explain(error)) from None
+    return True
+
+
+_RULE_COLUMNS: Final = ("permit", "action", "topic", "username", "role", "client_id", "address")
+
+
+def list_rules(engine: Engine) -> list[dict[str, Any]]:
+    """Return the rows of the rules, by position."""
+    try:
+        with engine.connect() as connection:
+            rows = connection.execute(select(ACL).order_by(ACL.c.position)).mappings().all()
+    except SQLAlchemyError as error:
+        raise Unavailable(_explain(error)) from None
+    return [dict(row) for row in rows]
+
+
+def put_rule(engine: Engine, position: int | None, values: dict[str, Any], *, is_new: bool) -> int:
+    """Write a row, at the end without a position; returns its position.
+
+    FileError when the position is taken, or when there is no row to change.
+    """
+    kept = {column: values.get(column) for column in _RULE_COLUMNS}
+    try:
+        with engine.begin() as connection:
+            taken = list(connection.execute(select(ACL.c.position)).scalars())
+            if position is None:
+                position = max(taken, default=0) + 10
+            if is_new and position in taken:
+                raise FileError(f"position {position} is taken")
+            if is_new:
+                connection.execute(insert(ACL).values(position=position, **kept))
+            elif position not in taken:
+                raise FileError(f"there is no rule at position {position}")
+            else:
+                connection.execute(update(ACL).where(ACL.c.position == position).values(**kept))
+    except SQLAlchemyError as error:
+        raise Unavailable(_explain(error)) from None
+    return position
+
+
+def remove_rule(engine: Engine, position: int) -> bool:
+    """Remove a row; False when there is none."""
+    try:
+        with engine.begin() as connection:
+            return bool(connection.execute(delete(ACL).where(ACL.c.position == position)).rowcount)
+    except SQLAlchemyError as error:
+        raise Unavailable(_explain(error)) from None
 
 
 def remove_user(engine: Engine, username: str) -> bool:

@@ -34,6 +34,7 @@ from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.process.log_limiter import ErrorLog
 from mqtt_broker.server.process.reload import LATER, Reload, may_pass
 from mqtt_broker.server.process.turn import Turn
+from mqtt_broker.server.services.access_changes import AccessChanges
 from mqtt_broker.server.services.auth_methods import AuthMethods
 from mqtt_broker.server.services.auth_workers import AuthWorkers
 
@@ -299,6 +300,37 @@ class SecurityService:
             if account is not None:
                 return account.roles
         return frozenset()
+
+    def changes(self) -> AccessChanges:
+        """Return what changes users and rules where they are kept; for a thread."""
+        rules_engine = self._engine(self._security.rules_url) if self._security.rules_url else None
+        methods = self._methods
+        return AccessChanges(self._security.path, methods.files, methods.tables, rules_engine)
+
+    def refresh(self) -> Future[None]:
+        """Read tables of users and rules again; done when clients were checked again."""
+        done: Future[None] = Future()
+        users = list(self._broker.clients.users)
+
+        def work() -> None:
+            try:
+                for accounts in self._methods.tables:
+                    accounts.refresh(users)
+                if self._sql_rules is not None:
+                    self._sql_rules.load(SQL_RULES_FROM)
+                rules = self._rule_set(self._security)
+                self.workers.to_loop(lambda: apply(rules))
+            except Exception as error:  # for the caller
+                done.set_exception(error)
+
+        def apply(rules: RuleSet) -> None:
+            authenticator = self.authenticator
+            fresh = replace(authenticator.policy, rules=rules)
+            self._on_changed(_TABLES, lambda: authenticator.apply(fresh))
+            done.set_result(None)
+
+        self.workers.job(work)
+        return done
 
     @property
     def keeps_bans(self) -> bool:
