@@ -19,7 +19,7 @@ COUNTED: Final = (  # counters, kept as rates a second
 )  # fmt: skip
 MEASURED: Final = (
     "clients_online", "sessions", "subscriptions", "retained", "queued_messages", "unread_bytes",
-    "loop_late_ms", "memory_bytes", "store_lag",
+    "loop_late_ms", "memory_bytes", "store_lag", "ack_latency_p50_ms", "ack_latency_p99_ms",
 )  # fmt: skip
 _NAN: Final = float("nan")
 

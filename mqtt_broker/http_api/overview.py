@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from mqtt_broker.codec.constants import PUBLISH
 from mqtt_broker.core.broker import Broker
@@ -18,7 +19,6 @@ from mqtt_broker.http_api.snapshot import snapshot_of
 from mqtt_broker.server.server import Server
 
 T = TypeVar("T")
-LATENCY: Final = "latency"  # runtime metrics with the percentiles of acknowledgements
 
 
 class Ask(Protocol):
@@ -36,6 +36,8 @@ class ServerOverview:
         self._history = History()
         self._due_at = 0.0
         self._late_ms = 0.0
+        self._acknowledged: list[int] = []  # counts of the histogram at the last sample
+        self._ack_ms: dict[str, float | None] = {"p50": None, "p99": None}
 
     def start(self) -> None:
         """Begin to take samples."""
@@ -53,21 +55,27 @@ class ServerOverview:
         broker = self._server.broker
         values = _values(broker)
         values["loop_late_ms"] = self._late_ms
+        self._ack_ms = self._latencies(broker)
+        for name, value in self._ack_ms.items():
+            values[f"ack_latency_{name}_ms"] = math.nan if value is None else value
         self._history.take(self._server.now(), _counters(broker), values)
         self._due_at = loop.time() + STEP_S
         if not broker.clients.is_shutting_down:
             loop.call_at(self._due_at, self._sample)
+
+    def _latencies(self, broker: Broker) -> dict[str, float | None]:
+        """Return percentiles of the acknowledgements since the last sample."""
+        counts, _ = broker.state.timings.acknowledge.copy()
+        before = self._acknowledged or [0] * len(counts)
+        self._acknowledged = counts
+        new = [now - then for now, then in zip(counts, before, strict=True)]
+        return {"p50": percentile_ms(new, 0.5), "p99": percentile_ms(new, 0.99)}
 
     def overview(self) -> Future[OverviewFigures]:
         return self._ask(self._overview)
 
     def _overview(self) -> OverviewFigures:
         server = self._server
-        latency = server.broker.runtime.metrics.read(LATENCY)
-        percentiles = {
-            name: latency[f"ack_{name}_us"] / 1_000 if f"ack_{name}_us" in latency else None
-            for name in ("p50", "p99")
-        }
         return OverviewFigures(
             server.now(),
             platform.node(),
@@ -75,7 +83,7 @@ class ServerOverview:
             snapshot_of(server.broker),
             dict(self._history.rates),
             self._late_ms,
-            percentiles,
+            dict(self._ack_ms),
         )
 
     def history(self, seconds: float) -> Future[HistoryFigures]:
@@ -84,6 +92,22 @@ class ServerOverview:
             return HistoryFigures(STEP_S, start_at, series)
 
         return self._ask(read)
+
+
+def percentile_ms(counts: Sequence[int], share: float) -> float | None:
+    """Estimate a percentile of a histogram whose bucket n holds values below 2**n microseconds.
+
+    None: the histogram is empty.
+    """
+    left = share * sum(counts)
+    if left <= 0:
+        return None
+    for number, count in enumerate(counts):
+        if count and left <= count:
+            low = 2.0 ** (number - 1) if number else 0.0
+            return (low + (2.0**number - low) * left / count) / 1_000
+        left -= count
+    return 2.0 ** (len(counts) - 1) / 1_000
 
 
 def _counters(broker: Broker) -> dict[str, float]:

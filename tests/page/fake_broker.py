@@ -465,7 +465,19 @@ ANSWERS: Final[dict[str, Answer]] = {
             "last_at": 1.79e9,
         }
     ),
-    "traces": _items({"n": 3, "client": "pump-7", "packets": 48, "ends_at": time.time() + 200}),
+    "traces": _items(
+        {
+            "n": 3,
+            "client": "pump-7",
+            "topic": "",
+            "address": "",
+            "payloads": True,
+            "ends_at": time.time() + 200,
+            "packets": 48,
+            "packets_max": 1_000,
+            "is_over": False,
+        }
+    ),
     "logs": _items(_line("pump-7 connected from 10.1.1.4"), _line("slow reader", "warning")),
     "log-level": lambda query: {"level": "info"},
     "users": _items({"name": "ann", "roles": ["admin"]}, {"name": "plant1", "roles": []}),

@@ -137,7 +137,14 @@ export function chart(ctx, { title, lines, show, step: stepOf = valueStep }) {
   });
   sized.observe(box);
   ctx.signal.addEventListener("abort", () => sized.disconnect(), { once: true });
-  return { element, update(next) { data = next; draw(); } };
+  return {
+    element,
+    update(next) {
+      data = next;
+      element.hidden = !lines.some((line) => line.name in data.series); // an older broker may not keep it
+      draw();
+    },
+  };
 }
 
 /** A line without axes, beside a number. */

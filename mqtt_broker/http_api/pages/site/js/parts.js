@@ -74,6 +74,11 @@ export function sentence(text) {
   return /[.!?]$/.test(first) ? first : `${first}.`;
 }
 
+/** A sentence of the broker, with the names that it quotes in `...` set apart. */
+export function quoted(text) {
+  return sentence(text).split("`").map((part, index) => (index % 2 ? mono(part) : format.visible(part)));
+}
+
 /** Nothing to show, and why. */
 export function empty(text, hint = "") {
   return h("div", { class: "empty" }, h("p", {}, text), hint ? h("p", { class: "hint" }, hint) : null);

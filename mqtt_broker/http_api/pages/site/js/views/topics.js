@@ -17,6 +17,7 @@ export default function topics(ctx) {
       { label: "Bytes", kind: "number", rank: 2, show: (one) => bytes(one.bytes_in) },
       { label: "Last", kind: "number", rank: 2, show: (one) => ago(one.last_at) },
     ],
+    filters: [{ name: "q", label: "Topic", isMain: true, class: "grow", placeholder: "any part" }],
     none: "No messages yet.",
   });
   return { element: h("div", {}, heading("Topics", { note: "The busiest ones; the broker counts a bounded number." }), found.element) };

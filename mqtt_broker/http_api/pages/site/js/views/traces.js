@@ -3,7 +3,7 @@
 import { ask, done } from "../dialog.js";
 import { button, h, put } from "../dom.js";
 import { feed } from "../feed.js";
-import { clock, count, duration, moment, seconds, words } from "../format.js";
+import { clock, count, fromBase64, moment, payloadText, seconds, visible, words } from "../format.js";
 import { empty, failure, heading, mono, notice, panel, resource } from "../parts.js";
 import { table } from "../table.js";
 
@@ -12,21 +12,21 @@ const TARGETS = [["client", "client id"], ["topic", "topic"], ["address", "addre
 export default function traces(ctx) {
   const live = h("div");
   let stop = null;
-  const grid = table({ label: "Traces", key: (one) => one.n ?? one.number ?? one.id, columns: [
-    { label: "Trace", show: (one) => button(`${one.n ?? one.number ?? one.id}`, () => follow(one), { kind: "quiet", title: "Show its packets" }) },
+  const grid = table({ label: "Traces", key: (one) => one.n, columns: [
+    { label: "Trace", show: (one) => button(`${one.n}`, () => follow(one), { kind: "quiet", title: "Show its packets" }) },
     { label: "Of", show: (one) => { const [kind, value] = target(one); return h("span", {}, `${kind} `, mono(value)); } },
-    { label: "Packets", kind: "number", show: (one) => count(one.packets) },
-    { label: "Ends", rank: 2, show: (one) => (one.ends_at ? moment(one.ends_at) : one.left_s !== undefined ? `in ${duration(one.left_s)}` : one.state ?? "") },
+    { label: "Packets", kind: "number", show: (one) => `${count(one.packets)} of ${count(one.packets_max)}` },
+    { label: "Ends", rank: 2, show: (one) => (one.is_over ? "has ended" : moment(one.ends_at)) },
     { label: "", show: (one) => (ctx.may("operator") ? button("End", async () => {
-      await ctx.api.send("DELETE", `traces/${one.n ?? one.number ?? one.id}`).catch((error) => put(live, failure(error)));
+      await ctx.api.send("DELETE", `traces/${one.n}`).catch((error) => put(live, failure(error)));
       all.refresh();
-    }, { kind: "quiet", "aria-label": `End trace ${one.n ?? one.number ?? one.id}` }) : "") },
+    }, { kind: "quiet", "aria-label": `End trace ${one.n}` }) : "") },
   ] });
   const all = resource(ctx, {
     every: 3000,
     load: (signal) => ctx.api.get("traces", {}, signal),
     show: (found) => {
-      const items = found.items ?? found.traces ?? [];
+      const { items } = found;
       grid.update(items);
       return items.length ? grid.element : empty("No trace runs.", "Start one; it ends by itself. For what has been already, ask Why: the recorder always runs.");
     },
@@ -55,7 +55,7 @@ export default function traces(ctx) {
   }
 
   async function follow(one) {
-    const number = one.n ?? one.number ?? one.id;
+    const number = one.n;
     stop?.abort();
     stop = new AbortController();
     const mine = stop;
@@ -63,7 +63,7 @@ export default function traces(ctx) {
     const lines = feed(`Packets of trace ${number}`, 1000, "old");
     const state = h("span", { class: "hint", role: "status" }, "Waiting for packets …");
     const [kind, value] = target(one);
-    put(live, panel(`Trace ${number}: ${kind} ${value}`, { actions: [state, button("Clear", () => lines.clear(), { kind: "quiet" })] }, lines.element));
+    put(live, panel(`Trace ${number}: ${kind} ${visible(value)}`, { actions: [state, button("Clear", () => lines.clear(), { kind: "quiet" })] }, lines.element));
     let seen = 0;
     try {
       const answer = await ctx.api.open("GET", `traces/${number}/packets`, { signal: mine.signal, isStream: true });
@@ -86,8 +86,8 @@ export default function traces(ctx) {
 }
 
 function target(one) {
-  for (const [kind] of TARGETS) if (one[kind] !== undefined && one[kind] !== null && one[kind] !== "") return [kind, String(one[kind])];
-  return [one.kind ?? "", String(one.value ?? one.target ?? "")];
+  const kind = ["client", "topic", "address"].find((name) => one[name] !== "") ?? "client";
+  return [kind, one[kind]];
 }
 
 async function* readLines(body, signal) {
@@ -101,22 +101,18 @@ async function* readLines(body, signal) {
     rest = parts.pop();
     for (const part of parts) {
       if (!part.trim()) continue;
-      try {
-        yield JSON.parse(part);
-      } catch {
-        yield { kind: "line", text: part };
-      }
+      yield JSON.parse(part);
     }
   }
 }
 
 function line(packet) {
   if (packet.lost) return h("li", { class: "warning" }, h("time", {}, clock(packet.at)), h("span", { class: "word" }, `${count(packet.lost)} lines were left out: this page read too slowly`));
-  const known = ["at", "direction", "packet", "type", "client", "text", "topic", "payload"];
-  return h("li", {}, h("time", {}, clock(packet.at, { millis: true })), h("div", {},
-    h("b", {}, `${packet.direction ?? ""} ${packet.packet ?? packet.type ?? packet.kind ?? ""}`.trim()), " ",
-    packet.client !== undefined ? [mono(packet.client), " "] : null, packet.topic !== undefined ? [mono(packet.topic), " "] : null,
-    h("span", { class: "meta" }, packet.text ?? Object.entries(packet).filter(([name, value]) => !known.includes(name) && value !== null && value !== "" && value !== false)
-      .map(([name, value]) => `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ")),
-    packet.payload !== undefined ? h("pre", {}, String(packet.payload)) : null));
+  const { at, direction, packet: name, client, topic, payload, payload_base64: raw, ...more } = packet;
+  const text = Object.entries(more).filter(([, value]) => value !== null && value !== "" && value !== false)
+    .map(([key, value]) => `${words(key)} ${value === true ? "" : Array.isArray(value) ? value.join(", ") : value}`.trim()).join(" · ");
+  return h("li", {}, h("time", {}, clock(at, { millis: true })), h("div", {},
+    h("b", {}, `${direction} ${name}`), " ", mono(client), " ", topic === undefined ? null : [mono(topic), " "],
+    h("span", { class: "meta" }, visible(text)),
+    payload === undefined ? null : h("pre", {}, payload), raw === undefined ? null : h("pre", {}, payloadText(fromBase64(raw)))));
 }

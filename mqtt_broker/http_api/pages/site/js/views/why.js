@@ -1,8 +1,8 @@
 // Why: a client and a topic in, a sentence and the facts out.
 
 import { h, put } from "../dom.js";
-import { moment, visible } from "../format.js";
-import { field, heading, notice, panel, resource, sentence } from "../parts.js";
+import { moment } from "../format.js";
+import { field, heading, notice, panel, quoted, resource } from "../parts.js";
 import { eventLine } from "./events.js";
 
 const SINCE = [["60", "last minute"], ["600", "last 10 minutes"], ["3600", "last hour"], ["86400", "last day"]];
@@ -41,10 +41,10 @@ function explained(found) {
   const { sentence: first, sentences, facts: items } = found;
   const others = sentences.filter((one) => one !== first).slice(-20).reverse();
   return h("div", { class: "stack" },
-    panel("Answer", {}, h("p", { class: "sentence" }, visible(sentence(first))),
-      found.advice ? notice("plain", visible(sentence(found.advice))) : null,
+    panel("Answer", {}, h("p", { class: "sentence" }, quoted(first)),
+      found.advice ? notice("plain", quoted(found.advice)) : null,
       h("p", { class: "hint" }, `The recorder sees back to ${moment(found.sees_back_to)}.`,
         found.is_cut ? " There is more than one answer holds: choose a topic or a shorter time." : "")),
-    others.length ? panel("Also", { note: "newest first" }, h("ul", { class: "plain" }, others.map((one) => h("li", {}, visible(sentence(one)))))) : null,
+    others.length ? panel("Also", { note: "newest first" }, h("ul", { class: "plain" }, others.map((one) => h("li", {}, quoted(one))))) : null,
     items.length ? panel("Facts", { note: `${items.length}` }, h("ol", { class: "timeline" }, items.slice(-500).map((one) => eventLine(one)))) : null);
 }
