@@ -36,7 +36,7 @@ from sessions.messages.message import Message
 from sessions.messages.work import DONE, MORE, Work
 from sessions.session import Session, Subscription
 
-PARTS: Final = 20  # of a share, of which a walk takes one in a turn
+PARTS: Final = 50  # of a share, of which a walk takes one in a turn
 ROW: Final = 20  # units of a row
 _SCAN_STEPS: Final = 32  # nodes of the tree of retained messages, between looks at the share
 

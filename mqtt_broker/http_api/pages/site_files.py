@@ -1,4 +1,6 @@
-"""`/` and `/site/...`: the operators' page, files of this package and of no other host.
+"""`/`, `/api/docs` and `/site/...`: the pages of operators and of the API, files of this package.
+
+No other host is asked for anything.
 
 The files are read once, compressed once, and sent with an `ETag`. They hold no secrets, so they
 need no login: the page asks for one when the API does.
@@ -27,7 +29,8 @@ from mqtt_broker.http_api.request.problems import Problem
 
 ROOT: Final = Path(__file__).with_name("site")
 PREFIX: Final = "/site/"
-OPEN_ROUTES: Final = frozenset({("GET", "/"), ("GET", "/site/{name}")})  # need no login
+DOCS: Final = "/api/docs"
+OPEN_ROUTES: Final = frozenset({("GET", "/"), ("GET", DOCS), ("GET", "/site/{name}")})  # no login
 _TYPES: Final = {
     ".html": "text/html",
     ".css": "text/css",
@@ -148,4 +151,8 @@ def file_routes(
             raise web.HTTPNotFound
         return send_file(request, found, policy(request.host))
 
-    return [web.get("/", index), web.get(PREFIX + "{name:.+}", file)]
+    async def docs(request: web.Request) -> web.Response:
+        """Serve the documentation of the API."""
+        return send_file(request, site_files()["docs.html"], policy(request.host))
+
+    return [web.get("/", index), web.get(DOCS, docs), web.get(PREFIX + "{name:.+}", file)]

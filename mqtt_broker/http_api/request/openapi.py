@@ -13,7 +13,7 @@ from mqtt_broker.http_api.request.operations import JSON, Operation
 
 PREFIX: Final = "/api/v1"
 _PATTERN: Final = re.compile(r":[^{}]*(?=\})")
-_ALWAYS: Final = (400, 401, 403, 429, 503)
+_ALWAYS: Final = (400, 401, 403, 409, 429, 503)  # 409: not offered by this broker
 _WITH_BODY: Final = (408, 413, 415)
 _PROBLEM: Final[Schema] = {
     "type": "object",

@@ -15,6 +15,7 @@ docs/reference/http.md are made; the docstring's first line is the summary.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import json
@@ -30,10 +31,12 @@ from mqtt_broker.http_api.request.access import Access, Caller
 from mqtt_broker.http_api.request.bodies import check_parameters, read_object
 from mqtt_broker.http_api.request.json_types import Object, Shape, json_default, shape_of
 from mqtt_broker.http_api.request.middleware import CALLER, Site
+from mqtt_broker.http_api.request.paging import Page
 from mqtt_broker.http_api.request.problems import Problem
 
 UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 JSON: Final = "application/json"
+_ITEMS_AT_ONCE: Final = 25  # of a page, that are encoded until others may run
 _IN_PATH: Final = re.compile(r"\{(\w+)(?::[^}]*)?\}")
 
 T = TypeVar("T")
@@ -124,12 +127,12 @@ class Operation:
             values["call"] = Call(request, request[CALLER], site.access)
         return await self.handler(**values)
 
-    def respond(self, request: web.Request, found: Any) -> web.StreamResponse:
+    async def respond(self, request: web.Request, found: Any) -> web.StreamResponse:
         """Return the response for what the handler returned."""
         if isinstance(found, web.StreamResponse):
             return found
         reply = found if isinstance(found, Reply) else Reply(found)
-        data = encode(reply.value)
+        data = await encode_slowly(reply.value)
         headers = dict(reply.headers or {})
         if self.has_etag:
             headers["ETag"] = etag_of(data)
@@ -151,6 +154,21 @@ def encode(value: object) -> bytes:
     text = json.dumps(value, ensure_ascii=False, default=json_default) + "\n"
     # Names from clients may contain a lone surrogate: JSON escapes it, UTF-8 cannot encode it.
     return text.encode(errors="backslashreplace")
+
+
+async def encode_slowly(value: object) -> bytes:
+    """Return a value as JSON. A long page is encoded in parts, between which others may run: the
+    broker's thread, too, which waits for the interpreter meanwhile.
+    """
+    if not isinstance(value, Page) or len(value.items) <= _ITEMS_AT_ONCE:
+        return encode(value)
+    parts: list[bytes] = []
+    for start in range(0, len(value.items), _ITEMS_AT_ONCE):
+        part = encode(value.items[start : start + _ITEMS_AT_ONCE])
+        parts.append(part.strip()[1:-1])
+        await asyncio.sleep(0)
+    rest = encode({"next": value.next, "total": value.total})
+    return b'{"items": [' + b", ".join(parts) + b"], " + rest[1:]
 
 
 def etag_of(data: bytes) -> str:

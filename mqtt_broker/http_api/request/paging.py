@@ -24,7 +24,8 @@ from mqtt_broker.http_api.request.problems import bad_request
 LIMIT: Final = 50
 LIMIT_MAX: Final = 1_000
 CURSOR_CHARS_MAX: Final = 12_000
-_SLICE: Final = 500  # items that are looked at, until others may run
+_SHOWN_AT_ONCE: Final = 50
+_SLICE: Final = 200  # items that are looked at, until others may run
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -88,7 +89,13 @@ async def take_page(
     """Return the page that `paging` asks for. A `sort` that begins with - is reversed."""
     after = decode_cursor(paging.cursor, sort)
     best, total = await _best(found, paging.limit, after, place_of, sort.startswith("-"), matches)
-    return make_page(best, paging.limit, sort, total, show, place_of)
+    items = best[: paging.limit]
+    more = encode_cursor(sort, place_of(items[-1])) if len(best) > paging.limit else None
+    shown: list[Item] = []
+    for start in range(0, len(items), _SHOWN_AT_ONCE):
+        shown += [show(item) for item in items[start : start + _SHOWN_AT_ONCE]]
+        await asyncio.sleep(0)
+    return Page(shown, more, total)
 
 
 async def _best(
@@ -118,17 +125,3 @@ async def _best(
     except TypeError:  # a cursor of a number for a list of texts
         raise bad_request("the cursor is of another list or another order") from None
     return [item for _, _, item in best], total
-
-
-def make_page(
-    best: Sequence[T],
-    limit: int,
-    sort: str,
-    total: int,
-    show: Callable[[T], Item],
-    place_of: Callable[[T], Place],
-) -> Page[Item]:
-    """Return the page of the first items behind the last one, of which there is one too many."""
-    items = best[:limit]
-    more = encode_cursor(sort, place_of(items[-1])) if len(best) > limit else None
-    return Page([show(item) for item in items], more, total)

@@ -38,7 +38,7 @@ def _handler(
                 f"this needs the role {ROLE_NAMES[operation.role]}, and {caller.name} has the role "
                 f"{caller.role_name}",
             )
-        answer = operation.respond(request, await operation.run(request, site))
+        answer = await operation.respond(request, await operation.run(request, site))
         if operation.changes and operation.role != OPEN:
             _audit(site, request, caller, answer.status)
         return answer

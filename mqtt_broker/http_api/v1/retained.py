@@ -19,7 +19,7 @@ from mqtt_broker.http_api.request.problems import bad_request, not_found
 from mqtt_broker.topics.names import filter_problem
 
 ROOT: Final = "/api/v1/retained"
-_SLICE: Final = 1_000  # topics that are looked at, until others may run
+_SLICE: Final = 250  # topics that are looked at, until others may run
 Topic = Annotated[str, Limits(chars_min=1, chars_max=65_535)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,8 @@ from mqtt_broker.http_api.request.operations import (
     Operation,
     Reply,
     delete,
+    encode,
+    encode_slowly,
     etag_of,
     get,
     patch,
@@ -156,6 +160,12 @@ def test_the_document_has_what_the_handlers_say() -> None:
     edited = found["paths"]["/api/v1/things/of/{name}"]
     assert edited["patch"]["x-role"] == "admin" and edited["put"]["x-role"] == "operator"
     assert "412" in edited["put"]["responses"]
+
+
+@pytest.mark.parametrize("count", [0, 25, 26, 50, 1_000])
+def test_a_long_page_is_encoded_in_parts_and_is_the_same(count: int) -> None:
+    page = Page([Thing(f"\u00fc\ud800{n}", n) for n in range(count)], "x" if count else None, 7)
+    assert json.loads(asyncio.run(encode_slowly(page))) == json.loads(encode(page))
 
 
 def test_a_handler_has_to_take_what_its_path_has() -> None:
