@@ -7,7 +7,8 @@ thread may read; what changes between two slices may be in the rows as it was or
     clients        a row for each session, whether its client is connected or not
     subscriptions  a row for each filter, of all clients or of one
     matches        the subscriptions that a topic matches
-    retained       the retained messages that a filter matches
+    retained       a page of the retained messages that a filter matches
+    branches       how many there are below each child of a level
     inflight, queue  the messages of one session
 """
 
@@ -19,12 +20,19 @@ from typing import Final, Generic, TypeVar, cast
 from mqtt_broker.core.clients.connection import Connection
 from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.interfaces.rows import (
+    HAS_CHILDREN,
+    HAS_MESSAGE,
+    ONE_BELOW,
     ClientDetail,
     ClientRow,
     MatchRow,
     MessageRow,
+    Place,
     RetainedMessage,
     RetainedRow,
+    RetainedSelect,
+    RetainedSelected,
+    Rows,
     SubscriptionRow,
 )
 from mqtt_broker.core.limits.client_limits import known_limits
@@ -38,6 +46,7 @@ from sessions.session import Session, Subscription
 
 PARTS: Final = 50  # of a share, of which a walk takes one in a turn
 ROW: Final = 20  # units of a row
+_SPARE: Final = 64  # candidates for a page, beyond its size, until they are sorted
 _SCAN_STEPS: Final = 32  # nodes of the tree of retained messages, between looks at the share
 
 T = TypeVar("T")
@@ -54,18 +63,20 @@ class Walk(Generic[T, R]):
         work: Work,
         items: list[T],
         make: Callable[[T, list[R]], None],
-        done: Callable[[list[R]], None],
+        done: Callable[[Rows[R]], None],
     ) -> None:
         self._work = work
         self._items = items
         self._make = make  # appends the rows of an object
         self._done = done
-        self._rows: list[R] = []
+        self._rows: Rows[R] = Rows()
         self._at = 0
 
     def go_on(self, now: float) -> int:
         """Make some more rows; see `WorkItem`."""
-        work, items, rows = self._work, self._items, self._rows
+        work, items = self._work, self._items
+        rows: list[R] = []
+        self._rows.parts.append(rows)
         limit = work.narrow(PARTS)
         while self._at < len(items):
             before = len(rows)
@@ -77,25 +88,34 @@ class Walk(Generic[T, R]):
         work.widen(limit)
         if self._at < len(items):
             return MORE
-        self._done(rows)
+        self._done(self._rows)
         return DONE
 
 
-class _RetainedWalk:
-    """Makes rows of the retained messages that a filter matches."""
+class _Selection:
+    """Finds the first retained messages behind a place, and counts all that match.
 
-    __slots__ = ("_done", "_rows", "_scan", "_work")
+    Only these become rows: a hundred thousand that nobody sees would take long to free.
+    """
+
+    __slots__ = ("_best", "_done", "_query", "_scan", "_total", "_work")
 
     def __init__(
-        self, work: Work, scan: RetainedScan[Message], done: Callable[[list[RetainedRow]], None]
+        self,
+        work: Work,
+        scan: RetainedScan[Message],
+        query: RetainedSelect,
+        done: Callable[[RetainedSelected], None],
     ) -> None:
         self._work = work
         self._scan = scan
+        self._query = query
         self._done = done
-        self._rows: list[RetainedRow] = []
+        self._best: list[tuple[Place, Message]] = []
+        self._total = 0
 
     def go_on(self, now: float) -> int:
-        """Make some more rows; see `WorkItem`."""
+        """Look at some more; see `WorkItem`."""
         work, scan = self._work, self._scan
         limit = work.narrow(PARTS)
         while not scan.is_done:
@@ -103,15 +123,91 @@ class _RetainedWalk:
             found = scan.take(_SCAN_STEPS)
             for message in found:
                 if not message.envelope.is_expired(now):
-                    self._rows.append(_retained_row(message))
-            work.spent += ROW * len(found) + (scan.steps - before)
+                    self._look_at(message)
+            work.spent += ROW // 4 * len(found) + (scan.steps - before)
+            if len(self._best) > self._query.limit + _SPARE:
+                self._sort()
             if work.is_over:
                 break
         work.widen(limit)
         if not scan.is_done:
             return MORE
-        self._done(self._rows)
+        self._sort()
+        rows = [_retained_row(message) for _, message in self._best]
+        self._done(RetainedSelected(rows, self._total))
         return DONE
+
+    def _look_at(self, message: Message) -> None:
+        query = self._query
+        topic = message.envelope.topic
+        if query.part and query.part not in topic.casefold():
+            return
+        self._total += 1
+        value: float | str = ""
+        if query.sort == "bytes":
+            value = len(message.payload)
+        elif query.sort == "received_at":
+            value = message.envelope.received_at
+        place: Place = (value, topic)
+        after = query.after
+        if after is None or (place < after if query.is_reversed else place > after):
+            self._best.append((place, message))
+
+    def _sort(self) -> None:
+        """Keep one more than is wanted, in their order."""
+        self._best.sort(key=_place_of, reverse=self._query.is_reversed)
+        del self._best[self._query.limit + 1 :]
+
+
+class _Branches:
+    """Counts the retained messages below each child of a level of the tree."""
+
+    __slots__ = ("_begin", "_done", "_found", "_scan", "_work")
+
+    def __init__(
+        self,
+        work: Work,
+        scan: RetainedScan[Message],
+        prefix: str,
+        done: Callable[[dict[str, int]], None],
+    ) -> None:
+        self._work = work
+        self._scan = scan
+        self._begin = len(prefix) + 1 if prefix else 0
+        self._done = done
+        self._found: dict[str, int] = {}
+
+    def go_on(self, now: float) -> int:
+        """Look at some more; see `WorkItem`."""
+        work, scan = self._work, self._scan
+        limit = work.narrow(PARTS)
+        while not scan.is_done:
+            before = scan.steps
+            found = scan.take(_SCAN_STEPS)
+            for message in found:
+                if not message.envelope.is_expired(now):
+                    self._count(message.envelope.topic)
+            work.spent += ROW // 4 * len(found) + (scan.steps - before)
+            if work.is_over:
+                break
+        work.widen(limit)
+        if not scan.is_done:
+            return MORE
+        self._done(self._found)
+        return DONE
+
+    def _count(self, topic: str) -> None:
+        begin = self._begin
+        if begin and (len(topic) < begin or topic[begin - 1] != "/"):
+            return  # the level itself
+        end = topic.find("/", begin)
+        name = topic[begin:] if end < 0 else topic[begin:end]
+        known = self._found.get(name, 0)
+        self._found[name] = (known | (HAS_MESSAGE if end < 0 else HAS_CHILDREN)) + ONE_BELOW
+
+
+def _place_of(item: tuple[Place, Message]) -> Place:
+    return item[0]
 
 
 class Inspector:
@@ -122,7 +218,7 @@ class Inspector:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def clients(self, done: Callable[[list[ClientRow]], None]) -> None:
+    def clients(self, done: Callable[[Rows[ClientRow]], None]) -> None:
         """Make a row for each session."""
 
         def make(session: Session, rows: list[ClientRow]) -> None:
@@ -131,7 +227,7 @@ class Inspector:
         self._start(list(self._state.sessions), make, done)
 
     def subscriptions(
-        self, client_id: str | None, done: Callable[[list[SubscriptionRow]], None]
+        self, client_id: str | None, done: Callable[[Rows[SubscriptionRow]], None]
     ) -> None:
         """Make a row for each subscription, of all clients or of one."""
         if client_id is None:
@@ -146,7 +242,7 @@ class Inspector:
 
         self._start(sessions, make, done)
 
-    def matches(self, topic: str, done: Callable[[list[MatchRow]], None]) -> None:
+    def matches(self, topic: str, done: Callable[[Rows[MatchRow]], None]) -> None:
         """Make a row for each subscription that a topic matches."""
         routes = self._state.routes
         found = list(routes.trie.match(topic))
@@ -179,13 +275,20 @@ class Inspector:
 
         return make
 
-    def retained(self, text: str, done: Callable[[list[RetainedRow]], None]) -> None:
-        """Make a row for each retained message that a filter matches; empty: for all."""
-        retained = self._state.retained
-        scan = retained.scan(text) if text else retained.scan_all()
-        self._state.agenda.add(_RetainedWalk(self._state.work, scan, done))
+    def retained(self, query: RetainedSelect, done: Callable[[RetainedSelected], None]) -> None:
+        """Find the retained messages of a page."""
+        self._state.agenda.add(_Selection(self._state.work, self._scan(query.text), query, done))
 
-    def inflight(self, client_id: str, done: Callable[[list[MessageRow]], None]) -> bool:
+    def branches(self, prefix: str, done: Callable[[dict[str, int]], None]) -> None:
+        """Count the retained messages below each child of a level; empty: the top."""
+        scan = self._scan(f"{prefix}/#" if prefix else "")
+        self._state.agenda.add(_Branches(self._state.work, scan, prefix, done))
+
+    def _scan(self, text: str) -> RetainedScan[Message]:
+        retained = self._state.retained
+        return retained.scan(text) if text else retained.scan_all()
+
+    def inflight(self, client_id: str, done: Callable[[Rows[MessageRow]], None]) -> bool:
         """Make a row for each message in flight to a client; False: it has no session."""
         session = self._state.sessions.get(client_id)
         if session is None:
@@ -197,7 +300,7 @@ class Inspector:
         self._start(list(session.outbound.window.unacked.items()), make, done)
         return True
 
-    def queue(self, client_id: str, done: Callable[[list[MessageRow]], None]) -> bool:
+    def queue(self, client_id: str, done: Callable[[Rows[MessageRow]], None]) -> bool:
         """Make a row for each message in memory that waits for a client."""
         session = self._state.sessions.get(client_id)
         if session is None:
@@ -215,7 +318,7 @@ class Inspector:
         self,
         items: list[T],
         make: Callable[[T, list[R]], None],
-        done: Callable[[list[R]], None],
+        done: Callable[[Rows[R]], None],
     ) -> None:
         self._state.agenda.add(Walk(self._state.work, items, make, done))
 

@@ -17,7 +17,9 @@ from mqtt_broker.core.interfaces.rows import (
     NewMessage,
     Published,
     RetainedMessage,
-    RetainedRow,
+    RetainedSelect,
+    RetainedSelected,
+    Rows,
     SubscriptionRow,
 )
 from mqtt_broker.http_api.request.directory_interface import CACHE_S
@@ -26,6 +28,7 @@ from mqtt_broker.server.server import Server
 T = TypeVar("T")
 Start = Callable[[Callable[[T], None]], object]
 _LISTS_MAX: Final = 16  # that are kept for a second
+_FREE_S: Final = 0.001  # between parts of rows that are freed
 _PUBLISHED_AT_ONCE: Final = 20  # messages, then others have their turn
 
 
@@ -37,41 +40,45 @@ class ServerDirectory:
         self._inspector = Inspector(server.broker.state)
         self._operator = Operator(server.broker.state)
         self._lock = threading.Lock()
-        self._lists: dict[tuple[str, str | None], Future[Any]] = {}
+        self._lists: dict[tuple[str, object], Future[Any]] = {}
 
     def now(self) -> float:
         return self._server.now()
 
     # Lists.
 
-    def clients(self) -> Future[list[ClientRow]]:
+    def clients(self) -> Future[Rows[ClientRow]]:
         inspector = self._inspector
         return self._list(("clients", None), inspector.clients)
 
-    def subscriptions(self, client_id: str | None) -> Future[list[SubscriptionRow]]:
+    def subscriptions(self, client_id: str | None) -> Future[Rows[SubscriptionRow]]:
         inspector = self._inspector
         return self._list(
             ("subscriptions", client_id), lambda done: inspector.subscriptions(client_id, done)
         )
 
-    def matches(self, topic: str) -> Future[list[MatchRow]]:
+    def matches(self, topic: str) -> Future[Rows[MatchRow]]:
         inspector = self._inspector
         return self._list(("matches", topic), lambda done: inspector.matches(topic, done))
 
-    def retained(self, text: str) -> Future[list[RetainedRow]]:
+    def retained(self, query: RetainedSelect) -> Future[RetainedSelected]:
         inspector = self._inspector
-        return self._list(("retained", text), lambda done: inspector.retained(text, done))
+        return self._list(("retained", query), lambda done: inspector.retained(query, done))
 
-    def inflight(self, client_id: str) -> Future[list[MessageRow] | None]:
+    def branches(self, prefix: str) -> Future[dict[str, int]]:
+        inspector = self._inspector
+        return self._list(("branches", prefix), lambda done: inspector.branches(prefix, done))
+
+    def inflight(self, client_id: str) -> Future[Rows[MessageRow] | None]:
         return self._messages(lambda done: self._inspector.inflight(client_id, done))
 
-    def queue(self, client_id: str) -> Future[list[MessageRow] | None]:
+    def queue(self, client_id: str) -> Future[Rows[MessageRow] | None]:
         return self._messages(lambda done: self._inspector.queue(client_id, done))
 
     def _messages(
-        self, start: Callable[[Callable[[list[MessageRow]], None]], bool]
-    ) -> Future[list[MessageRow] | None]:
-        found: Future[list[MessageRow] | None] = Future()
+        self, start: Callable[[Callable[[Rows[MessageRow]], None]], bool]
+    ) -> Future[Rows[MessageRow] | None]:
+        found: Future[Rows[MessageRow] | None] = Future()
 
         def run() -> None:
             if not start(found.set_result):
@@ -79,10 +86,10 @@ class ServerDirectory:
 
         return self._on_loop(run, found)
 
-    def _list(self, key: tuple[str, str | None], start: Start[list[T]]) -> Future[list[T]]:
+    def _list(self, key: tuple[str, object], start: Start[T]) -> Future[T]:
         """Return the list that was begun less than a second ago, or begin one."""
         with self._lock:
-            found: Future[list[T]] | None = self._lists.get(key)
+            found: Future[T] | None = self._lists.get(key)
             if found is not None:
                 return found
             found = Future()
@@ -96,10 +103,18 @@ class ServerDirectory:
 
         return self._on_loop(run, begun)
 
-    def _forget(self, key: tuple[str, str | None], found: Future[Any]) -> None:
+    def _forget(self, key: tuple[str, object], found: Future[Any]) -> None:
         with self._lock:
             if self._lists.get(key) is found:
                 del self._lists[key]
+        if found.done() and isinstance(found.result(), Rows):
+            self._free(list(found.result().parts))
+
+    def _free(self, parts: list[list[Any]]) -> None:
+        """Free rows a part at a time: very many at once are milliseconds for everybody."""
+        if parts:
+            parts.pop()
+            self._server.loop.call_later(_FREE_S, self._free, parts)
 
     # One thing.
 

@@ -6,18 +6,32 @@ from typing import Any
 
 from mqtt_broker.codec.packets import Will
 from mqtt_broker.core.inspection import PARTS, ROW, Inspector
-from mqtt_broker.core.interfaces.rows import ClientRow
+from mqtt_broker.core.interfaces.rows import (
+    HAS_CHILDREN,
+    HAS_MESSAGE,
+    ONE_BELOW,
+    ClientRow,
+    RetainedSelect,
+    RetainedSelected,
+    Rows,
+)
 from sessions.messages.work import Work
 from tests.core.peers import World, publish
 
 
-def gather(world: World, start: Any, *values: Any) -> list[Any]:
+def gather(world: World, start: Any, *values: Any) -> Any:
     """The rows of a walk, and how many slices it took is checked by others."""
-    found: list[list[Any]] = []
+    found: list[Any] = []
     start(*values, found.append)
     world.settle()
     (rows,) = found
-    return rows
+    return list(rows) if isinstance(rows, Rows) else rows
+
+
+def select(world: World, text: str = "", limit: int = 300) -> RetainedSelected:
+    query = RetainedSelect(text, "", "topic", False, None, limit)
+    found: RetainedSelected = gather(world, Inspector(world.broker.state).retained, query)
+    return found
 
 
 def client_row(world: World, client_id: str) -> ClientRow:
@@ -108,8 +122,13 @@ def test_retained_messages() -> None:
     peer.send(publish("b", b"x", retain=True))
     world.settle()
     inspector = Inspector(world.broker.state)
-    assert len(gather(world, inspector.retained, "")) == 201
-    (row,) = gather(world, inspector.retained, "a/7")
+    assert select(world).total == 201
+    assert len(select(world, limit=50).rows) == 51
+    (row,) = select(world, text="a/7").rows
+    assert gather(world, inspector.branches, "a")["7"] == ONE_BELOW | HAS_MESSAGE
+    assert gather(world, inspector.branches, "") == {
+        "a": 200 * ONE_BELOW | HAS_CHILDREN, "b": ONE_BELOW | HAS_MESSAGE,
+    }  # fmt: skip
     assert (row.topic, row.size, row.publisher) == ("a/7", 7, "p")
     found = inspector.retained_message("a/7", world.now)
     assert found is not None and found.payload == b"x" * 7
@@ -129,10 +148,11 @@ def test_a_walk_takes_a_part_of_a_share_in_a_turn() -> None:
     inspector = Inspector(world.broker.state)
     for start in (
         inspector.clients,
-        lambda done: inspector.retained("", done),
+        lambda done: inspector.retained(RetainedSelect("", "", "topic", False, None, 9), done),
+        lambda done: inspector.branches("", done),
         lambda done: inspector.subscriptions(None, done),
     ):
-        found: list[list[Any]] = []
+        found: list[Any] = []
         start(found.append)
         turns = 0
         while not found:
@@ -146,7 +166,7 @@ def test_a_walk_takes_a_part_of_a_share_in_a_turn() -> None:
 def test_what_ends_between_two_slices_does_no_harm() -> None:
     world = World(work=Work(share=400))
     peers = [world.client(f"c{number}") for number in range(50)]
-    found: list[list[Any]] = []
+    found: list[Any] = []
     inspector = Inspector(world.broker.state)
     inspector.clients(found.append)
     inspector.subscriptions(None, found.append)

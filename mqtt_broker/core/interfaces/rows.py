@@ -5,7 +5,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+R = TypeVar("R")
+
+Place = tuple[Any, str]  # in a sorted list: the value that is sorted by, and the key
+# What is known of a child of a level, in one number: flags, and a count of the messages below.
+HAS_MESSAGE: Final = 1  # a message has this very topic
+HAS_CHILDREN: Final = 2
+ONE_BELOW: Final = 4
+
+
+class Rows(Generic[R]):
+    """Rows in parts. Whoever keeps very many frees them part by part: at once takes long."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[list[R]] = []
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __iter__(self) -> Iterator[R]:
+        for part in self.parts:
+            yield from part
 
 
 class ClientRow(NamedTuple):
@@ -83,6 +108,24 @@ class RetainedRow(NamedTuple):
     publisher: str
     received_at: float
     expires_at: float  # 0: never
+
+
+class RetainedSelect(NamedTuple):
+    """Which retained messages to find."""
+
+    text: str  # a Topic Filter; empty: all
+    part: str  # of the topic, in lower case
+    sort: str  # topic, bytes or received_at
+    is_reversed: bool
+    after: Place | None
+    limit: int
+
+
+class RetainedSelected(NamedTuple):
+    """The rows of a page and one more, if there is, and how many match in all."""
+
+    rows: list[RetainedRow]
+    total: int
 
 
 class MessageRow(NamedTuple):

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypedDict
 
-from mqtt_broker.core.interfaces.rows import ClientDetail, ClientRow, MessageRow, SubscriptionRow
+from mqtt_broker.core.interfaces.rows import (
+    ClientDetail,
+    ClientRow,
+    MessageRow,
+    Rows,
+    SubscriptionRow,
+)
 from mqtt_broker.http_api.request.directory_interface import DIRECTORY, Directory
 from mqtt_broker.http_api.request.json_types import Limits
 from mqtt_broker.http_api.request.middleware import Site
@@ -213,10 +219,10 @@ class _Clients:
         """
         return self._messages(id, query, await self._site.ask(self._directory.queue, id))
 
-    def _messages(self, id: str, query: Paging, rows: list[MessageRow] | None) -> Page[MessageItem]:
+    def _messages(self, id: str, query: Paging, rows: Rows[MessageRow] | None) -> Page[MessageItem]:
         if rows is None:
             raise _unknown(id)
-        return message_page(rows, query)
+        return message_page(list(rows), query)
 
     async def kick(self, id: str, body: KickRequest) -> Outcome:
         """Disconnect a client, with its session if asked."""

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypedDict
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.properties import TABLE, properties_of
-from mqtt_broker.core.interfaces.rows import RetainedMessage, RetainedRow
+from mqtt_broker.core.interfaces.rows import (
+    HAS_CHILDREN,
+    HAS_MESSAGE,
+    ONE_BELOW,
+    Place,
+    RetainedMessage,
+    RetainedRow,
+    RetainedSelect,
+)
 from mqtt_broker.http_api.request.directory_interface import DIRECTORY
 from mqtt_broker.http_api.request.json_types import Limits
 from mqtt_broker.http_api.request.middleware import Site
 from mqtt_broker.http_api.request.operations import Operation, delete, get
-from mqtt_broker.http_api.request.paging import Page, Paging, Place, take_page
+from mqtt_broker.http_api.request.paging import (
+    Page,
+    Paging,
+    decode_cursor,
+    encode_cursor,
+    take_page,
+)
 from mqtt_broker.http_api.request.problems import bad_request, not_found
 from mqtt_broker.topics.names import filter_problem
 
 ROOT: Final = "/api/v1/retained"
-_SLICE: Final = 250  # topics that are looked at, until others may run
 Topic = Annotated[str, Limits(chars_min=1, chars_max=65_535)]
 
 
@@ -112,23 +124,22 @@ class _Retained:
         if query.filter is not None:
             _check(query.filter)
         directory = self._site.broker.part(DIRECTORY)
-        rows = await self._site.ask(directory.retained, query.filter or "")
-        part = None if query.q is None else query.q.casefold()
-        kind = query.sort.removeprefix("-")
-
-        def place_of(row: RetainedRow) -> Place:
-            if kind == "topic":
-                return "", row.topic
-            return (row.size if kind == "bytes" else row.received_at), row.topic
-
-        return await take_page(
-            rows,
-            query,
-            place_of,
-            retained_item,
-            query.sort,
-            None if part is None else lambda row: part in row.topic.casefold(),
+        found = await self._site.ask(
+            directory.retained,
+            RetainedSelect(
+                query.filter or "",
+                (query.q or "").casefold(),
+                query.sort.removeprefix("-"),
+                query.sort.startswith("-"),
+                _after(query),
+                query.limit,
+            ),
         )
+        rows = found.rows[: query.limit]
+        more = None
+        if len(found.rows) > query.limit:
+            more = encode_cursor(query.sort, _place_of(query.sort, rows[-1]))
+        return Page([retained_item(row) for row in rows], more, found.total)
 
     async def tree(self, query: TreeQuery) -> Page[Branch]:
         """List the children of a level of the tree of retained topics."""
@@ -138,10 +149,13 @@ class _Retained:
             raise bad_request(f"invalid prefix {prefix[:80]!r}: {problem}")
         if any(level in ("+", "#") for level in prefix.split("/")):
             raise bad_request(f"invalid prefix {prefix[:80]!r}: it is no Topic Filter")
-        rows = await self._site.ask(directory.retained, f"{prefix}/#" if prefix else "")
-        found = await branches(rows, prefix)
+        found = await self._site.ask(directory.branches, prefix)
         return await take_page(
-            found, query, lambda branch: ("", branch["name"]), lambda branch: branch, "name"
+            found.items(),
+            query,
+            lambda item: ("", item[0]),
+            lambda item: branch_of(prefix, *item),
+            "name",
         )
 
     async def show(self, query: MessageQuery) -> RetainedWhole:
@@ -165,33 +179,31 @@ def _check(text: str) -> None:
         raise bad_request(f"invalid filter {text[:80]!r}: {problem}")
 
 
-async def branches(rows: list[RetainedRow], prefix: str) -> list[Branch]:
-    """Return the children of a level, in no order; others may run meanwhile."""
-    found: dict[str, Branch] = {}
-    begin = len(prefix) + 1 if prefix else 0
-    for number, row in enumerate(rows):
-        if number % _SLICE == _SLICE - 1:
-            await asyncio.sleep(0)
-        topic = row.topic
-        if begin and (len(topic) < begin or topic[begin - 1] != "/"):
-            continue  # the level itself
-        end = topic.find("/", begin)
-        name = topic[begin:] if end < 0 else topic[begin:end]
-        branch = found.get(name)
-        if branch is None:
-            branch = found[name] = {
-                "name": name,
-                "topic": topic if end < 0 else topic[:end],
-                "messages": 0,
-                "retained": False,
-                "children": False,
-            }
-        branch["messages"] += 1
-        if end < 0:
-            branch["retained"] = True
-        else:
-            branch["children"] = True
-    return list(found.values())
+def _place_of(sort: str, row: RetainedRow) -> Place:
+    kind = sort.removeprefix("-")
+    if kind == "topic":
+        return "", row.topic
+    return (row.size if kind == "bytes" else row.received_at), row.topic
+
+
+def _after(query: RetainedQuery) -> Place | None:
+    """Return the place of the cursor, if its value is of the kind that is sorted by."""
+    found = decode_cursor(query.cursor, query.sort)
+    is_text = query.sort.removeprefix("-") == "topic"
+    if found is not None and isinstance(found[0], str) is not is_text:
+        raise bad_request("the cursor is of another list or another order: begin without one")
+    return found
+
+
+def branch_of(prefix: str, name: str, known: int) -> Branch:
+    """Return a child of a level as the API shows it."""
+    return {
+        "name": name,
+        "topic": f"{prefix}/{name}" if prefix else name,
+        "messages": known // ONE_BELOW,
+        "retained": known & HAS_MESSAGE != 0,
+        "children": known & HAS_CHILDREN != 0,
+    }
 
 
 def retained_item(row: RetainedRow) -> RetainedItem:

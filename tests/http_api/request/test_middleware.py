@@ -19,7 +19,7 @@ from mqtt_broker.http_api.request.middleware import Site
 from tests.http_api.brokers import PATIENCE_S, LogBroker, Serving
 from tests.streams.logs import NAME
 
-OPEN_PATHS: Final = ("/", "/healthz", "/readyz", "/api/v1/openapi.json")
+OPEN_PATHS: Final = ("/api/docs", "/", "/healthz", "/readyz", "/api/v1/openapi.json")
 TOKEN: Final = "a-token-of-the-operator"
 KINDS: Final = (b"application/json", b"application/problem", b"text/plain")
 CLOSING: Final = "Host: localhost\r\nConnection: close\r\n\r\n"

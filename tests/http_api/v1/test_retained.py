@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 
 import pytest
 
 from mqtt_broker.codec import properties as prop
-from mqtt_broker.core.interfaces.rows import RetainedRow
-from mqtt_broker.http_api.v1.retained import branches
+from mqtt_broker.core.interfaces.rows import HAS_MESSAGE, ONE_BELOW
+from mqtt_broker.http_api.v1.retained import branch_of
 from tests.core.peers import publish
 from tests.http_api.operated import operated
 from tests.http_api.v1.test_clients import enter
@@ -59,9 +58,33 @@ def test_what_is_no_filter(path: str) -> None:
         site.ask("DELETE", "/retained", None, 400)
 
 
-def test_branches_of_odd_names() -> None:
-    rows = [RetainedRow(topic, 0, 1, "p", 0.0, 0.0) for topic in ("a", "a/", "a//b", "ab", "/")]
-    top = asyncio.run(branches(rows, ""))
-    assert {one["name"]: one["messages"] for one in top} == {"a": 3, "ab": 1, "": 1}
-    inside = asyncio.run(branches(rows, "a"))
-    assert {one["name"]: one["topic"] for one in inside} == {"": "a/"}
+def test_pages_of_many_in_each_order() -> None:
+    with operated() as site:
+        raw = enter(site, "p")
+        for number in range(120):
+            raw.send(publish(f"{number % 7}//{number}", b"x" * (number % 5 + 1), retain=True))
+        raw.send(b"\xc0\x00")
+        raw.packet()
+        for sort in ("topic", "bytes", "received_at"):
+            found: dict[str, list[str]] = {}
+            for order in (sort, f"-{sort}"):
+                topics: list[str] = []
+                cursor: str | None = ""
+                while cursor is not None:
+                    page = site.get(f"/retained?limit=17&sort={order}&cursor={cursor}")
+                    topics += [one["topic"] for one in page["items"]]
+                    cursor = page["next"]
+                    assert page["total"] == 120
+                found[order] = topics
+            assert found[sort] == found[f"-{sort}"][::-1] and len(set(found[sort])) == 120
+        wrong = site.get("/retained?limit=1&sort=bytes")["next"]
+        site.get(f"/retained?cursor={wrong}", 400)
+        (below,) = site.get("/retained/tree?prefix=3")["items"]
+        assert (below["name"], below["topic"], below["children"]) == ("", "3/", True)
+        raw.sock.close()
+
+
+def test_a_branch_in_one_number() -> None:
+    assert branch_of("a", "b", 7 * ONE_BELOW | HAS_MESSAGE) == {
+        "name": "b", "topic": "a/b", "messages": 7, "retained": True, "children": False,
+    }  # fmt: skip
