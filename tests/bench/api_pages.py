@@ -150,7 +150,7 @@ def percentiles(times: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--clients", type=int, default=15_000)
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=10.0)
