@@ -10,10 +10,10 @@ from typing import Final
 
 WIDTH: Final = 720
 HEIGHT: Final = 220
-LEFT: Final = 76
+LEFT: Final = 92  # room for a label in the large type of narrow pages
 RIGHT: Final = 12
 TOP: Final = 12
-BOTTOM: Final = 28
+BOTTOM: Final = 34
 POINTS_MAX: Final = 360  # more points than pixels are not visible
 TICKS_MAX: Final = 5
 _MINUTE: Final = 60
@@ -132,6 +132,11 @@ def time_text(seconds: int, step: int) -> str:
     if step % _MINUTE == 0:
         return f"{seconds // _MINUTE} min"
     return f"{seconds} s"
+
+
+def milliseconds(value: float) -> str:
+    """Format a duration of an axis, which is a round number, with no more digits than it has."""
+    return f"{value:g} ms" if value < 1000 else f"{value / 1000:g} s"
 
 
 def abbreviate(value: float) -> str:

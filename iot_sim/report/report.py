@@ -16,7 +16,7 @@ from iot_sim.judge.histogram import PERCENTILES
 from iot_sim.judge.ledger import Tally
 from iot_sim.judge.outcome import COUNTERS, Outcome
 from iot_sim.judge.verdict import LIMITS, Verdict, number
-from iot_sim.report.charts import Line, abbreviate, line_chart
+from iot_sim.report.charts import Line, abbreviate, line_chart, milliseconds
 from iot_sim.report.progress import ms
 
 FORMAT: Final = 1  # version of the JSON report; raised when a key changes its meaning
@@ -293,7 +293,7 @@ def _charts(outcome: Outcome) -> str:
             Line("acknowledged", "c", [one.acknowledged for one in series]),
             Line("delivered", "b", [one.delivered for one in series]),
         ]),
-        _chart("Send to delivery", seconds, lambda value: ms(value * 1000), [
+        _chart("Send to delivery", seconds, milliseconds, [
             Line("median", "a", latency(50)), Line("99th percentile", "c", latency(99)),
         ]),
         _chart("Connections", seconds, abbreviate, [

@@ -40,16 +40,22 @@ class NotThere(Exception):
 
 
 def check(*, needs_java: bool = True) -> None:
-    for name in NEEDED:
-        try:
-            is_there = importlib.util.find_spec(name) is not None
-        except ModuleNotFoundError:  # the package that it is in
-            is_there = False
-        if not is_there:
-            raise NotThere(f"there is no Python package {name}: pip install 'fleetmq[spark]'")
+    """Raise NotThere with all that is missing."""
+    missing = []
+    if package := next((name for name in NEEDED if not _is_there(name)), ""):
+        missing.append(f"there is no Python package {package}: pip install 'fleetmq[spark]'")
     if needs_java and (version := java_version()) < JAVA_MIN:
         found = f"there is Java {version}" if version else "there is no java"
-        raise NotThere(f"Spark needs Java {JAVA_MIN} or newer; {found} (JAVA_HOME, PATH)")
+        missing.append(f"Spark needs Java {JAVA_MIN} or newer; {found} (JAVA_HOME, PATH)")
+    if missing:
+        raise NotThere("; ".join(missing))
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
 
 
 def java_version() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -109,6 +110,15 @@ def test_without_java_one_line_says_so(tmp_path: Path) -> None:
     assert done.stderr == (
         "fleetmq spark: Spark needs Java 17 or newer; there is no java (JAVA_HOME, PATH)\n"
     )
+
+
+def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody installs half a gigabyte of Spark to read next that there is no Java."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(spark_session, "java_version", lambda: 0)
+    with pytest.raises(spark_session.NotThere) as missing:
+        spark_session.check()
+    assert "pip install 'fleetmq[spark]'; Spark needs Java 17 or newer" in str(missing.value)
 
 
 def test_an_old_java_is_not_enough(tmp_path: Path) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree
+from pathlib import Path
 
 import pytest
 
 from iot_sim.report.charts import (
+    LEFT,
     TICKS_MAX,
     Line,
+    abbreviate,
     downsample,
     line_chart,
+    milliseconds,
     step_of_time,
     time_text,
     value_step,
 )
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_charts_are_well_formed_and_small() -> None:
@@ -56,3 +62,17 @@ def test_a_line_that_another_covers_still_shows() -> None:
     drawn = xml.etree.ElementTree.fromstring(line_chart("both", [1.0, 2.0], lines, str))
     widths = [float(one.get("stroke-width", "0")) for one in drawn.iter("polyline")]
     assert widths == sorted(widths, reverse=True) and len(set(widths)) == 2
+
+
+NARROW_PX = 19 * 0.62  # a digit in the type of narrow pages: 19 px, as report.html has it
+
+
+@pytest.mark.parametrize("most", [0.3, 1.2, 9.9, 74, 99, 131, 999, 1_250, 74_000, 599_000])
+def test_labels_of_the_axis_have_room_and_one_form(most: float) -> None:
+    """Not `75.0 ms` below `100 ms`, and none cut off at the left."""
+    step = value_step(most)
+    for show in (milliseconds, abbreviate):
+        labels = [show(tick * step) for tick in range(TICKS_MAX + 1)]
+        assert all(len(label) * NARROW_PX <= LEFT - 6 for label in labels), labels
+        assert not [label for label in labels if ".0" in label and "0.0" not in label], labels
+    assert "font-size: 19px" in (ROOT / "iot_sim/report/report.html").read_text()
