@@ -341,7 +341,7 @@ def _relinked(text: str) -> str:
 
 def walks() -> str:
     """List the functions by which a message enters each package. Threads differ between runs."""
-    from tests.house.walks import WALKS, entries_of, modules_of, record
+    from tests.house.walks import WALKS, entries_of, record, size_of
 
     parts = [
         "# Walks",
@@ -358,7 +358,7 @@ def walks() -> str:
             if named:
                 rows.append((f"`{package}`", ", ".join(named)))
         about = " ".join((walk.__doc__ or "").split())
-        parts.append(f"## {name}\n\n{about} {len(modules_of(calls))} modules.")
+        parts.append(f"## {name}\n\n{about} {size_of(calls)}")
         parts.append(table("Package | Entered by", rows))
     return "\n\n".join(parts)
 

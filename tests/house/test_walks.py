@@ -8,7 +8,7 @@ from tests.house import walks
 
 
 @pytest.mark.parametrize(
-    ("walk", "most"), [("memory", 21), ("commit", 27), ("stream", 40), ("replay", 44)]
+    ("walk", "most"), [("memory", 17), ("commit", 24), ("stream", 37), ("replay", 40)]
 )
 def test_modules_of_a_walk(walk: str, most: int) -> None:
     passed = walks.modules_of(walks.record(walk))

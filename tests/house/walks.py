@@ -51,6 +51,8 @@ _BESIDE: Final = {
     "fleetmq-watchdog",
     "fleetmq-maintenance",
 }
+# They note what passes and decide nothing: a reader of the way goes by them.
+INSTRUMENTS: Final = ("mqtt_broker.recorder.", "sessions.messages.timings")
 _CONFIG: Final = """
 durability = "{durability}"
 data_dir = "{data_dir}"
@@ -301,8 +303,16 @@ WALKS: Final[dict[str, Callable[[Recorder], list[Call]]]] = {
 
 
 def modules_of(calls: list[Call]) -> list[str]:
-    """The modules that a walk passes, in its order."""
-    return list(dict.fromkeys(call.module for call in calls))
+    """The modules that a walk passes, in its order, without the instruments."""
+    passed = dict.fromkeys(call.module for call in calls)
+    return [module for module in passed if not module.startswith(INSTRUMENTS)]
+
+
+def size_of(calls: list[Call]) -> str:
+    """Tell how many modules a walk passes, and how many instruments note it."""
+    passed = len(modules_of(calls))
+    noting = len({call.module for call in calls}) - passed
+    return f"{passed} modules, and {noting} that note what passes (the recorder and the timings)."
 
 
 def entries_of(calls: list[Call]) -> dict[str, list[str]]:
@@ -334,7 +344,7 @@ def main(arguments: list[str]) -> None:
     for name in args.walk or WALKS:
         calls = record(name)
         doc = (WALKS[name].__doc__ or "").strip()
-        print(f"## {name}\n\n{doc} {len(modules_of(calls))} modules.\n")
+        print(f"## {name}\n\n{doc} {size_of(calls)}\n")
         if args.functions:
             for call in dict.fromkeys(calls):
                 print(f"{call.module}  {call.function}")

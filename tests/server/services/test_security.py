@@ -292,7 +292,7 @@ def test_stopping_with_clients_that_wait(tmp_path: Path) -> None:
         ('[[client_limits]]\n[[client_limits]]', "everybody are given twice"),
         ('[security]\nbans = "x"', "unknown key bans; did you mean bans_file"),
         ('[security]\nhash_threads = 65', "hash_threads is 0 to 64"),
-        ('[[security]]\nbans_file = "x"', "written [security], once"),
+        ('[[security]]\nbans_file = "x"', "written [security], and only once"),
         ('[[client_limits]]\nmessages_per_s = nan', "messages_per_s is 0 to"),
     ],
 )  # fmt: skip
