@@ -374,7 +374,23 @@ EXPLAINED: Final = {
     "why": "rule 12 of acl.toml denies it",
     "roles": ["meter"],
 }
-RULE: Final = {"id": 12, "allow": False, "user": "plant*", "topic": "plant/#", "action": "publish"}
+RULE: Final = {
+    "id": "file:12",
+    "place": "acl.toml:12",
+    "permit": "deny",
+    "action": "publish",
+    "topics": ["plant/#"],
+    "users": [],
+    "roles": ["meter"],
+    "clients": [],
+    "addresses": [],
+    "anonymous": False,
+}
+
+
+def _user(name: str, *roles: str) -> dict[str, Any]:
+    found = {"name": name, "source": "users", "kind": "password_file", "roles": list(roles)}
+    return {**found, "has_password": True, "has_scram": False, "is_enabled": True}
 
 
 def _items(*found: Any) -> Answer:
@@ -480,8 +496,8 @@ ANSWERS: Final[dict[str, Answer]] = {
     ),
     "logs": _items(_line("pump-7 connected from 10.1.1.4"), _line("slow reader", "warning")),
     "log-level": lambda query: {"level": "info"},
-    "users": _items({"name": "ann", "roles": ["admin"]}, {"name": "plant1", "roles": []}),
-    "roles": _items({"name": "admin", "publish": ["#"], "subscribe": ["#"]}),
+    "users": _items(_user("ann", "admin"), _user("plant1")),
+    "roles": _items({"role": "admin", "users": ["ann"]}),
     "rules": _items(RULE),
     "bans": lambda query: {
         "bans": [

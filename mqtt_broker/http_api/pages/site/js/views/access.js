@@ -2,7 +2,8 @@
 
 import { ask, done } from "../dialog.js";
 import { button, h, put } from "../dom.js";
-import { label, words } from "../format.js";
+import { visible } from "../format.js";
+import { list } from "../list.js";
 import { badge, empty, facts, failure, field, heading, mono, notice, panel, resource, sentence, tabs } from "../parts.js";
 import { table } from "../table.js";
 
@@ -48,86 +49,109 @@ function decision(found) {
       ["Roles", found.roles.length ? found.roles.join(", ") : "none"]]));
 }
 
+const names = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
+const lines = (text) => text.split("\n").map((one) => one.trim()).filter(Boolean);
+const joined = (items) => (items.length ? items.join(", ") : "–");
+
 const USERS = {
-  path: "users", one: "user", label: "Users", key: (one) => one.name ?? one.username, editRole: "admin",
-  none: "No users are kept where the broker can change them.",
+  path: "users", one: "user", label: "Users", key: (one) => one.name, isPaged: true,
+  none: "No users are kept where the broker can change them.", noneHint: "Users of a password file or of SQL tables are shown here.",
   columns: [
-    { label: "User", show: (one) => mono(one.name ?? one.username) },
-    { label: "Roles", show: (one) => list(one.roles ?? one.role) },
-    { label: "Details", kind: "wide", rank: 2, show: (one) => rest(one, ["name", "username", "roles", "role"]) },
+    { label: "User", show: (one) => mono(one.name) },
+    { label: "Roles", kind: "wide", show: (one) => joined(one.roles) },
+    { label: "State", show: (one) => (one.is_enabled ? badge("good", "enabled") : badge("warn", "disabled")) },
+    { label: "Logs in with", rank: 2, show: (one) => joined([one.has_password ? "password" : "", one.has_scram ? "SCRAM" : ""].filter(Boolean)) },
+    { label: "Kept in", rank: 2, show: (one) => one.source },
   ],
   fields: (one) => [
-    { name: "name", label: "User", required: true, value: one?.name ?? one?.username, isKey: true },
+    one ? null : { name: "name", label: "User", required: true },
     { name: "password", label: one ? "New password" : "Password", type: "password", required: !one, autocomplete: "new-password",
       hint: one ? "Empty: it stays." : "" },
-    { name: "roles", label: "Roles", value: list(one?.roles ?? ""), hint: "Names, separated by commas." },
+    { name: "roles", label: "Roles", value: one ? one.roles.join(", ") : "", hint: "Names, separated by commas." },
   ],
+  body: (values, one) => ({ ...(one ? {} : { name: values.name }), ...(values.password ? { password: values.password } : {}),
+    roles: names(values.roles) }),
 };
 
 const ROLES = {
-  path: "roles", one: "role", label: "Roles", key: (one) => one.name, editRole: "admin", none: "There are no roles.",
+  path: "roles", one: "role", label: "Roles", key: (one) => one.role, none: "No user has a role.",
   columns: [
-    { label: "Role", show: (one) => mono(one.name) },
-    { label: "Details", kind: "wide", show: (one) => rest(one, ["name"]) },
+    { label: "Role", show: (one) => mono(one.role) },
+    { label: "Users", kind: "wide", show: (one) => joined(one.users) },
   ],
-  fields: (one) => [{ name: "name", label: "Role", required: true, value: one?.name, isKey: true }],
+  fields: (one) => [
+    one ? null : { name: "role", label: "Role", required: true },
+    { name: "users", label: "Users", type: "textarea", value: one ? one.users.join(", ") : "", hint: "Names, separated by commas; all others lose it." },
+  ],
+  body: (values, one) => ({ ...(one ? {} : { role: values.role }), users: names(values.users) }),
 };
 
 const RULES = {
-  path: "rules", one: "rule", label: "Rules", key: (one) => String(one.id ?? one.name ?? one.number), editRole: "admin",
-  none: "There are no rules: who is logged in may do everything.",
+  path: "rules", one: "rule", label: "Rules", key: (one) => one.id, none: "There are no rules: who is logged in may do everything.",
   columns: [
-    { label: "Rule", show: (one) => mono(String(one.id ?? one.name ?? one.number)) },
-    { label: "Effect", show: (one) => (one.allow === undefined ? badge("plain", one.effect ?? one.decision ?? "rule")
-      : badge(one.allow ? "good" : "bad", one.allow ? "allow" : "deny")) },
-    { label: "Details", kind: "wide", show: (one) => rest(one, ["id", "name", "number", "allow", "effect", "decision"]) },
+    { label: "Rule", show: (one) => mono(one.place || one.id) },
+    { label: "Effect", show: (one) => badge(one.permit === "allow" ? "good" : "bad", one.permit) },
+    { label: "Action", show: (one) => one.action },
+    { label: "Topics", kind: "wide", show: (one) => mono(joined(one.topics)) },
+    { label: "For", kind: "wide", rank: 2, show: (one) => whom(one) },
   ],
-  fields: () => [],
+  fields: (one) => [
+    { name: "permit", label: "Effect", value: one?.permit ?? "allow", options: [["allow", "allow"], ["deny", "deny"]] },
+    { name: "action", label: "Action", value: one?.action ?? "all", options: [["all", "publish and subscribe"], ["publish", "publish"], ["subscribe", "subscribe"]] },
+    { name: "topics", label: "Topic Filters", type: "textarea", value: one ? one.topics.join("\n") : "", hint: "One a line." },
+    { name: "users", label: "Users", value: one ? one.users.join(", ") : "" },
+    { name: "roles", label: "Roles", value: one ? one.roles.join(", ") : "", hint: "Without users, roles, clients and addresses it is for everybody." },
+    { name: "clients", label: "Client ids", value: one ? one.clients.join(", ") : "" },
+    { name: "addresses", label: "Addresses", value: one ? one.addresses.join(", ") : "" },
+  ],
+  body: (values) => ({ permit: values.permit, action: values.action, topics: lines(values.topics), users: names(values.users),
+    roles: names(values.roles), clients: names(values.clients), addresses: names(values.addresses) }),
 };
 
-const list = (value) => [value ?? []].flat().join(", ");
+function whom(one) {
+  const found = [["users", one.users], ["roles", one.roles], ["clients", one.clients], ["addresses", one.addresses]]
+    .filter(([, items]) => items.length).map(([name, items]) => `${name} ${items.join(", ")}`);
+  return [...found, one.anonymous ? "anonymous clients" : ""].filter(Boolean).join("; ") || "everybody";
+}
 
-const rest = (one, left) => Object.entries(one)
-  .filter(([name, value]) => !left.includes(name) && value !== null && value !== "" && value !== false && !(Array.isArray(value) && !value.length))
-  .map(([name, value]) => `${words(name)}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(" · ");
-
-/** What the broker keeps of one kind: read by everybody, changed by those who may. */
+/** What the broker keeps of one kind: read by those who may, changed by admins. */
 function kept(ctx, kind) {
-  const mayEdit = ctx.may(kind.editRole);
-  const name = (one) => encodeURIComponent(kind.key(one));
-  const grid = table({ label: kind.label, key: kind.key, columns: [...kind.columns,
-    { label: "", show: (one) => (mayEdit ? h("span", { class: "actions" },
-      kind.fields(one).length > 1 ? button("Change", () => edit(one), { kind: "quiet", "aria-label": `Change ${kind.key(one)}` }) : null,
-      button("Delete", () => remove(one), { kind: "quiet", "aria-label": `Delete ${kind.key(one)}` })) : "") }] });
-  const found = resource(ctx, {
-    every: 10000,
-    load: (signal) => ctx.api.get(kind.path, {}, signal),
-    show: (answer) => {
-      const items = answer.items ?? answer[kind.path] ?? [];
-      grid.update(items);
-      return items.length ? grid.element : empty(kind.none);
-    },
-  });
+  const mayEdit = ctx.may("admin");
+  const columns = [...kind.columns, { label: "", show: (one) => (mayEdit ? h("span", { class: "actions" },
+    button("Change", () => edit(one), { kind: "quiet", "aria-label": `Change ${kind.key(one)}` }),
+    button("Delete", () => remove(one), { kind: "quiet", "aria-label": `Delete ${kind.key(one)}` })) : "") }];
+  const found = kind.isPaged ? list(ctx, { path: kind.path, label: kind.label, columns, key: kind.key, none: kind.none, noneHint: kind.noneHint,
+    filters: [{ name: "q", label: "Name", isMain: true, class: "grow", placeholder: "any part" }], every: 10000 })
+    : whole(ctx, kind, columns);
 
   async function edit(one = null) {
-    const fields = kind.fields(one).filter((each) => !(one && each.isKey));
-    const answer = await ask({ title: one ? `Change ${kind.one} ${kind.key(one)}` : `New ${kind.one}`, action: one ? "Change" : "Create", fields,
-      text: "It is in force at once.",
+    const answer = await ask({ title: one ? `Change ${kind.one} ${visible(kind.key(one))}` : `New ${kind.one}`, action: one ? "Change" : "Create",
+      fields: kind.fields(one).filter(Boolean), text: "It is in force at once.",
       act: (values) => {
-        const body = Object.fromEntries(Object.entries(values).filter(([, value]) => value !== "" && value !== null));
-        if (body.roles !== undefined) body.roles = body.roles.split(",").map((each) => each.trim()).filter(Boolean);
-        else if ("roles" in values) body.roles = [];
-        return one ? ctx.api.send("PATCH", `${kind.path}/${name(one)}`, { body }) : ctx.api.post(kind.path, body);
+        const body = kind.body(values, one);
+        return one ? ctx.api.send("PATCH", `${kind.path}/${encodeURIComponent(kind.key(one))}`, { body }) : ctx.api.post(kind.path, body);
       } });
     if (answer) { done("Saved"); found.refresh(); }
   }
 
   async function remove(one) {
-    if (await ask({ title: `Delete ${kind.one} ${kind.key(one)}`, action: "Delete", isDanger: true, text: "It is gone at once.",
-      act: () => ctx.api.send("DELETE", `${kind.path}/${name(one)}`) })) { done("Deleted"); found.refresh(); }
+    if (await ask({ title: `Delete ${kind.one} ${visible(kind.key(one))}`, action: "Delete", isDanger: true, text: "It is gone at once.",
+      act: () => ctx.api.send("DELETE", `${kind.path}/${encodeURIComponent(kind.key(one))}`) })) { done("Deleted"); found.refresh(); }
   }
 
-  const canAdd = mayEdit && kind.fields(null).length > 1;
-  return h("div", { class: "stack" }, canAdd ? h("div", { class: "actions" }, button(`New ${kind.one}`, () => edit(), { kind: "primary" })) : null,
-    mayEdit ? null : notice("plain", "Your role may read this, but not change it."), found.element);
+  return h("div", { class: "stack" },
+    mayEdit ? h("div", { class: "actions" }, button(`New ${kind.one}`, () => edit(), { kind: "primary" }))
+      : notice("plain", "Changes need the role admin."), found.element);
+}
+
+function whole(ctx, kind, columns) {
+  const grid = table({ label: kind.label, key: kind.key, columns });
+  return resource(ctx, {
+    every: 10000,
+    load: (signal) => ctx.api.get(kind.path, {}, signal),
+    show: (answer) => {
+      grid.update(answer.items);
+      return answer.items.length ? grid.element : empty(kind.none);
+    },
+  });
 }
