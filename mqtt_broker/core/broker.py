@@ -27,6 +27,7 @@ from mqtt_broker.core.interfaces.client_log import ClientLog
 from mqtt_broker.core.interfaces.link import Link
 from mqtt_broker.core.interfaces.message_log import MessageLog
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
+from mqtt_broker.core.interfaces.tracing import MessageTracer
 from mqtt_broker.core.limits.settings import DEFAULTS, Settings
 from mqtt_broker.core.routing import dead_letters
 from mqtt_broker.core.runtime.backpressure import STOPPING
@@ -56,6 +57,7 @@ class Broker:
         access: Access | None = None,
         log: Callable[[str], None] = lambda line: None,
         client_log: ClientLog | None = None,
+        message_tracer: MessageTracer | None = None,
         on_bug: OnBug = _raise,
         heap_bytes: Callable[[], int] = lambda: 0,
         strategy: StrategyFactory | None = None,
@@ -78,6 +80,7 @@ class Broker:
             outbox_total_bytes_max=settings.outbox_total_bytes_max,
             work=Work() if work is None else work,
             client_log=client_log,
+            message_tracer=message_tracer,
         )
         self.state = BrokerState(
             settings,

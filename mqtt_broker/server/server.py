@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from mqtt_broker.server.services.security import SecurityService
     from mqtt_broker.server.services.storage import StorageService
     from mqtt_broker.server.services.streams import StreamService
+    from mqtt_broker.server.services.telemetry import Telemetry
 
 STOP_S: Final = 1.0  # how long clients have to read their last packet
 _WORK_S: Final = 5.0  # how long the work that clients caused before may take
@@ -111,6 +112,7 @@ class Server:
         except Exception:
             self._release()
             raise
+        self.telemetry = _telemetry(config)
         checks = payload_checks
         if checks is None and config.schemas:
             checks = SchemaChecks(config.schemas)
@@ -123,6 +125,7 @@ class Server:
             access=access,
             log=self.log,
             client_log=self.client_lines,
+            message_tracer=self.telemetry,
             on_bug=self._on_bug,
             heap_bytes=_resident_bytes,
             strategy=strategy,
@@ -328,6 +331,8 @@ class Server:
         self.turn.stop()
         self._detach()
         self._stop_logging()
+        if self.telemetry is not None:
+            await self.loop.run_in_executor(None, self.telemetry.stop)
         return is_stored
 
     def kill(self) -> None:
@@ -384,6 +389,19 @@ def _why_not_listening(error: OSError | ValueError) -> str:
     hint = _HINTS.get(error.errno or 0)
     reason = error.strerror or str(error)
     return f"{reason}; {hint}" if hint else reason
+
+
+def _telemetry(config: Config) -> Telemetry | None:
+    if not config.otel_endpoint:
+        return None
+    try:
+        # Not above: the libraries of an extra.
+        from mqtt_broker.server.services.telemetry import Telemetry
+    except ImportError as error:
+        raise config.error(
+            "otel_endpoint", f"needs the package {error.name}: install fleetmq[otel]"
+        ) from None
+    return Telemetry(config.otel_endpoint, config.otel_sample)
 
 
 def _check_locks() -> None:

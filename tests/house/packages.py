@@ -94,7 +94,7 @@ RULE: Final[dict[str, str]] = {
     "server.net": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
     "security.protection security.authentication codec",
     "server.services": f"server.process server.config server.config.tables {_CORE} {_SESSIONS} "
-    f"recorder backup sessions.store {_STREAMS} {_SECURITY} topics codec",
+    f"recorder backup sessions.store {_STREAMS} {_SECURITY} topics codec version",
     "server": f"recorder {_SERVER} {_CORE} {_SESSIONS} sessions.store topics",
     "http_api.request": "recorder backup core.interfaces streams.format streams.read "
     "streams.remote security.protection security.files",

@@ -54,6 +54,8 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "core.runtime.backpressure": "core/test_bounds.py core/test_hostile.py",
     "core.runtime.notices": "core/runtime/test_slow_readers.py",
     # Interfaces have no code of their own: these examine who implements them.
+    "core.inbound.tracing": "server/services/test_telemetry.py",
+    "core.interfaces.tracing": "server/services/test_telemetry.py",
     "core.interfaces.access": "security/test_authenticator.py",
     "core.interfaces.link": "core/test_read_hints.py",
     "core.interfaces.payload_checks": "core/interfaces/test_payload_checks.py",

@@ -2,6 +2,8 @@
 
 A burst stays one burst all the way: its checks are made once, its receivers are found once, its
 bytes are written once. Messages of the broker's own go through `Router.publish`.
+
+why long: the ways of a PUBLISH by QoS are told in one place, since they share their checks.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from mqtt_broker.codec.packets import Publish
 from mqtt_broker.codec.properties import NO_PROPERTIES, Properties
 from mqtt_broker.core.clients.connection import CLOSED, Connection
 from mqtt_broker.core.clients.state import BrokerState
+from mqtt_broker.core.inbound import tracing
 from mqtt_broker.core.inbound.large_publish import LargePublish, answer, hold_for_log
 from mqtt_broker.core.interfaces.payload_checks import NOT_TEXT, cost_of, problem_of
+from mqtt_broker.core.interfaces.tracing import MessageTrace
 from mqtt_broker.core.routing.router import has_room
 from mqtt_broker.core.routing.routes import Route
 from mqtt_broker.core.runtime.backpressure import BEHIND, LOG_BEHIND
@@ -56,11 +60,18 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
         route = broker.router.find(topic)
     if broker.tracer is not None:
         broker.tracer.published(connection, packet, topic, route, now)
+    message_tracer = broker.runtime.message_tracer
+    trace: MessageTrace | None = None
+    if message_tracer is not None:
+        packet, trace = tracing.begin(message_tracer, connection, packet, topic)
     if route.check is None and not is_text:
         operation = _accept(connection, packet, topic, route, "", now)
     else:
         run = _CheckedRun(connection, packet, topic, route, is_text)
         operation = None if run.go_on(now) == DONE else run
+    if trace is not None:
+        tracing.note_receivers(trace, connection, route, packet.qos)
+        trace.end()
     if operation is not None:
         connection.begin(operation)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from mqtt_broker.core.interfaces.client_log import ClientLog, RefusalLog
+from mqtt_broker.core.interfaces.tracing import MessageTracer
 from mqtt_broker.core.runtime.agenda import Agenda
 from mqtt_broker.core.runtime.dead_letter_buffer import DeadLetterBuffer
 from mqtt_broker.core.runtime.notices import Notices
@@ -81,6 +82,7 @@ class Runtime:
         "heap_bytes",
         "id_rng",
         "log",
+        "message_tracer",
         "metrics",
         "notices",
         "on_bug",
@@ -105,10 +107,12 @@ class Runtime:
         outbox_total_bytes_max: int,
         work: Work,
         client_log: ClientLog | None = None,
+        message_tracer: MessageTracer | None = None,
     ) -> None:
         self.rng = rng
         self.id_rng = id_rng  # of names that nobody may guess
         self.log = log
+        self.message_tracer = message_tracer  # None: messages are not traced
         self.client_log: ClientLog = RefusalLog(log) if client_log is None else client_log
         self.on_bug = on_bug
         self.heap_bytes = heap_bytes

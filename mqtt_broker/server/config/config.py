@@ -52,6 +52,8 @@ OWN_KEYS: Final[dict[str, type[Any]]] = {
     "log_format": str,
     "log_connections": bool,
     "sys_log": str,
+    "otel_endpoint": str,
+    "otel_sample": float,
     "http": str,
     "http_token": str,
 }
@@ -118,6 +120,8 @@ class Config:
     secrets_file: str = ""  # the configuration file, if it holds a token or a password
     # Where each key that is given comes from: `fleet.toml:3`, `FLEETMQ_PORT`, `--port`.
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    otel_endpoint: str = ""  # of an OTLP collector; empty: messages are not traced
+    otel_sample: float = 0.0  # share of messages that are traced without a sampled parent
     source: ConfigSource | None = field(default=None, compare=False, repr=False)
 
     def error(self, key: str, text: str) -> ConfigError:
@@ -285,6 +289,8 @@ def _checked(key: str, value: Any, where: str) -> Any:
         return table.flag(key, False)
     if kind is str:
         return _checked_text(key, table)
+    if key == "otel_sample":
+        return table.number(key, 0.0, 0.0, 1.0)
     if key == "port":
         return table.whole(key, 0, 0, PORT_MAX)
     meta = _FIELDS[key].metadata
@@ -365,6 +371,8 @@ def _build(
         http_access,
         security=security,
         origins=given.origins,
+        otel_endpoint=own.get("otel_endpoint", ""),
+        otel_sample=own.get("otel_sample", 0.0),
     )
 
 

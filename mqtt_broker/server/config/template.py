@@ -34,6 +34,8 @@ OWN: Final[dict[str, tuple[Any, str]]] = {
     "log_level": ("info", "debug, info, warning or error"),
     "log_format": ("text", "form of the lines on standard error: text or json"),
     "log_connections": (True, "log a line for each client that connects or disconnects"),
+    "otel_endpoint": ("", "URL of an OTLP collector that gets traces of messages; empty: none"),
+    "otel_sample": (0.0, "share of messages that are traced without a sampled parent, 0 to 1"),
     "sys_log": (
         "off", "lowest level of log lines that are published under $SYS/broker/log/, or off"
     ),
