@@ -124,6 +124,12 @@ def test_backoff_grows_and_ends() -> None:
     assert found == [1000, 2000, 4000, 30_000]
 
 
+def test_what_takes_long_is_asked_for_less_often() -> None:
+    pairs = [[2000, 10], [2000, 400], [2000, 60_000], [0, 9]]
+    waits = node("poll.js", "args[0].map(([every, took]) => m.pause(every, took))", pairs)
+    assert waits == [2000, 8000, 30_000, 0]
+
+
 def test_packets_are_those_that_the_broker_reads() -> None:
     call = (
         "[m.connect({ id: 'ü', user: 'u', password: 'p', properties: { session_expiry_s: 4e9 } }),"

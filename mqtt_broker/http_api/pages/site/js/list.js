@@ -6,6 +6,7 @@ import { empty, failure, field, settled } from "./parts.js";
 import { poll } from "./poll.js";
 import { table } from "./table.js";
 
+const SHARE = 100; // sorting 15,000 clients takes the broker a tenth of a second: not more than 1 % of its time
 const LIMITS = [25, 50, 100, 250, 500];
 
 /**
@@ -80,7 +81,7 @@ export function list(ctx, { path, label, columns, key, filters = [], sort = "", 
       put(problem, failure(error, () => control.refresh()));
       if (error.isAbsent) grid.element.hidden = pager.hidden = true;
     }
-  });
+  }, SHARE);
 
   const controls = filters.map((filter) => field(filter.label, control_of(filter, state, typed, again),
     { class: filter.class ?? "" }));
