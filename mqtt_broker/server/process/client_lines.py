@@ -16,6 +16,7 @@ LINES_PER_S: Final = 50  # of each kind
 CONNECTED: Final = "connected"
 DISCONNECTED: Final = "disconnected"
 REFUSED: Final = "refused"
+_BY_CLIENT: Final = "by the client"
 KINDS: Final = (CONNECTED, DISCONNECTED, REFUSED)
 _NAME_CHARS_MAX: Final = 256
 _log = logging.getLogger("fleetmq")
@@ -79,14 +80,15 @@ class ClientLines:
     ) -> None:
         if not self.is_on or not self._is_due(DISCONNECTED):
             return
-        text = f"{_named(client_id, username, peer)}: disconnected after {_span(seconds)}, {why}"
+        said = _BY_CLIENT if why == "disconnected" else why  # which is the core's word for it
+        text = f"{_named(client_id, username, peer)}: disconnected after {_span(seconds)}, {said}"
         self._write(
             DISCONNECTED,
             text,
             client=client_id,
             user=username,
             address=peer,
-            reason=why,
+            reason=said,
             duration_s=round(seconds, 3),
         )
 

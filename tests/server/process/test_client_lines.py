@@ -55,6 +55,13 @@ def test_each_line_says_who_and_why(lines: ClientLines, caplog: pytest.LogCaptur
     }
 
 
+def test_a_client_that_says_so_left_by_itself(
+    lines: ClientLines, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines.disconnected("a", None, "x", "disconnected", 1.0)
+    assert caplog.messages == ["a (x): disconnected after 1.0 s, by the client"]
+
+
 def test_a_kind_has_its_share_of_a_second(
     lines: ClientLines, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
