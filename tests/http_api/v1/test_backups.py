@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -19,6 +20,8 @@ from mqtt_broker.http_api.request.access import OPERATOR, ApiToken, Credentials,
 from mqtt_broker.http_api.v1.backups import ROOT
 from mqtt_broker.testing import ThreadedBroker
 from tests.http_api.brokers import LogBroker, Serving
+
+LOOK_S: Final = 0.05
 
 
 class Http:
@@ -44,6 +47,7 @@ class Http:
             assert status == 200
             if found["state"] != "running":
                 return found
+            time.sleep(LOOK_S)  # or there are too many requests a second
 
 
 @pytest.fixture
