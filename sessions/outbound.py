@@ -98,6 +98,8 @@ def _is_open(item: Delivery) -> bool:
 def _received(items: list[Delivery]) -> tuple[float, float]:
     """Return when the first and the last of these were received."""
     first = last = items[0][0].envelope.received_at
+    if len(items) == 1:
+        return first, last
     for item in items:
         received_at = item[0].envelope.received_at
         if received_at > last:

@@ -24,7 +24,7 @@ from mqtt_broker.recorder import kinds
 from mqtt_broker.recorder.busy_topics import FIGURES_BYTES, BusyTopics
 from mqtt_broker.recorder.evidence import Evidence
 from mqtt_broker.recorder.pending_events import PendingEvents
-from mqtt_broker.recorder.runs import ClientRuns, Run, TopicRuns
+from mqtt_broker.recorder.runs import OPENED, OTHER, RUN_MAX, RUN_MS, ClientRuns, Run, TopicRuns
 from mqtt_broker.recorder.segments import (
     EVENT,
     PUBLICATION,
@@ -34,10 +34,8 @@ from mqtt_broker.recorder.segments import (
 )
 from mqtt_broker.recorder.slow_acks import SlowAcks
 
-RUN_MS: Final = 1_000  # that one cell covers at most
 SEGMENTS: Final = 8
 _OPEN_MAX: Final = 500  # runs whose cells are behind them
-_RUN_MAX: Final = 1 << 30  # messages or bytes of one cell
 _MORE_PUBLISHED: Final = Struct("<IIH")  # count, bytes, lasted
 _MORE_EVENTS: Final = Struct("<iIIH")  # last, count, topic, lasted
 _MORE_EVIDENCE: Final = Struct("<IiiH")  # count, first, last, lasted
@@ -95,26 +93,15 @@ class Recorder:
     ) -> None:
         """Record a run of PUBLISH that was accepted; `size` is that of its payloads."""
         at = int(now * 1000.0)
-        segment = self.traffic.current
-        lasted = at - topic.began_ms
-        if (
-            topic.generation == segment.generation
-            and topic.publisher is publisher
-            and topic.code == code
-            and 0 <= lasted < RUN_MS
-            and topic.count + topic.size < _RUN_MAX
-        ):
-            if topic.extend(count, size, lasted):
-                self._open_topics.append(topic)
-                if len(self._open_topics) >= _OPEN_MAX:
-                    self.settle()
-        else:
+        done = topic.extend(self.traffic.current, publisher, count, code, size, at)
+        if done == OPENED:
+            self._open_topics.append(topic)
+            if len(self._open_topics) >= _OPEN_MAX:
+                self.settle()
+        elif done == OTHER:
             if topic.is_open:
                 self._settle_topic(topic)
             self._begin_publication(topic, publisher, count, code, size, at)
-        figures = topic.figures
-        if figures is not None:
-            figures.count(count, size, at)
 
     def _begin_publication(
         self, topic: TopicRuns, publisher: ClientRuns, count: int, code: int, size: int, at: int
@@ -126,10 +113,10 @@ class Recorder:
         offset = segment.reserve()
         PUBLICATION.pack_into(
             segment.cells, offset, at - segment.base_ms, number, client, route,
-            count, min(size, _RUN_MAX), 0, kinds.PUBLISHED, code,
+            count, min(size, RUN_MAX), 0, kinds.PUBLISHED, code,
         )  # fmt: skip
         figures = self.busy_topics.find(topic.topic, at)
-        topic.begin(segment, offset, publisher, code, count, min(size, _RUN_MAX), at, figures)
+        topic.begin(segment, offset, publisher, code, count, min(size, RUN_MAX), at, figures)
 
     # Cells that are behind their runs.
 
@@ -155,7 +142,8 @@ class Recorder:
         if run.is_open and segment is not None:
             _MORE_EVENTS.pack_into(
                 segment.cells, run.offset + 12,
-                _between(run.last_ms, run.began_ms), run.count, run.topic, run.lasted_ms,
+                _between(int(run.last_at * 1000.0), run.began_ms), run.count, run.topic,
+                run.lasted_ms,
             )  # fmt: skip
         run.settle()
 
@@ -237,18 +225,17 @@ class Recorder:
         been given one, so that such a run has messages of one millisecond only.
         """
         at = int(now * 1000.0)
-        first_ms, last_ms = int(first * 1000.0), int(last * 1000.0)
-        segment = self.traffic.current
         lasted = at - run.began_ms
+        segment = self.traffic.current
         if (
             run.generation == segment.generation
             and run.code == code
             and 0 <= lasted < RUN_MS
-            and (first_ms == run.last_ms or (first_ms > run.last_ms and kind != kinds.GIVEN))
-            and run.count < _RUN_MAX
+            and (first == run.last_at or (first > run.last_at and kind != kinds.GIVEN))
+            and run.count < RUN_MAX
             and (not topic or segment.topic_numbers.get(topic) == run.topic)
         ):
-            if run.extend(count, last_ms, lasted):
+            if run.extend_open(count, last, lasted):
                 self._open_runs.append(run)
                 if len(self._open_runs) >= _OPEN_MAX:
                     self.settle()
@@ -257,8 +244,10 @@ class Recorder:
             self._settle_run(run)
         segment = self.traffic.writable(at)
         number = segment.number_topic(topic) if topic else 0
+        first_ms, last_ms = int(first * 1000.0), int(last * 1000.0)
         offset = self._write(client, kind, code, number, count, first_ms, last_ms, at)
         run.begin(segment, offset, code, number, at, last_ms, count)
+        run.begin_open(last)
 
     def _write(
         self,
@@ -343,7 +332,7 @@ class Recorder:
             or run.code != code
             or not 0 <= lasted < RUN_MS
             or received_ms < run.last_ms
-            or run.count >= _RUN_MAX
+            or run.count >= RUN_MAX
             or segment.topic_numbers.get(topic) != run.topic
             or segment.text_numbers.get(publisher) != _publisher_of(segment, run.offset)
         ):
@@ -381,7 +370,7 @@ class Recorder:
             and run.generation == segment.generation
             and run.code == reason << 1 | what
             and 0 <= lasted < RUN_MS
-            and run.count < _RUN_MAX
+            and run.count < RUN_MAX
             and segment.topic_numbers.get(topic) == run.topic
         ):
             run.extend(count, at)

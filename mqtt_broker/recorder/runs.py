@@ -6,7 +6,16 @@ without a look-up. A client that has only connected takes five words here.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqtt_broker.recorder.segments import NOBODY, Receivers, Segment
+
+RUN_MS: Final = 1_000  # that one cell covers at most
+RUN_MAX: Final = 1 << 30  # messages or bytes of one cell
+# What became of an attempt to extend a run.
+OTHER: Final = 0  # nothing: the next cell begins
+EXTENDED: Final = 1
+OPENED: Final = 2  # extended, and its cell was up to date until now
 
 
 class Run:
@@ -18,6 +27,7 @@ class Run:
         "count",
         "generation",
         "is_open",
+        "last_at",
         "last_ms",
         "lasted_ms",
         "offset",
@@ -27,6 +37,7 @@ class Run:
     def __init__(self) -> None:
         self.is_open = False  # its cell is behind it
         self.lasted_ms = 0
+        self.last_at = 0.0  # as last_ms, in seconds; that of a run whose cell may be behind
         self.generation = 0  # of the segment of its cell; 0: there is none
         self.offset = 0
         self.code = 0
@@ -55,13 +66,22 @@ class Run:
         self.count = count
         self.lasted_ms = 0
 
-    def extend(self, count: int, last_ms: int, lasted_ms: int = 0) -> bool:
-        """Count more messages, of which the last was received then; True: its cell is behind."""
+    def extend(self, count: int, last_ms: int) -> None:
+        """Count more messages, of which the last was received then."""
         self.count += count
         self.last_ms = last_ms
+
+    def extend_open(self, count: int, last_at: float, lasted_ms: int) -> bool:
+        """Do the same, and leave the cell behind; True: it was up to date until now."""
+        self.count += count
+        self.last_at = last_at
         self.lasted_ms = lasted_ms
         was_open, self.is_open = self.is_open, True
         return not was_open
+
+    def begin_open(self, last_at: float) -> None:
+        """Keep the time of the last message as it came: it is compared with each that follows."""
+        self.last_at = last_at
 
     def settle(self) -> None:
         """Note that its cell is up to date."""
@@ -212,6 +232,8 @@ class TopicRuns:
         "began_ms",
         "code",
         "count",
+        "counted",
+        "counted_size",
         "figures",
         "generation",
         "is_open",
@@ -233,6 +255,8 @@ class TopicRuns:
         self.size = 0
         self.lasted_ms = 0
         self.is_open = False  # its cell is behind it
+        self.counted = 0  # messages and bytes that `figures` has
+        self.counted_size = 0
         self.figures: TopicFigures | None = None
 
     def begin(
@@ -254,20 +278,44 @@ class TopicRuns:
         self.began_ms = now_ms
         self.count = count
         self.size = size
+        self.counted = self.counted_size = 0
         self.lasted_ms = 0
         self.figures = figures
+        self.settle()
 
-    def extend(self, count: int, size: int, lasted_ms: int) -> bool:
-        """Count more messages; True: its cell was up to date, and is not any more."""
+    def extend(
+        self, segment: Segment, publisher: ClientRuns, count: int, code: int, size: int, now_ms: int
+    ) -> int:
+        """Count more messages, if they are like the last ones: OTHER, EXTENDED or OPENED."""
+        lasted_ms = now_ms - self.began_ms
+        if (
+            self.generation != segment.generation
+            or self.publisher is not publisher
+            or self.code != code
+            or not 0 <= lasted_ms < RUN_MS
+            or self.count + self.size >= RUN_MAX
+        ):
+            return OTHER
         self.count += count
         self.size += size
         self.lasted_ms = lasted_ms
-        was_open, self.is_open = self.is_open, True
-        return not was_open
+        if self.is_open:
+            return EXTENDED
+        self.is_open = True
+        return OPENED
 
     def settle(self) -> None:
-        """Note that its cell is up to date."""
+        """Note that its cell is up to date, and count its messages by topic."""
         self.is_open = False
+        figures = self.figures
+        if figures is not None:
+            figures.count(
+                self.count - self.counted,
+                self.size - self.counted_size,
+                self.began_ms + self.lasted_ms,
+            )
+        self.counted = self.count
+        self.counted_size = self.size
 
     def receivers(self) -> Receivers:
         """Describe who gets what is published here."""

@@ -143,6 +143,7 @@ class FlightRecorder:
 
         def steps() -> Iterator[None]:
             now_ms = to_ms(self._turn.now())
+            self._recorder.settle()
             found = self._recorder.busy_topics.busiest(TOPICS_MAX, now_ms)
             done.set_result([topic_figures(one, now_ms) for one in found])
             yield
