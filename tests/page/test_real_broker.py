@@ -139,6 +139,8 @@ def test_records_of_a_stream_are_followed(browser: Browser, real: Real) -> None:
         ("events", "connected"),
         ("slow", "No subscriber is slow"),
         ("logs", "connected"),
+        ("traces", "No trace runs"),
+        ("topics", "busiest"),
         ("access", "Which rule decides"),
         ("health", "All parts work"),
         ("listeners", "WebSocket"),

@@ -109,7 +109,7 @@ async function* readLines(body, signal) {
 function line(packet) {
   if (packet.lost) return h("li", { class: "warning" }, h("time", {}, clock(packet.at)), h("span", { class: "word" }, `${count(packet.lost)} lines were left out: this page read too slowly`));
   const { at, direction, packet: name, client, topic, payload, payload_base64: raw, ...more } = packet;
-  const text = Object.entries(more).filter(([, value]) => value !== null && value !== "" && value !== false)
+  const text = Object.entries(more).filter(([, value]) => value !== null && value !== "" && value !== false && value.length !== 0)
     .map(([key, value]) => `${words(key)} ${value === true ? "" : Array.isArray(value) ? value.join(", ") : value}`.trim()).join(" · ");
   return h("li", {}, h("time", {}, clock(at, { millis: true })), h("div", {},
     h("b", {}, `${direction} ${name}`), " ", mono(client), " ", topic === undefined ? null : [mono(topic), " "],
