@@ -126,7 +126,7 @@ class Settings:
 
     recorder_bytes_max: int = _option(
         64 << 20, "bytes of the flight recorder, which keeps what was decided about each message; "
-        "0: nothing is recorded"
+        "0: nothing is recorded", 0, 4 << 30
     )  # fmt: skip
 
     # Slow readers and back-pressure.
