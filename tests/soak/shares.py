@@ -63,6 +63,7 @@ def memory_shares(settings: Settings, *, is_stored: bool = True) -> list[MemoryS
          one.inflight_total_bytes_max),
         ("outbox_total_bytes_max", "unread bytes, and an eighth more of connections that close",
          one.outbox_total_bytes_max * 9 // 8),
+        ("recorder_bytes_max", "the flight recorder", one.recorder_bytes_max),
         ("", "routes of topics, kept until subscriptions change", routes),
     ]  # fmt: skip
     if is_stored:
