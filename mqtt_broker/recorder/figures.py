@@ -28,7 +28,7 @@ _MESSAGES: Final = frozenset(
 
 
 class TooManyQuestions(Exception):
-    """So many questions wait that another one is refused."""
+    """Refusal of a question: too many others wait for their answers."""
 
 
 @dataclass(frozen=True, slots=True)

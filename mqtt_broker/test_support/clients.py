@@ -29,7 +29,7 @@ class NotConnected(AssertionError):
 
 
 class NotSubscribed(AssertionError):
-    """Nobody subscribed to a Topic Filter in time; the text has the subscriptions there are."""
+    """Error of a wait for a subscription that did not come; the text lists those there are."""
 
 
 def connected(server: Server) -> list[ConnectedClient]:
