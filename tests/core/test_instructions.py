@@ -7,15 +7,10 @@ cost. Compilers and Python versions differ a little: each limit has a fifth to s
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import sys
-
 import pytest
 
 from mqtt_broker.core import dispatch
+from tests.instructions import instructions, needs_valgrind
 
 FEW, MANY = 100, 600  # chunks of ten messages
 # A publisher and a subscriber on links that drop what is written. QoS 1 is acknowledged at once.
@@ -48,26 +43,13 @@ pytestmark = [
     pytest.mark.skipif(
         dispatch.__file__.endswith(".py"), reason="instructions are counted where it is compiled"
     ),
-    pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed"),
+    needs_valgrind,
 ]
-
-
-def instructions(qos: int, count: int) -> int:
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
-    done = subprocess.run(
-        [*command, "-c", SCRIPT, str(qos), str(count)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    found = re.search(r"Collected : (\d+)", done.stderr)
-    assert found is not None, done.stderr[-2_000:]
-    return int(found[1])
 
 
 @pytest.mark.parametrize(("qos", "limit"), [(0, 2_100), (1, 14_800)])
 def test_instructions_of_a_publish(qos: int, limit: int) -> None:
-    spent = (instructions(qos, MANY) - instructions(qos, FEW)) // ((MANY - FEW) * 10)
+    few, many = instructions(SCRIPT, qos, FEW), instructions(SCRIPT, qos, MANY)
+    spent = (many - few) // ((MANY - FEW) * 10)
     assert spent <= limit
     assert spent > limit * 0.6, f"{spent} instructions; lower the limit"

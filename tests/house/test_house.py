@@ -212,6 +212,20 @@ def test_no_test_asserts_that_something_was_quick() -> None:
     )
 
 
+def test_no_test_measures_cpu_time() -> None:
+    """Caches and clock rates change it by half: `tests.instructions` counts instead."""
+    clocks = ("process_time", "perf_counter", "thread_time", "getrusage")
+    check(
+        [
+            f"{module.at(node)}: {ast.unparse(node.func)}()"
+            for module in modules("tests")
+            if not module.name.startswith("tests.bench.")
+            for node in module.each(ast.Call)
+            if ast.unparse(node.func).rpartition(".")[2].removesuffix("_ns") in clocks
+        ]
+    )
+
+
 def test_the_top_level_is_fixed() -> None:
     found = {path.relative_to(ROOT).parts[0] for path in tracked()}
     found = {name for name in found if not name.startswith(".")}

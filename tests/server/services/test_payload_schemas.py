@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from mqtt_broker.server.services.payload_schemas import (
     WHY_BYTES_MAX,
     SchemaCheck,
 )
+from tests.instructions import instructions, needs_valgrind
 
 AGAIN_AND_AGAIN = "^((a+)+|(a|aa)+|(\\w+\\s?)*)$"
 ALTERNATIVES = {"items": {"anyOf": [{"type": "string"}, {"type": "object"}]}}
@@ -66,18 +66,33 @@ def test_no_reason_is_sought_in_large_payloads() -> None:
     assert problem(ALTERNATIVES, larger) == "the payload violates its schema"
 
 
-def test_a_pattern_looks_at_each_letter_once() -> None:
-    """Ten times the letters take ten times as long, not a hundred times, nor 2^10 times."""
-    check = SchemaCheck(Schema("t/#", "reject", {"pattern": AGAIN_AND_AGAIN}))
+# Checks a payload of that many parts, after all imports and the compilation of the schema.
+ONE_CHECK = """
+import json, sys
+from mqtt_broker.server.config.schemas import Schema
+from mqtt_broker.server.services.payload_schemas import SchemaCheck
 
-    def cpu_s(count: int) -> float:
-        payload = json.dumps("a" * count + "!").encode()
-        began = time.process_time()
-        assert check.problem(payload)
-        return time.process_time() - began
+definition, payload = json.loads(sys.argv[1]), eval(sys.argv[2], {"count": int(sys.argv[3])})
+SchemaCheck(Schema("t/#", "reject", definition)).problem(json.dumps(payload).encode())
+"""
 
-    few, many = (min(cpu_s(count) for _ in range(9)) for count in (30_000, 300_000))
-    assert many < 70 * few
+
+@pytest.mark.slow
+@needs_valgrind
+@pytest.mark.parametrize(
+    ("definition", "payload"),
+    [({"pattern": AGAIN_AND_AGAIN}, "'a' * count + '!'"),
+     ({"uniqueItems": True}, "[[n] for n in range(count)]")],
+    ids=["each letter is looked at once", "items are not compared with each other"],
+)  # fmt: skip
+def test_ten_times_as_much_takes_ten_times_as_long(
+    definition: dict[str, Any], payload: str
+) -> None:
+    """Not a hundred times, nor 2^10 times."""
+    none, few, many = (
+        instructions(ONE_CHECK, json.dumps(definition), payload, count) for count in (1, 500, 5_000)
+    )
+    assert 5 * (few - none) < many - none < 25 * (few - none)
 
 
 def nested(levels: int, key: str) -> dict[str, Any]:
@@ -147,20 +162,6 @@ def test_a_schema_that_costs_too_much_is_refused(definition: dict[str, Any], say
 )  # fmt: skip
 def test_references_that_lead_back_or_far(definition: dict[str, Any], payload: bytes) -> None:
     assert problem(definition, payload) == ""
-
-
-def test_unique_items_are_not_compared_with_each_other() -> None:
-    """Of ten times as many, each with all others would take a hundred times as long."""
-    check = SchemaCheck(Schema("t/#", "reject", {"uniqueItems": True}))
-
-    def cpu_s(count: int) -> float:
-        payload = json.dumps([[n] for n in range(count)]).encode()
-        began = time.process_time()
-        assert check.problem(payload) == ""
-        return time.process_time() - began
-
-    few, many = (min(cpu_s(count) for _ in range(9)) for count in (10_000, 100_000))
-    assert many < 70 * few
 
 
 CONSTANTS = {"items": {"anyOf": [{"const": n} for n in range(50)]}}
