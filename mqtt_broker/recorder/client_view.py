@@ -14,6 +14,18 @@ class SubscriptionView:
         self.no_local = no_local
 
 
+class RetainedView:
+    """The retained message of a topic."""
+
+    __slots__ = ("expires_ms", "publisher", "qos", "received_ms")
+
+    def __init__(self, publisher: str, qos: int, received_ms: int, expires_ms: int) -> None:
+        self.publisher = publisher
+        self.qos = qos
+        self.received_ms = received_ms
+        self.expires_ms = expires_ms  # 0: never
+
+
 MessageKey = tuple[str, int]  # a topic, and when the message was received, in milliseconds
 
 
@@ -27,6 +39,8 @@ class ClientView:
         "is_online",
         "is_whole",
         "queues_qos0",
+        "retained",
+        "retained_filters",
         "subscriptions",
         "waiting",
         "waiting_elsewhere",
@@ -42,6 +56,8 @@ class ClientView:
         subscriptions: list[SubscriptionView] | None = None,
         waiting_elsewhere: int = 0,
         is_whole: bool = True,
+        retained: RetainedView | None = None,
+        retained_filters: list[str] | None = None,
     ) -> None:
         self.client_id = client_id
         self.is_known = is_known  # it has a session
@@ -52,6 +68,8 @@ class ClientView:
         self.waiting: dict[MessageKey, int] = {}  # in the queue
         self.waiting_elsewhere = waiting_elsewhere  # in the queue, but in the store only
         self.is_whole = is_whole  # else there are too many messages to look at
+        self.retained = retained  # of the topic that is asked about
+        self.retained_filters = retained_filters or []  # that still bring retained messages
 
     def add_in_flight(self, topic: str, received_ms: int) -> None:
         """Add a message that was sent and is not acknowledged."""

@@ -22,9 +22,14 @@ _MESSAGES: Final = frozenset(
         kinds.RESENT,
         kinds.ACKNOWLEDGED,
         kinds.GIVEN,
+        kinds.RETAINED,
         kinds.DROPPED,
     }
 )
+_CONNECTIONS: Final = frozenset(
+    {kinds.CONNECTED, kinds.DISCONNECTED, kinds.NOT_CONNECTED, kinds.TAKEN_OVER}
+)
+_WITH_QOS: Final = frozenset({kinds.PUBLISHED, kinds.SUBSCRIBED, kinds.RETAINED})
 
 
 class TooManyQuestions(Exception):
@@ -124,7 +129,7 @@ def fact_figures(fact: Fact) -> FactFigures:
     """Return a fact as plain data."""
     kind = fact.kind
     is_message = kind in _MESSAGES
-    is_connection = kind in (kinds.CONNECTED, kinds.DISCONNECTED, kinds.NOT_CONNECTED)
+    is_connection = kind in _CONNECTIONS
     has_code = kind in (kinds.REFUSED, kinds.DISCONNECTED, kinds.NOT_CONNECTED)
     return FactFigures(
         at=fact.at_ms / 1000,
@@ -133,7 +138,7 @@ def fact_figures(fact: Fact) -> FactFigures:
         client=fact.client,
         topic="" if is_connection else fact.topic,
         count=fact.count,
-        qos=fact.code & kinds.QOS_BITS if kind == kinds.PUBLISHED else None,
+        qos=fact.code & kinds.QOS_BITS if kind in _WITH_QOS else None,
         reason=reason_of(kind, fact.code, fact.other),
         reason_code=fact.code if has_code else None,
         publisher=fact.other if kind == kinds.DROPPED else "",
@@ -159,6 +164,8 @@ def reason_of(kind: int, code: int, other: str) -> str:
         return kinds.DROP_REASONS[code] if code < len(kinds.DROP_REASONS) else ""
     if kind == kinds.SESSION_ENDED:
         return kinds.ENDS.get(code, "")
+    if kind == kinds.TAKEN_OVER:
+        return f"from {other} (same client id), {kinds.TAKEOVERS.get(code, '')}"
     return other
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from mqtt_broker.recorder import kinds, outcomes, sentences
+from mqtt_broker.recorder import kinds, outcomes, retained_outcomes, sentences
 from mqtt_broker.recorder.client_view import ClientView
 from mqtt_broker.recorder.nearest import nearest_filter
 from mqtt_broker.recorder.outcomes import Evidence, Outcome, outcome_of
 from mqtt_broker.recorder.recorder import Recorder
+from mqtt_broker.recorder.retained_outcomes import RetainedHistory, RetainedOutcome, brought_by
 from mqtt_broker.recorder.search import Fact, Search
 from mqtt_broker.topics.names import is_wildcard, matches, split_share
 
@@ -33,6 +34,16 @@ _DROP_ADVICE: Final = {
     "queue_full": "Raise queue_messages_max or queue_bytes_max, or let the client connect sooner.",
     "expired": "Its Message Expiry Interval was over before it could be sent.",
     "packet_too_large": "The client's Maximum Packet Size is smaller than the message.",
+}
+
+
+_RETAINED_ADVICE: Final = {
+    retained_outcomes.HANDLING_2: "Subscribe with Retain Handling 0 to get retained messages.",
+    retained_outcomes.HANDLING_1: "With Retain Handling 0 every SUBSCRIBE brings them again.",
+    retained_outcomes.SHARED: "Subscribe to the filter without $share to get retained messages.",
+    retained_outcomes.DENIED: "Change the rule, or subscribe to topics that the client may read.",
+    retained_outcomes.IN_FLIGHT: _ADVICE[outcomes.IN_FLIGHT],
+    retained_outcomes.WAITING: _ADVICE[outcomes.WAITING],
 }
 
 
@@ -117,15 +128,18 @@ class Inquiry:
         told = [outcome_of(fact, self._view, known) for fact in found]
         self.outcomes = told
         refusals = self._refused_here()
+        retained = self._retained_here()
+        said = {id(one.subscription) for one in retained}
+        refusals = [fact for fact in refusals if id(fact) not in said]
         if self._topic:
             told = self._without_unmatched(told)
-        lines = self._lines(told, refusals)
-        sentence, advice = self._choose(told, refusals)
+        lines = self._lines(told, refusals, retained)
+        sentence, advice = self._choose(told, refusals, retained)
         return Answer(
             sentence,
             back_to_ms,
             sentences=lines[-SENTENCES_MAX:],
-            facts=self._facts(told, refusals),
+            facts=self._facts(told, [*refusals, *(one.subscription for one in retained)]),
             advice=advice,
             is_cut=self._publications.is_cut or len(lines) > SENTENCES_MAX,
         )
@@ -148,21 +162,57 @@ class Inquiry:
         others = [fact for fact in self._refusals.found if fact.client != client_id]
         return sorted(own + others, key=lambda fact: fact.at_ms)
 
-    def _lines(self, told: list[Outcome], refusals: list[Fact]) -> list[str]:
+    def _retained_here(self) -> list[RetainedOutcome]:
+        """Return what became of the retained message of the topic at the client's SUBSCRIBEs."""
+        if not self._topic or is_wildcard(self._topic):
+            return []
+        history = RetainedHistory(
+            self._topic, self._view, self._events.found, self._publications.found
+        )
+        return history.outcomes(self._since_ms)
+
+    def _brought(self) -> list[tuple[int, str]]:
+        """Say how many retained messages each SUBSCRIBE brought, if it is asked about several."""
+        if self._topic and not is_wildcard(self._topic):
+            return []
+        events, clock = self._events.found, self._clock
+        found: list[tuple[int, str]] = []
+        for fact in events:
+            if fact.kind != kinds.SUBSCRIBED or fact.at_ms < self._since_ms:
+                continue
+            if not self._topic or _concerns(fact, self._topic):
+                count = brought_by(fact, events)
+                if count:
+                    found.append((fact.at_ms, sentences.brought_sentence(fact, count, clock)))
+        return found
+
+    def _lines(
+        self, told: list[Outcome], refusals: list[Fact], retained: list[RetainedOutcome]
+    ) -> list[str]:
         """Write a sentence for each publication and refusal, the oldest first."""
         clock, client_id = self._clock, self._view.client_id
         lines = [
             (one.publication.at_ms, sentences.sentence_of(one, client_id, clock)) for one in told
         ]
         lines += [(fact.at_ms, sentences.refusal_sentence(fact, clock)) for fact in refusals]
+        lines += [
+            (one.at_ms, sentences.retained_sentence(one, client_id, clock)) for one in retained
+        ]
+        lines += self._brought()
         lines.sort(key=lambda line: line[0])
         return [text for _, text in lines]
 
-    def _choose(self, told: list[Outcome], refusals: list[Fact]) -> tuple[str, str]:
+    def _choose(
+        self, told: list[Outcome], refusals: list[Fact], retained: list[RetainedOutcome]
+    ) -> tuple[str, str]:
         """Return the sentence that answers, and an advice."""
         chosen = _most_telling(told)
         if chosen is not None and chosen.state == outcomes.UNMATCHED:
             chosen = None
+        if retained and _says_more(retained[-1], chosen):
+            newest = retained[-1]
+            said = sentences.retained_sentence(newest, self._view.client_id, self._clock)
+            return said, _RETAINED_ADVICE.get(newest.state, "")
         if refusals and (chosen is None or refusals[-1].at_ms > chosen.publication.until_ms):
             return sentences.refusal_sentence(refusals[-1], self._clock), _DENIED
         if chosen is None:
@@ -196,11 +246,14 @@ class Inquiry:
     def _facts(self, told: list[Outcome], refusals: list[Fact]) -> list[Fact]:
         """Return publications, refusals, and what happened to them at the client."""
         facts = [one.publication for one in told] + refusals
+        told_already = {id(fact) for fact in facts}
         begin = min([fact.at_ms for fact in facts], default=self._now_ms)
         facts += [
             fact
-            for fact in self._events.found
-            if fact.kind != kinds.REFUSED and fact.until_ms >= begin - _BEFORE_MS
+            for fact in reversed(self._events.found)  # in the order in which they happened
+            if fact.kind != kinds.REFUSED
+            and id(fact) not in told_already
+            and fact.until_ms >= begin - _BEFORE_MS
         ]
         facts.sort(key=lambda fact: fact.at_ms)
         return facts[-_FACTS_MAX:]
@@ -211,12 +264,14 @@ _FACTS_MAX: Final = 500
 _CONNECTION_KINDS: Final = (
     kinds.CONNECTED,
     kinds.DISCONNECTED,
+    kinds.TAKEN_OVER,
     kinds.NOT_CONNECTED,
     kinds.SESSION_ENDED,
 )
 _DENIED: Final = "Change the rule, or publish to a topic that the client may use."
 _NO_SESSION: Final = "Look at the client's connection first: see its events."
 _SUBSCRIBE: Final = "Compare the topic and the filter, level by level."
+_RECEIVED: Final = (outcomes.ACKNOWLEDGED, outcomes.SENT_QOS0)
 # What is asked about most, first: what went wrong, then what is under way, then what went well.
 _TELLING: Final = (
     (outcomes.DROPPED, outcomes.PARTLY_DROPPED, outcomes.AWAY_QOS0, outcomes.LOST),
@@ -234,6 +289,15 @@ def _most_telling(told: list[Outcome]) -> Outcome | None:
         if found:
             return found[-1]
     return None
+
+
+def _says_more(retained: RetainedOutcome, chosen: Outcome | None) -> bool:
+    """Tell whether what became of the retained message answers better than a publication."""
+    if chosen is None:
+        return True
+    if retained.at_ms < chosen.publication.until_ms or not retained.is_of(chosen.publication):
+        return False
+    return not retained.went_wrong or chosen.state not in _RECEIVED
 
 
 def _advice_for(outcome: Outcome) -> str:

@@ -14,6 +14,7 @@ ACKNOWLEDGED: Final = 5  # PUBACK, or PUBREC at QoS 2
 GIVEN: Final = 6  # to a member of a shared subscription
 SUBSCRIBED: Final = 7
 UNSUBSCRIBED: Final = 8
+RETAINED: Final = 9  # a retained message was delivered, because of a SUBSCRIBE
 # In the ring of evidence:
 DROPPED: Final = 16
 REFUSED: Final = 17  # a PUBLISH or a SUBSCRIBE
@@ -21,6 +22,7 @@ CONNECTED: Final = 18
 DISCONNECTED: Final = 19
 NOT_CONNECTED: Final = 20  # a CONNECT that was refused
 SESSION_ENDED: Final = 21
+TAKEN_OVER: Final = 22  # a connection, by another one with the same client id
 
 KIND_NAMES: Final = {
     PUBLISHED: "published",
@@ -31,12 +33,14 @@ KIND_NAMES: Final = {
     GIVEN: "given",
     SUBSCRIBED: "subscribed",
     UNSUBSCRIBED: "unsubscribed",
+    RETAINED: "retained",
     DROPPED: "dropped",
     REFUSED: "refused",
     CONNECTED: "connected",
     DISCONNECTED: "disconnected",
     NOT_CONNECTED: "not_connected",
     SESSION_ENDED: "session_ended",
+    TAKEN_OVER: "taken_over",
 }
 
 # Why a message had to wait.
@@ -71,6 +75,12 @@ DROP_CODES: Final[dict[str, int]] = {name: code for code, name in enumerate(DROP
 # Bits of the code of a publication.
 QOS_BITS: Final = 3
 RETAIN_BIT: Final = 4
+# Bits of the code of a subscription, above those of its QoS.
+HANDLING_AT: Final = 2  # two bits: its Retain Handling
+EXISTED_BIT: Final = 16  # it replaced one with the same filter
+NO_LOCAL_BIT: Final = 32
+# Of the code of retained messages, beside their QoS: topics of which only the number is known.
+MANY_BIT: Final = 4
 # What a refusal was about.
 PUBLISH_REFUSED: Final = 0
 SUBSCRIBE_REFUSED: Final = 1
@@ -79,3 +89,13 @@ EXPIRED: Final = 1
 REPLACED: Final = 2  # by a connection with Clean Start, or by an operator
 NOT_KEPT: Final = 3  # it was not to outlive its connection
 ENDS: Final = {EXPIRED: "expired", REPLACED: "replaced", NOT_KEPT: "not kept"}
+# What became of a session that was taken over.
+CONTINUED: Final = 0
+BEGUN_ANEW: Final = 1
+TAKEOVERS: Final = {CONTINUED: "session continued", BEGUN_ANEW: "session begun anew"}
+
+
+def subscription_code(qos: int, retain_handling: int, *, existed: bool, no_local: bool) -> int:
+    """Return the code of a subscription that was granted."""
+    code = qos | retain_handling << HANDLING_AT
+    return code | (EXISTED_BIT if existed else 0) | (NO_LOCAL_BIT if no_local else 0)

@@ -5,9 +5,10 @@
     sent, resent   they were sent from the queue; they were sent again with DUP
     acknowledged   by PUBACK or PUBREC
     given          a member of a shared subscription got them
+    retained       a retained message was delivered, because of a SUBSCRIBE
     dropped        messages, and why
     refused        a PUBLISH or a SUBSCRIBE, by which rule
-    connected, disconnected, not_connected, session_ended, subscribed, unsubscribed
+    connected, disconnected, taken_over, not_connected, session_ended, subscribed, unsubscribed
 
 A PUBLISH is one cell for all its receivers: that they got it at once is not written down. What went
 otherwise is, by client and by the time at which the messages were received, which `Envelope` keeps.
@@ -39,7 +40,7 @@ _OPEN_MAX: Final = 500  # runs whose cells are behind them
 _MORE_PUBLISHED: Final = Struct("<IIH")  # count, bytes, lasted
 _MORE_EVENTS: Final = Struct("<iIIH")  # last, count, topic, lasted
 _MORE_EVIDENCE: Final = Struct("<IiiH")  # count, first, last, lasted
-_OFFSET_MAX: Final = (1 << 31) - 1
+OFFSET_MAX: Final = (1 << 31) - 1  # milliseconds that a cell may lie behind its message
 
 
 def to_ms(seconds: float) -> int:
@@ -49,7 +50,7 @@ def to_ms(seconds: float) -> int:
 
 def _between(ms: int, since_ms: int) -> int:
     """Return the distance of two times, as far as a cell can hold it."""
-    return max(-_OFFSET_MAX, min(_OFFSET_MAX, ms - since_ms))
+    return max(-OFFSET_MAX, min(OFFSET_MAX, ms - since_ms))
 
 
 class Recorder:
@@ -206,6 +207,18 @@ class Recorder:
             client, flow.open_given(), kinds.GIVEN, qos, topic, 1, received_at, received_at, now
         )
 
+    def retained(
+        self, client: ClientRuns, topic: str, qos: int, received_at: float, now: float
+    ) -> None:
+        """Record a retained message that a SUBSCRIBE brought; without `topic`, one of many."""
+        flow = client.flow
+        if flow is None:
+            flow = client.open_flow()
+        run, code, at = flow.open_retained(), qos, received_at
+        if not topic:
+            code, at = qos | kinds.MANY_BIT, now
+        self._extend(client, run, kinds.RETAINED, code, topic, 1, at, at, now)
+
     def _extend(
         self,
         client: ClientRuns,
@@ -270,9 +283,9 @@ class Recorder:
         )  # fmt: skip
         return offset
 
-    def subscribed(self, client: ClientRuns, text: str, qos: int, now: float) -> None:
-        """Record a subscription that was granted."""
-        self._note_filter(client, kinds.SUBSCRIBED, text, qos, now)
+    def subscribed(self, client: ClientRuns, text: str, code: int, now: float) -> None:
+        """Record a subscription that was granted; see `subscription_code` in `kinds`."""
+        self._note_filter(client, kinds.SUBSCRIBED, text, code, now)
 
     def unsubscribed(self, client: ClientRuns, text: str, now: float) -> None:
         """Record a subscription that has ended: its client, or a change of rules, ended it."""
@@ -394,6 +407,12 @@ class Recorder:
         """Record the end of a connection; `reason` is 0 where the broker did not end it."""
         self._note_connection(client, kinds.DISCONNECTED, reason, address, why, now)
 
+    def taken_over(
+        self, client: ClientRuns, how: int, before: str, address: str, now: float
+    ) -> None:
+        """Record a connection that ends for another one of its client; addresses with ports."""
+        self._note_connection(client, kinds.TAKEN_OVER, how, address, before, now)
+
     def not_connected(
         self, client_id: str, known: ClientRuns | None, reason: int, address: str, why: str,
         now: float,
@@ -414,7 +433,7 @@ class Recorder:
         at = int(now * 1000.0)
         self.evidence.write(
             client, kinds.SESSION_ENDED, how, "", "", at,
-            are_texts=True, first=min(in_flight, _OFFSET_MAX), last=min(queued, _OFFSET_MAX),
+            are_texts=True, first=min(in_flight, OFFSET_MAX), last=min(queued, OFFSET_MAX),
         )  # fmt: skip
         self.events.add(client.client_id, kinds.SESSION_ENDED, how, "", "", at, in_flight + queued)
         self.evidence.end_session(client)

@@ -95,7 +95,16 @@ class Run:
 class ClientFlow:
     """The open runs of a client that gets messages which wait, or are acknowledged."""
 
-    __slots__ = ("acknowledged", "dropped", "given", "queued", "refused", "resent", "sent")
+    __slots__ = (
+        "acknowledged",
+        "dropped",
+        "given",
+        "queued",
+        "refused",
+        "resent",
+        "retained",
+        "sent",
+    )
 
     def __init__(self) -> None:
         self.acknowledged = Run()
@@ -103,6 +112,7 @@ class ClientFlow:
         self.sent: Run | None = None
         self.resent: Run | None = None
         self.given: Run | None = None
+        self.retained: Run | None = None
         self.dropped: Run | None = None
         self.refused: Run | None = None
 
@@ -123,6 +133,12 @@ class ClientFlow:
         if self.given is None:
             self.given = Run()
         return self.given
+
+    def open_retained(self) -> Run:
+        """Return the run of retained messages that were delivered."""
+        if self.retained is None:
+            self.retained = Run()
+        return self.retained
 
     def open_dropped(self) -> Run:
         """Return the run of drops."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from mqtt_broker.recorder import kinds, outcomes
+from mqtt_broker.recorder import kinds, outcomes, retained_outcomes
 from mqtt_broker.recorder.outcomes import Outcome
+from mqtt_broker.recorder.retained_outcomes import RetainedOutcome
 from mqtt_broker.recorder.search import Fact
 
 Clock = Callable[[int], str]
@@ -121,6 +122,57 @@ def some_dropped(dropped: Fact, clock: Clock) -> str:
     )
 
 
+def retained_sentence(outcome: RetainedOutcome, client_id: str, clock: Clock) -> str:
+    """Tell what became of a retained message at a SUBSCRIBE."""
+    message, state = outcome.message, outcome.state
+    at = (
+        f"at the SUBSCRIBE of {clock(outcome.at_ms)} to {quoted(outcome.subscription.topic)} of "
+        f"{quoted(client_id)}"
+    )
+    by = ""
+    if message is not None and message.publisher:
+        by = f"by {quoted(message.publisher)} at {clock(message.received_ms)}"
+    if not outcome.is_delivered:
+        if state == retained_outcomes.DENIED and outcome.subscription.other:
+            state += f" by {outcome.subscription.other}"
+        published = f" (published {by})" if by else ""
+        return (
+            f"a retained message of {quoted(outcome.topic)}{published} existed but was not sent "
+            f"{at}: {state}"
+        )
+    lead = f"a retained message of {quoted(outcome.topic)}"
+    if by:
+        lead = f"published to {quoted(outcome.topic)} {by}"
+    if state == retained_outcomes.DROPPED and outcome.dropped is not None:
+        return f"{lead}, to be delivered as retained {at}, dropped ({reason_of(outcome.dropped)})"
+    if state == retained_outcomes.ON_ITS_WAY:
+        return f"{lead}, still to be delivered as retained {at}"
+    return f"{lead}, delivered as retained {at}, QoS {outcome.qos}{_retained_end(outcome, clock)}"
+
+
+def _retained_end(outcome: RetainedOutcome, clock: Clock) -> str:
+    state = outcome.state
+    if state == retained_outcomes.SENT_QOS0:
+        return ", which nobody acknowledges"
+    if state == retained_outcomes.IN_FLIGHT:
+        return ", never acknowledged"
+    if state == retained_outcomes.WAITING:
+        return ", still in its queue"
+    if state == retained_outcomes.ACKNOWLEDGED:
+        at = f" {clock(outcome.acknowledged_ms)}" if outcome.acknowledged_ms else ""
+        return f", acknowledged{at}"
+    return "; what followed is not known"
+
+
+def brought_sentence(subscription: Fact, count: int, clock: Clock) -> str:
+    """Say how many retained messages a SUBSCRIBE brought."""
+    messages = "1 retained message was" if count == 1 else f"{count} retained messages were"
+    return (
+        f"{messages} delivered at the SUBSCRIBE of {clock(subscription.at_ms)} to "
+        f"{quoted(subscription.topic)} of {quoted(subscription.client)}"
+    )
+
+
 def refusal_sentence(refusal: Fact, clock: Clock) -> str:
     """Say who was refused to publish or subscribe, and by which rule."""
     verb = "publish to" if refusal.first_ms == kinds.PUBLISH_REFUSED else "subscribe to"
@@ -145,6 +197,9 @@ def connection_sentence(fact: Fact, clock: Clock) -> str:
         return f"{who} connected{address} at {when}"
     if fact.kind == kinds.DISCONNECTED:
         return f"{who} was disconnected at {when}: {fact.other}"
+    if fact.kind == kinds.TAKEN_OVER:
+        by = f"{who} at {fact.other} was taken over by {fact.topic} at {when}"
+        return f"{by} (same client id), {kinds.TAKEOVERS.get(fact.code, '')}"
     if fact.kind == kinds.NOT_CONNECTED:
         return f"{who} was refused{address} at {when}: {fact.other}"
     how = kinds.ENDS.get(fact.code, "")

@@ -9,9 +9,10 @@ from mqtt_broker.codec.constants import PUBACK
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, OpenAccess
 from mqtt_broker.recorder.inquiry import SENTENCES_MAX
-from mqtt_broker.recorder.kinds import KIND_NAMES
+from mqtt_broker.recorder.kinds import KIND_NAMES, TAKEN_OVER
 from mqtt_broker.recorder.recorder import Recorder
 from mqtt_broker.recorder.runs import ClientRuns, TopicRuns
+from mqtt_broker.recorder.sentences import clock_for, connection_sentence
 from tests.core.peers import V311, Peer, World, connect, publish, unsubscribe
 from tests.recorder.histories import ask
 
@@ -216,3 +217,20 @@ def test_only_the_newest_are_told() -> None:
     answer = ask(world, "pump-7", "a/b")
     assert len(answer.sentences) == SENTENCES_MAX
     assert answer.is_cut
+
+
+def test_a_takeover_names_both_addresses() -> None:
+    world = at_noon()
+    for clean, ends in ((False, "continued"), (True, "begun anew")):
+        pump(world).drop()
+        pump(world)
+        other = world.peer()
+        other.peer = "192.0.2.7:5123"
+        other.send(connect("pump-7", clean=clean, expiry=10))
+        facts = ask(world, "pump-7").facts
+        taken = [fact for fact in facts if fact.kind == TAKEN_OVER]
+        assert connection_sentence(taken[-1], clock_for(43_200_000)) == (
+            "`pump-7` at 192.0.2.1:1 was taken over by 192.0.2.7:5123 at 12:00:00 (same client "
+            f"id), session {ends}"
+        )
+        other.drop()

@@ -47,6 +47,7 @@ from mqtt_broker.core.runtime.backpressure import (
 )
 from mqtt_broker.core.runtime.slow_readers import READS_NOTHING
 from mqtt_broker.core.runtime.timers import Timer
+from mqtt_broker.recorder import kinds
 from mqtt_broker.topics.aliases import InboundAliases, OutboundAliases
 from sessions.messages.outbox import Outbox
 from sessions.messages.work import CLOSED as CLOSED_UNITS
@@ -752,6 +753,19 @@ class Connection:
         session = self.broker.sessions.get(client_id)
         known = None if session is None else session.outbound
         recorder.not_connected(client_id, known, reason, self.address, said, now)
+
+    def record_takeover(self, peer: str, now: float, *, clean_start: bool) -> None:
+        """Record once that it ends for another connection of its client, and what its session does.
+
+        `peer` and `clean_start` are the other's.
+        """
+        recorder = self.broker.recorder
+        if recorder is None or self.state == CLOSED:
+            return
+        how = kinds.CONTINUED
+        if clean_start or not self.session.expiry_interval:
+            how = kinds.BEGUN_ANEW
+        recorder.taken_over(self.session.outbound, how, self.link.peer, peer, now)
 
     def _send_goodbye(self, phase: int, reason: int) -> None:
         data = last_packet(self.version, reason, is_connected=phase == ACTIVE)

@@ -56,6 +56,7 @@ def end_earlier(connection: Connection, packet: Connect, verdict: Allow, now: fl
         other.end(now, say=False, why="taken over before CONNACK")
     old = clients.connections.get(client_id)
     if old is not None and not old.is_held:
+        old.record_takeover(connection.link.peer, now, clean_start=packet.clean_start)
         old.end(now, reasons.SESSION_TAKEN_OVER)
     session = broker.sessions.get(client_id)  # [MQTT-3.1.3-2]
     if session is not None and packet.clean_start and not _is_unfinished(broker, client_id):

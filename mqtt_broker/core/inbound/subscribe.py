@@ -172,7 +172,13 @@ class _Subscribing:
             is_new = broker.subscriptions.put_in_force(subscription, now, self._start)
             if broker.recorder is not None:
                 outbound = connection.session.outbound
-                broker.recorder.subscribed(outbound, request.filter, request.qos, now)
+                details = kinds.subscription_code(
+                    request.qos,
+                    request.retain_handling,
+                    existed=not is_new,
+                    no_local=request.no_local,
+                )
+                broker.recorder.subscribed(outbound, request.filter, details, now)
             self._fresh.append((subscription, is_new))
             if self._recorded is not None and brings_retained(subscription, is_new):
                 self._recorded.want(subscription, 1, 2)

@@ -31,6 +31,7 @@ _BYTES_UNSEEN_MAX: Final = 256 << 10  # until it is looked whether the peer read
 _FIRST_PART: Final = 8  # of a share is delivered at once
 _AGAIN_MAX: Final = 16
 _QUEUED_MAX: Final = 1_000  # messages in the queue of a client that is connected
+_NAMED_MAX: Final = 100  # that the recorder has by topic; of the others it has the number
 
 
 def brings_retained(subscription: Subscription, is_new: bool) -> bool:
@@ -80,6 +81,11 @@ class RetainedCopies:
     def wanted(self) -> int:
         """Return how many subscriptions are still to bring something."""
         return len(self._wanted)
+
+    @property
+    def filters(self) -> list[str]:
+        """The filters of the subscriptions that are still to bring something."""
+        return [subscription.filter for subscription, _, _ in self._wanted]
 
     def want(self, subscription: Subscription, low: int, high: int) -> None:
         """Deliver what a subscription brings behind the others.
@@ -171,12 +177,24 @@ class RetainedCopies:
         options = DeliveryOptions(qos, True, subscription.identifiers)
         self.count += 1
         self._runtime.work.spent += DELIVERY + COPIED + (0 if txn is None else RECORDED)
+        self._record(message, qos, now)
         if qos:
             session.outbound.deliver([message], options, txn, now)
         else:
             session.outbound.deliver_qos0([message], options, now)
         self._unseen_bytes += envelope.size
         self._look(_BYTES_UNSEEN_MAX, now)
+
+    def _record(self, message: Message, qos: int, now: float) -> None:
+        """Record a message that is about to be delivered; at QoS 0 nothing waits for a client."""
+        outbound = self.session.outbound
+        recorder = outbound.backlog.recorder
+        topic = message.envelope.topic
+        if recorder is None or topic.startswith("$SYS/"):
+            return
+        if qos or outbound.is_online:
+            named = topic if self.count <= _NAMED_MAX else ""
+            recorder.retained(outbound, named, qos, message.envelope.received_at, now)
 
     def _look(self, bytes_max: int, now: float) -> None:
         """Write, if it is more than this, to see whether the peer reads."""
@@ -208,6 +226,11 @@ class RetainedDelivery:
     def wanted(self) -> int:
         """Return how many subscriptions are still to bring something."""
         return self._copies.wanted
+
+    @property
+    def filters(self) -> list[str]:
+        """The filters of the subscriptions that are still to bring something."""
+        return self._copies.filters
 
     def want(self, subscription: Subscription, low: int, high: int) -> None:
         self._copies.want(subscription, low, high)

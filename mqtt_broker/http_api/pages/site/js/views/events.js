@@ -12,7 +12,7 @@ const TONES = { dropped: "bad", refused: "bad", not_connected: "bad", connected:
 export const tone = (kind) => TONES[kind] ?? "plain";
 
 /** The kinds of events, as the filter offers them. */
-const KINDS = [["", "all"], ["connected", "connected"], ["disconnected", "disconnected"], ["not_connected", "not connected"],
+const KINDS = [["", "all"], ["connected", "connected"], ["disconnected", "disconnected"], ["taken_over", "taken over"], ["not_connected", "not connected"],
   ["session_ended", "session ended"], ["dropped", "dropped"], ["refused", "refused"]];
 const SINCE = [["10m", "last 10 minutes"], ["1h", "last hour"], ["1d", "last day"]];
 
