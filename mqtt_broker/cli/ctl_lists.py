@@ -156,6 +156,8 @@ LISTS: Final[dict[str, List]] = {
             Column("CLIENT", "client"),
             Column("TOPIC", "topic"),
             Column("SLOWEST", "slowest_s", "seconds"),
+            Column("P50", "p50_s", "seconds"),
+            Column("P99", "p99_s", "seconds"),
             Column("AVERAGE", "average_s", "seconds"),
             Column("TIMES", "count", "count"),
             Column("LAST", "last_at", "time"),

@@ -75,7 +75,9 @@ class SlowFigures:
     topic: str
     count: int  # acknowledgements that took half a second or more
     slowest_s: float
-    average_s: float
+    average_s: float  # of these
+    p50_s: float  # of all its acknowledgements of the topic since the first slow one
+    p99_s: float
     last_at: float
 
 
@@ -189,6 +191,8 @@ def slow_figures(entry: SlowAck) -> SlowFigures:
         entry.count,
         round(entry.slowest_s, 3),
         round(entry.sum_s / max(1, entry.count), 3),
+        round(min(entry.times.quantile(0.5), entry.slowest_s), 3),
+        round(min(entry.times.quantile(0.99), entry.slowest_s), 3),
         entry.last_at,
     )
 

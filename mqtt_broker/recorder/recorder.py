@@ -158,8 +158,8 @@ class Recorder:
         if flow is None:
             flow = client.open_flow()
         self._extend(client, flow.acknowledged, kinds.ACKNOWLEDGED, 0, "", count, first, last, now)
-        if now - first >= self.slow_acks.least_s:
-            self.slow_acks.note(client.client_id, topic, now - first, now)
+        if now - first >= flow.slow_from_s:
+            flow.look_from(self.slow_acks.note(client.client_id, topic, now - first, now))
 
     def queued(
         self, client: ClientRuns, why: int, topic: str, count: int, received_at: float, now: float,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqtt_broker.recorder.segments import NOBODY, Receivers, Segment
+from mqtt_broker.recorder.slow_acks import LEAST_S
 
 RUN_MS: Final = 1_000  # that one cell covers at most
 RUN_MAX: Final = 1 << 30  # messages or bytes of one cell
@@ -104,9 +105,11 @@ class ClientFlow:
         "resent",
         "retained",
         "sent",
+        "slow_from_s",
     )
 
     def __init__(self) -> None:
+        self.slow_from_s = LEAST_S  # acknowledgements that take so long are looked at
         self.acknowledged = Run()
         self.queued = Run()
         self.sent: Run | None = None
@@ -115,6 +118,10 @@ class ClientFlow:
         self.retained: Run | None = None
         self.dropped: Run | None = None
         self.refused: Run | None = None
+
+    def look_from(self, seconds: float) -> None:
+        """Look at acknowledgements that take so long."""
+        self.slow_from_s = seconds
 
     def open_sent(self) -> Run:
         """Return the run of messages sent from the queue."""

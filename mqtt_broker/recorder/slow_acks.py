@@ -1,29 +1,40 @@
-"""The slowest subscribers: the time from the arrival of a message to its acknowledgement."""
+"""The slowest subscribers: the time from the arrival of a message to its acknowledgement.
+
+A client is ranked with its first slow acknowledgement. From then on the fast ones of the same topic
+are counted as well, for the percentiles; those of all others cost one comparison. Of messages that
+are acknowledged together, the oldest counts.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-_ENTRY_BYTES: Final = 600
-_LEAST_S: Final = 0.5  # faster ones are not looked at
+from mqtt_broker.recorder.log_histogram import LogHistogram
+
+LEAST_S: Final = 0.5  # an acknowledgement that takes so long is slow
+_ENTRY_BYTES: Final = 900
 _HALF_LIFE_S: Final = 300.0
 
 
 class SlowAck:
-    """The slow acknowledgements of one client for messages of one topic."""
+    """The acknowledgements of one client for messages of one topic, since its first slow one."""
 
-    __slots__ = ("client_id", "count", "last_at", "slowest_s", "sum_s", "topic")
+    __slots__ = ("client_id", "count", "last_at", "slowest_s", "sum_s", "times", "topic")
 
     def __init__(self, client_id: str, topic: str) -> None:
         self.client_id = client_id
         self.topic = topic
-        self.count = 0
+        self.count = 0  # of the slow ones; so are the sum, the slowest and the last
         self.sum_s = 0.0
         self.slowest_s = 0.0
         self.last_at = 0.0
+        self.times = LogHistogram()  # of all
 
     def note(self, took_s: float, now: float) -> None:
-        """Count one more slow acknowledgement."""
+        """Count one more acknowledgement."""
+        self.times.add(took_s)
+        if took_s < LEAST_S:
+            return
         self.count += 1
         self.sum_s += took_s
         self.slowest_s = max(self.slowest_s, took_s)
@@ -37,22 +48,32 @@ class SlowAck:
 class SlowAcks:
     """Ranks clients and topics; when there are too many, the lighter half is forgotten."""
 
-    __slots__ = ("_entries", "_entries_max", "least_s")
+    __slots__ = ("_clients", "_entries", "_entries_max")
 
     def __init__(self, bytes_max: int) -> None:
-        self.least_s = _LEAST_S
         self._entries_max = max(2, bytes_max // _ENTRY_BYTES)
         self._entries: dict[tuple[str, str], SlowAck] = {}
+        self._clients: set[str] = set()  # that have entries
 
-    def note(self, client_id: str, topic: str, took_s: float, now: float) -> None:
-        """Note an acknowledgement that came late."""
+    def note(self, client_id: str, topic: str, took_s: float, now: float) -> float:
+        """Note an acknowledgement that was slow, or is of a client that was.
+
+        Returns from how many seconds on the client's next ones are to be noted.
+        """
         entry = self._entries.get((client_id, topic))
-        if entry is None:
+        if entry is None and took_s >= LEAST_S:
             if len(self._entries) >= self._entries_max:
-                kept = self.slowest(self._entries_max // 2, now)
-                self._entries = {(one.client_id, one.topic): one for one in kept}
+                self._forget_lighter(now)
             entry = self._entries[(client_id, topic)] = SlowAck(client_id, topic)
-        entry.note(took_s, now)
+            self._clients.add(client_id)
+        if entry is not None:
+            entry.note(took_s, now)
+        return 0.0 if client_id in self._clients else LEAST_S
+
+    def _forget_lighter(self, now: float) -> None:
+        kept = self.slowest(self._entries_max // 2, now)
+        self._entries = {(one.client_id, one.topic): one for one in kept}
+        self._clients = {one.client_id for one in kept}
 
     def slowest(self, count: int, now: float) -> list[SlowAck]:
         """Return the slowest, the slowest first."""

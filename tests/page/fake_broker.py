@@ -478,6 +478,8 @@ ANSWERS: Final[dict[str, Answer]] = {
             "count": 7,
             "slowest_s": 4.2,
             "average_s": 1.1,
+            "p50_s": 0.3,
+            "p99_s": 3.5,
             "last_at": 1.79e9,
         }
     ),

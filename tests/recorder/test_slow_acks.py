@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mqtt_broker.recorder.slow_acks import SlowAck, SlowAcks
+from mqtt_broker.recorder.figures import slow_figures
+from mqtt_broker.recorder.slow_acks import LEAST_S, SlowAck, SlowAcks
 
 
 def test_the_slowest_come_first() -> None:
@@ -30,3 +31,28 @@ def test_it_is_bounded() -> None:
         ranked.note(f"c{number}", "t", 1.0 + number, 10.0)
     assert len(ranked.slowest(10_000, 10.0)) <= 100
     assert ranked.slowest(1, 10.0)[0].client_id == "c999"
+
+
+def test_fast_ones_of_a_ranked_client_count_for_the_percentiles() -> None:
+    ranked = SlowAcks(1 << 20)
+    assert ranked.note("a", "t", 0.1, 1.0) == LEAST_S  # not ranked
+    assert ranked.slowest(10, 1.0) == []
+    assert ranked.note("a", "t", 4.0, 1.0) == 0.0
+    for _ in range(98):
+        assert ranked.note("a", "t", 0.01, 2.0) == 0.0
+    assert ranked.note("a", "u", 0.01, 2.0) == 0.0  # of another topic
+    (entry,) = ranked.slowest(10, 2.0)
+    assert (entry.count, entry.slowest_s, entry.last_at) == (1, 4.0, 1.0)
+    assert 0.01 <= entry.times.quantile(0.5) <= 0.0125
+    assert entry.times.quantile(1.0) >= 4.0
+    figures = slow_figures(entry)
+    assert figures.p50_s <= figures.p99_s <= figures.slowest_s
+
+
+def test_a_client_that_was_forgotten_is_looked_at_no_more() -> None:
+    ranked = SlowAcks(1_800)  # two entries
+    ranked.note("a", "t", 1.0, 1.0)
+    ranked.note("b", "t", 5.0, 1.0)
+    ranked.note("c", "t", 9.0, 1.0)
+    assert ranked.note("a", "t", 0.1, 1.0) == LEAST_S
+    assert ranked.note("b", "t", 0.1, 1.0) == 0.0
