@@ -241,6 +241,11 @@ class Outbound(ClientRuns):
             box.mark()
             box.messages_out += 1
             backlog.published += 1
+            tracer = backlog.tracer
+            if tracer is not None:
+                tracer.delivered(
+                    message.envelope, options, self.client_id, 1, now, is_repeated=False
+                )
             return
         ids = window.admit([(message, options, 0, None) for message in messages], options.qos)
         self.send_run(ids, messages, options, now)
@@ -357,6 +362,11 @@ class Outbound(ClientRuns):
         box.mark()
         box.messages_out += len(messages)
         self.backlog.published += len(messages)
+        tracer = self.backlog.tracer
+        if tracer is not None:
+            tracer.delivered(
+                messages[0].envelope, options, self.client_id, len(messages), now, is_repeated=False
+            )
 
     def send_one(
         self, packet_id: int, message: Message, options: DeliveryOptions, now: float, *, dup: bool
@@ -397,6 +407,9 @@ class Outbound(ClientRuns):
         box.mark()
         box.messages_out += 1
         self.backlog.published += 1
+        tracer = self.backlog.tracer
+        if tracer is not None:
+            tracer.delivered(envelope, options, self.client_id, 1, now, is_repeated=dup)
 
     def go_on(self, now: float) -> int:
         """Send more of what was too much for one turn; see `WorkItem`."""
@@ -769,6 +782,9 @@ class Outbound(ClientRuns):
             recorder.dropped(
                 self, reason, envelope.topic, envelope.publisher, count, envelope.received_at, now
             )
+        tracer = self.backlog.tracer
+        if tracer is not None:
+            tracer.dropped(message.envelope, self.client_id, reason, now)
 
     def _drop_queue_if_empty(self) -> None:
         """Let go of a queue in which nothing waits any more: the next message need not wait."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mqtt_broker.recorder.recorder import Recorder
 from sessions.messages.large_queues import LargeQueues
-from sessions.messages.message import Message
+from sessions.messages.message import DeliveryOptions, Envelope, Message
 from sessions.messages.timings import Timings
 from sessions.messages.work import DELIVERY, MORE, Work, WorkItem, WorkQueue
 
@@ -34,6 +34,25 @@ class DeadLetterSink(Protocol):
 
     def add(self, reason: str, message: Message, client_id: str, why: str = "") -> None:
         """Add a message that was not delivered to this client; `why` may explain the reason."""
+
+
+class DeliveryTracer(Protocol):
+    """Traces what becomes of messages whose trace context asks for it."""
+
+    def delivered(
+        self,
+        envelope: Envelope,
+        options: DeliveryOptions,
+        client_id: str,
+        count: int,
+        now: float,
+        *,
+        is_repeated: bool,
+    ) -> None:
+        """Trace messages that were written for this client."""
+
+    def dropped(self, envelope: Envelope, client_id: str, reason: str, now: float) -> None:
+        """Trace a message that this client, or group of clients, does not get."""
 
 
 class StarvedSession(Protocol):
@@ -69,6 +88,7 @@ class Backlog:
     work: Work = field(default_factory=Work)
     recorder: Recorder | None = None  # None: nothing is recorded
     timings: Timings = field(default_factory=Timings)
+    tracer: DeliveryTracer | None = None  # None: nothing is traced
     agenda: WorkQueue | None = None  # where sessions go on that have much to send; None: at once
     _limits: QueueLimits | None = None
 

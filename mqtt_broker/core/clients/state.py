@@ -128,6 +128,7 @@ class BrokerState:
             work=runtime.work,
             agenda=runtime.agenda,
             recorder=recorder,
+            tracer=runtime.message_tracer,
         )
         self.timings = self.backlog.timings
         self.timings.count_with(runtime.counters)

@@ -63,14 +63,14 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     message_tracer = broker.runtime.message_tracer
     trace: MessageTrace | None = None
     if message_tracer is not None:
-        packet, trace = tracing.begin(message_tracer, connection, packet, topic)
+        packet, trace = tracing.begin(message_tracer, connection, packet, topic, now)
     if route.check is None and not is_text:
         operation = _accept(connection, packet, topic, route, "", now)
     else:
         run = _CheckedRun(connection, packet, topic, route, is_text)
         operation = None if run.go_on(now) == DONE else run
     if trace is not None:
-        tracing.note_receivers(trace, connection, route, packet.qos)
+        tracing.note_store(trace, connection, route, packet.qos)
         trace.end()
     if operation is not None:
         connection.begin(operation)

@@ -24,14 +24,15 @@ TRACEPARENT: Final = "traceparent"
 
 
 def begin(
-    tracer: MessageTracer, connection: Connection, packet: Publish, topic: str
+    tracer: MessageTracer, connection: Connection, packet: Publish, topic: str, now: float
 ) -> tuple[Publish, MessageTrace | None]:
     """Begin a trace, if the message is sampled; returns the packet that subscribers get."""
     if connection.version != V5:
         return packet, None
     pairs = packet.properties.user
     parent = next((value for name, value in pairs if name == TRACEPARENT), "")
-    trace = tracer.begin(parent, connection.session.client_id, topic, packet.qos, len(packet.raw))
+    client_id = connection.session.client_id
+    trace = tracer.begin(parent, client_id, topic, packet.qos, len(packet.raw), now)
     if trace is None:
         return packet, None
     properties = Properties(packet.properties)
@@ -65,11 +66,8 @@ def _rewritten(packet: Publish, properties: Properties) -> Publish:
     )  # fmt: skip
 
 
-def note_receivers(trace: MessageTrace, connection: Connection, route: Route, qos: int) -> None:
-    """Note who gets the message, and when it is stored."""
-    for target in route.targets:
-        outbound = target.outbound
-        trace.deliver(outbound.client_id, is_online=outbound.is_online)
+def note_store(trace: MessageTrace, connection: Connection, route: Route, qos: int) -> None:
+    """Note when the message is stored, if it has to be."""
     journal = connection.broker.journal
     if journal is not None and qos and route.durability != MEMORY and not journal.is_settled:
         trace.begin_store()

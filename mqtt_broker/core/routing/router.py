@@ -171,6 +171,7 @@ class Router:
         envelope = messages[0].envelope
         qos = envelope.qos
         outboxes = self._outboxes
+        tracer = self._backlog.tracer
         sent = numbered = unplain = 0
         whole: dict[tuple[bool, bool], bytes] | None = None
         for target in targets:
@@ -196,6 +197,10 @@ class Router:
                 box.put(data)
                 outboxes.turn_bytes += len(data)
                 sent += len(messages)
+                if tracer is not None:
+                    tracer.delivered(
+                        envelope, options, outbound.client_id, len(messages), now, is_repeated=False
+                    )
             else:
                 unplain += 1
                 outbound.deliver_qos0(messages, options, now)

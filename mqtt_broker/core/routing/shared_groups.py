@@ -193,6 +193,9 @@ class SharedGroup(ClientRuns):
             recorder.dropped(
                 self, reason, envelope.topic, envelope.publisher, 1, envelope.received_at, now
             )
+        tracer = self._backlog.tracer
+        if tracer is not None:
+            tracer.dropped(message.envelope, self.name, reason, now)
 
     def want_page(self, queue: MessageQueue) -> None:
         """Ask the store for the next page of the queue."""

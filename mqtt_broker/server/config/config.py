@@ -302,6 +302,11 @@ def _checked_text(key: str, table: Table) -> str:
     if key in _CHOICES:
         return table.choice(key, _CHOICES[key], "")
     value = table.text(key, "")
+    if key == "otel_endpoint" and value and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+        raise table.error(
+            "otel_endpoint is a URL such as http://127.0.0.1:4318, without /v1/traces, not "
+            f"{value!r}"
+        )
     if key == "dead_letters":
         for reason in value.split(",") if value else ():
             if reason != "all" and reason not in DEAD_LETTER_REASONS:
