@@ -84,6 +84,7 @@ class Client:
         self._is_dialled = False
         self._out = bytearray()
         self._backoff_s = _BACKOFF_S[0]
+        self._left_at = 0.0  # when it noticed that its connection was gone
         self._decoder = Decoder(from_server=True, version=V5)
 
     # For subclasses.
@@ -194,6 +195,7 @@ class Client:
         self._out.clear()
         was_online, self.is_online = self.is_online, False
         if was_online:
+            self._left_at = time.monotonic()
             self.on_lost()
         self._backoff_s = min(2 * self._backoff_s, _BACKOFF_S[1])
         if self.is_wanted:
@@ -267,6 +269,6 @@ class Client:
         if present and self.clean_start:
             self.complain("Session Present after Clean Start")
         if self.is_promised and not present and not self.clean_start:
-            self.note("L", self.name)
+            self.note("L", self.name, f"{time.monotonic() - self._left_at:.3f}")
             self.is_promised = False
         self.on_connected(present, packet.properties)

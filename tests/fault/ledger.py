@@ -21,7 +21,7 @@ of the beacon     B episode                the broker keeps its will: a PUBACK s
                   O episode                it leaves in order, and its will with it
 of the watcher    I episode                the beacon said that it is online
                   J episode                the beacon's will arrived
-of any client     L client                 its session was lost
+of any client     L client away            its session was lost; how long it had been away
                   E client text            the broker did what it may not
 """
 

@@ -167,7 +167,7 @@ def test_what_a_session_that_was_given_up_had_is_not_due(story: Story) -> None:
 
 
 def test_a_session_lost_and_a_rule_broken(story: Story) -> None:
-    story.add("L", "narrow")
+    story.add("L", "narrow", 100_000)
     story.add("E", "narrow", "said something it may not")
     story.add("X", story.streams["load/p1/a", 1], 3, "0x97")
     assert story.verdict().counts == {"sessions lost": 1, "protocol errors": 1, "refused": 1}
@@ -297,7 +297,9 @@ def test_what_was_given_up_with_its_session_need_not_be_acknowledged(story: Stor
 
 
 def test_short_session_lost(story: Story) -> None:
-    story.add("L", "brief")
+    story.add("L", "brief", 8.5)
+    assert story.verdict().is_clean
+    story.add("L", "brief", 5.5)
     assert story.verdict().counts == {"short sessions lost": 1}
 
 

@@ -22,6 +22,7 @@ from tests.fault import ledger
 from tests.fault.plan import DAY_S, WILL_DELAY_S, Plan, Stream, Taker, matches
 
 WILL_SLACK_S: Final = 2.0
+EXPIRY_SLACK_S: Final = 2.0  # a busy client notices late that its connection is gone
 _EXAMPLES_MAX: Final = 8
 
 
@@ -187,17 +188,22 @@ class Judge:
         elif kind in "WTPD":
             self._wills.take(at, kind, int(fields[0]))
         elif kind == "L":
-            taker = self._takers.get(fields[0])
-            is_short = taker is not None and taker.expiry_s < DAY_S
-            kind = "short sessions lost" if is_short else "sessions lost"
-            self.verdict.find(kind, f"{fields[0]} lost its session", at)
-            if is_short:
-                self._discard(fields[0], at)
+            self._session_lost(at, fields[0], float(fields[1]))
         elif kind == "X":
             text = f"{self._named(int(fields[0]))}, with {fields[2]}"
             self.verdict.find("refused", text, at, int(fields[1]))
         else:
             self.verdict.find("protocol errors", f"{fields[0]}: {' '.join(fields[1:])}", at)
+
+    def _session_lost(self, at: float, name: str, away_s: float) -> None:
+        taker = self._takers.get(name)
+        text = f"{name} lost its session after {away_s:.1f} s"
+        if taker is None or taker.expiry_s == DAY_S:
+            self.verdict.find("sessions lost", text, at)
+            return
+        if away_s < taker.expiry_s - EXPIRY_SLACK_S:
+            self.verdict.find("short sessions lost", text, at)
+        self._discard(name, at)
 
     def _discard(self, name: str, at: float) -> None:
         """Its session is over, and what waited in it."""
