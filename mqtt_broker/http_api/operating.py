@@ -116,7 +116,14 @@ class ServerOperating:
         return self._ask(self._health)
 
     def _health(self) -> list[HealthPart]:
-        return [self._store(), self._log(), self._loop(), self._disk(), self._certificate_part()]
+        return [
+            self._store(),
+            self._log(),
+            self._loop(),
+            self._disk(),
+            self._certificate_part(),
+            self._events(),
+        ]
 
     def _store(self) -> HealthPart:
         server = self._server
@@ -184,6 +191,19 @@ class ServerOperating:
             why = f"{name}: the certificate ends in {left_s / 86_400:.1f} days"
             return HealthPart("certificates", DEGRADED, why, figures)
         return HealthPart("certificates", OK, "", figures)
+
+    def _events(self) -> HealthPart:
+        recorder = self._server.flight_recorder
+        if recorder is None:
+            return HealthPart("events", OK, "recorder_bytes_max is 0: nothing is recorded")
+        files = recorder.event_files
+        if files is None:
+            return HealthPart("events", OK, "they are kept in memory")
+        figures = {"lost": float(files.lost)}
+        if not files.failed:
+            return HealthPart("events", OK, "", figures)
+        why = f"{files.failed}; events of clients are lost until it can be written"
+        return HealthPart("events", DEGRADED, why, figures)
 
     # Listeners.
 

@@ -173,6 +173,8 @@ class ServerInterface:
         found = self._core_snapshot()
         storage = server.storage
         histograms = dict(found.histograms)
+        recorder = server.flight_recorder
+        files = None if recorder is None else recorder.event_files
         free = size = -1
         if storage is not None:
             histograms["journal_sync"] = seconds_of(storage.store.writer.journal_sync)
@@ -188,6 +190,7 @@ class ServerInterface:
             oldest_unfolded_s=0.0 if storage is None else storage.oldest_unfolded_s(),
             certificate_ends=server.certificate_ends(),
             log_lines_left_out=dict(server.client_lines.left_out),
+            events_lost=0 if files is None else files.lost,
         )
 
     def _core_snapshot(self) -> Snapshot:

@@ -23,6 +23,8 @@ DISCONNECTED: Final = 19
 NOT_CONNECTED: Final = 20  # a CONNECT that was refused
 SESSION_ENDED: Final = 21
 TAKEN_OVER: Final = 22  # a connection, by another one with the same client id
+# Of the events on disk only: a time of which they are missing.
+EVENTS_LOST: Final = 23
 
 KIND_NAMES: Final = {
     PUBLISHED: "published",
@@ -41,6 +43,7 @@ KIND_NAMES: Final = {
     NOT_CONNECTED: "not_connected",
     SESSION_ENDED: "session_ended",
     TAKEN_OVER: "taken_over",
+    EVENTS_LOST: "events_lost",
 }
 
 # Why a message had to wait.

@@ -13,12 +13,13 @@ Event = tuple[str, int, int, str, str, int, int]
 class PendingEvents:
     """Collects events while somebody takes them. What does not fit is counted."""
 
-    __slots__ = ("_events", "is_wanted", "lost")
+    __slots__ = ("_events", "_lost", "_lost_since_ms", "is_wanted")
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self.is_wanted = False
-        self.lost = 0
+        self._lost = 0
+        self._lost_since_ms = 0
 
     def __len__(self) -> int:
         return len(self._events)
@@ -34,9 +35,16 @@ class PendingEvents:
         if not self.is_wanted:
             return
         if len(self._events) >= EVENTS_MAX:
-            self.lost += 1
+            if not self._lost:
+                self._lost_since_ms = at_ms
+            self._lost += 1
             return
         self._events.append((client_id, kind, code, topic, why, at_ms, count))
+
+    def take_lost(self) -> tuple[int, int]:
+        """Return how many did not fit since the last time, and the time of the first."""
+        lost, self._lost = self._lost, 0
+        return lost, self._lost_since_ms
 
     def take(self) -> list[Event]:
         """Return the events that wait, and begin a new list."""

@@ -114,7 +114,7 @@ def test_health_has_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         found = http.get(f"{API}/health").json()
         assert found["status"] == "ok"
         assert [part["name"] for part in found["parts"]] == [
-            "store", "log", "loop", "disk", "certificates",
+            "store", "log", "loop", "disk", "certificates", "events",
         ]  # fmt: skip
     text = f'data_dir = "{tmp_path}/data"\n' + FILE.replace("memory", "commit")
     with serving(tmp_path, text) as (broker, http, _):
@@ -133,6 +133,13 @@ def test_health_has_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         found = http.get(f"{API}/health").json()
         assert (found["status"], found["parts"][0]["why"]) == ("failing", "away")
         broker.ask(lambda: broker.server.broker.on_store_state(""))
+        recorder = broker.server.flight_recorder
+        assert recorder is not None and recorder.event_files is not None
+        recorder.event_files.failed = "events: No space left on device"
+        found = http.get(f"{API}/health").json()
+        assert found["status"] == "degraded"
+        assert "events: No space left on device; events of clients" in found["parts"][-1]["why"]
+        assert b"fleetmq_events_lost_total 0.0" in http.get("/metrics").body
 
 
 def connects(port: int) -> bool:

@@ -525,6 +525,7 @@ ANSWERS: Final[dict[str, Answer]] = {
                 "why": "that of fleet ends in 6 days",
                 "figures": {"ends_in_s": 6 * 86_400},
             },
+            {"name": "events", "status": "ok", "why": "", "figures": {"lost": 0}},
         ],
     },
     "listeners": _items(

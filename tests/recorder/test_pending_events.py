@@ -22,4 +22,5 @@ def test_what_does_not_fit_is_counted() -> None:
     for number in range(EVENTS_MAX + 3):
         events.add("c", kinds.CONNECTED, 0, "", "", number, 1)
     assert len(events) == EVENTS_MAX
-    assert events.lost == 3
+    assert events.take_lost() == (3, EVENTS_MAX)
+    assert events.take_lost()[0] == 0

@@ -176,6 +176,11 @@ def _server(now: Snapshot) -> Iterator[Metric]:
     for listener, ends_at in now.certificate_ends.items():
         ends.add_metric([listener], ends_at)
     yield ends
+    yield _counter(
+        "events_lost",
+        "Events of clients that could not be written to the data directory.",
+        now.events_lost,
+    )
     yield _counters(
         "log_lines_left_out",
         "Lines about clients that were left out of the log, by kind.",

@@ -120,6 +120,7 @@ class Snapshot:
     oldest_unfolded_s: float = 0.0  # age of the oldest group that the tables do not have
     certificate_ends: Mapping[str, float] = field(default_factory=dict)  # by listener, Unix time
     log_lines_left_out: Mapping[str, int] = field(default_factory=dict)  # by kind
+    events_lost: int = 0  # events of clients that could not be written
     histograms: Mapping[str, HistogramFigures] = field(default_factory=dict)
     store: StoreFigures | None = None  # None: this broker keeps everything in memory
     replay: ReplayFigures | None = None

@@ -17,17 +17,18 @@ class Health(TypedDict):
     """The health of the broker: that of its worst part."""
 
     status: Annotated[str, Limits(text="ok, degraded or failing")]
-    parts: Annotated[list[HealthPart], Limits(text="store, log, loop, disk, certificates")]
+    parts: Annotated[list[HealthPart], Limits(text="store, log, loop, disk, certificates, events")]
 
 
 def operations(site: Site) -> list[Operation]:
     """Return the operation of health."""
 
     async def health() -> Health:
-        """Show the health of the store, the log, the loop, the disk and certificates.
+        """Show the health of the store, the log, the loop, the disk, certificates and events.
 
         Degraded: a tenth of the disk or less is free, a certificate ends within 14 days, publishers
-        wait for the log, the loop is more than half a second late.
+        wait for the log, the loop is more than half a second late, events of clients cannot be
+        written.
         """
         found = await site.ask(site.broker.part(OPERATING).health)
         parts = list(found)

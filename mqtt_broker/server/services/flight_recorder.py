@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.client_views import inquire
 from mqtt_broker.core.tracing import Tracing
+from mqtt_broker.recorder import kinds
 from mqtt_broker.recorder.figures import (
     FactFigures,
     SlowFigures,
@@ -118,7 +119,10 @@ class FlightRecorder:
         def read() -> None:
             try:
                 older = [event_figures(e) for e in files.read(client_id, since_ms, EVENTS_MAX)]
-                older = [fact for fact in older if fact.at < begins]
+                lost = kinds.KIND_NAMES[kinds.EVENTS_LOST]
+                older = [fact for fact in older if fact.at < begins or fact.kind == lost]
+                if files.gap is not None:
+                    older.append(event_figures(files.gap))
                 done.set_result(_newest_first(found + older))
             except Exception as error:  # for the caller
                 done.set_exception(error)
@@ -251,15 +255,22 @@ class FlightRecorder:
             self._recorder.events.collect()
             self._timer = self._loop.call_later(_WRITE_S, self._write)
 
+    @property
+    def event_files(self) -> EventFiles | None:
+        """The events on disk; None: they are in memory only."""
+        return self._files
+
     def _write(self) -> None:
         files = self._files
         assert files is not None
         if self._writing is None or self._writing.done():  # else they wait, up to a limit
-            events = self._recorder.events.take()
-        else:
-            events = []
-        if events:
-            self._writing = self._loop.run_in_executor(None, files.write, events, self._turn.now())
+            pending = self._recorder.events
+            events, (lost, since_ms) = pending.take(), pending.take_lost()
+            if events:
+                now = self._turn.now()
+                self._writing = self._loop.run_in_executor(
+                    None, files.write, events, now, lost, since_ms
+                )
         self._timer = self._loop.call_later(_WRITE_S, self._write)
 
     async def stop(self) -> None:
@@ -268,10 +279,11 @@ class FlightRecorder:
             self._timer.cancel()
         if self._writing is not None:
             await self._writing
-        events = self._recorder.events.take()
+        pending = self._recorder.events
+        events, (lost, since_ms) = pending.take(), pending.take_lost()
         if self._files is not None and events:
             now = self._turn.now()
-            await self._loop.run_in_executor(None, self._files.write, events, now)
+            await self._loop.run_in_executor(None, self._files.write, events, now, lost, since_ms)
 
 
 def _newest_first(found: list[FactFigures]) -> list[FactFigures]:

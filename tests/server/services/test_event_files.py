@@ -58,3 +58,33 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     files.write([event("a", 1)], 1.0)
     assert files.failed.startswith(str(tmp_path / FOLDER))
     assert files.read("a", 0, 10) == []
+
+
+def test_what_is_lost_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / FOLDER
+    folder.write_text("a file")
+    files = EventFiles(tmp_path)
+    for at in range(5, 8):
+        files.write([event("a", at), event("b", at)], 1.0)
+    assert files.lost == 6
+    assert files.gap is not None and files.gap[5:] == (5, 6)
+    assert [one.levelname for one in caplog.records] == ["ERROR"]  # once
+    folder.unlink()
+    files.write([event("a", 9)], 1.0, 2, 8)  # two did not fit into memory meanwhile
+    assert (files.failed, files.lost) == ("", 8)
+    assert caplog.records[-1].getMessage() == f"{folder}: events are written again, 8 were lost"
+    again = EventFiles(tmp_path).read("a", 0, 10)  # whoever asks
+    assert [(one[1], one[5], one[6]) for one in again] == [
+        (kinds.CONNECTED, 9, 1),
+        (kinds.EVENTS_LOST, 5, 8),
+    ]
+    assert again[1][4].startswith(str(folder))
+
+
+def test_a_line_that_is_cut_spoils_no_other(tmp_path: Path) -> None:
+    files = EventFiles(tmp_path)
+    files.write([event("a", 1)], 1.0)
+    path = next((tmp_path / FOLDER).iterdir())
+    path.write_bytes(path.read_bytes() + b'["a", 18, 0,')
+    EventFiles(tmp_path).write([event("a", 2)], 1.0)
+    assert [one[5] for one in files.read("a", 0, 10)] == [2, 1]

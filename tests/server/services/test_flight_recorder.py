@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mqtt_broker.recorder import kinds
 from mqtt_broker.recorder.figures import TooManyQuestions
 from mqtt_broker.server.services.flight_recorder import QUESTIONS_MAX, FlightRecorder
 from mqtt_broker.testing import Broker
@@ -47,6 +48,23 @@ def test_events_outlive_the_process(tmp_path: Path) -> None:
             found = await asyncio.wrap_future(recorder_of(broker).events("", 600.0))
             assert [fact.kind for fact in found].count("connected") == 2
             assert found == sorted(found, key=lambda fact: -fact.at)
+
+    asyncio.run(run())
+
+
+def test_a_gap_on_the_disk_is_an_event(tmp_path: Path) -> None:
+    async def run() -> None:
+        options: dict[str, Any] = {"data_dir": tmp_path, "durability": "commit"}
+        async with Broker(**options) as broker:
+            files = recorder_of(broker).event_files
+            assert files is not None
+            (tmp_path / "events").write_text("a file")
+            began = broker.now
+            files.write([("c", kinds.CONNECTED, 0, "", "", int(began * 1000), 1)], began)
+            found = await asyncio.wrap_future(recorder_of(broker).events("somebody", 600.0))
+            (lost,) = (fact for fact in found if fact.kind == "events_lost")
+            assert (lost.count, int(lost.at * 1000)) == (1, int(began * 1000))
+            assert "events" in lost.reason
 
     asyncio.run(run())
 

@@ -6,14 +6,14 @@ import { list } from "../list.js";
 import { badge, heading, mono } from "../parts.js";
 import { clientLink } from "./clients.js";
 
-const TONES = { dropped: "bad", refused: "bad", not_connected: "bad", connected: "good", acknowledged: "good", given: "good" };
+const TONES = { dropped: "bad", refused: "bad", not_connected: "bad", events_lost: "bad", connected: "good", acknowledged: "good", given: "good" };
 
 /** Good, bad or plain, by the kind of an event. */
 export const tone = (kind) => TONES[kind] ?? "plain";
 
 /** The kinds of events, as the filter offers them. */
 const KINDS = [["", "all"], ["connected", "connected"], ["disconnected", "disconnected"], ["taken_over", "taken over"], ["not_connected", "not connected"],
-  ["session_ended", "session ended"], ["dropped", "dropped"], ["refused", "refused"]];
+  ["session_ended", "session ended"], ["dropped", "dropped"], ["refused", "refused"], ["events_lost", "events lost"]];
 const SINCE = [["10m", "last 10 minutes"], ["1h", "last hour"], ["1d", "last day"]];
 
 /** What an event says beside its time, kind and client. */
