@@ -278,12 +278,13 @@ class Broker:
         from mqtt_broker.http_api.http_server import HttpServerError
         from mqtt_broker.http_api.service import HttpService
 
-        service = HttpService(server, config)
+        service = HttpService(config)
         try:
-            self.http_url = service.start()
+            service.start()
         except HttpServerError as error:
             await server.stop()
             raise ConfigError(str(error)) from None
+        self.http_url = service.serve(server)
         self._http = service
         port = int(self.http_url.rpartition(":")[2])
         self._config = replace(config, http=replace(config.http, port=port))

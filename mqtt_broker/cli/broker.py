@@ -138,18 +138,21 @@ def run(args: argparse.Namespace) -> int:
 
 async def _serve(config: Config) -> bool:
     loop = asyncio.get_running_loop()
-    server = Server(config)
-    server.keep_log()
-    endpoints = server.start()
+    http_service = HttpService(config)
+    try:
+        http_service.start()  # first: it says what the start is at
+        server = Server(config, on_progress=http_service.say)
+        server.keep_log()
+        endpoints = server.start()
+    except HttpServerError as error:
+        raise ConfigError(str(error)) from None
+    except BaseException:
+        http_service.stop()
+        raise
     dead_threads = server.storage.dead_threads if server.storage is not None else list
     watchdog = Watchdog(server.broker, loop, server.now, dead_threads)
     server.watchdog = watchdog
-    http_service = HttpService(server, config)
-    try:
-        http = http_service.start()
-    except HttpServerError as error:
-        await server.stop()
-        raise ConfigError(str(error)) from None
+    http = http_service.serve(server)
     loop.add_signal_handler(signal.SIGHUP, server.reload.all)  # also wakes the loop by signals
     stop = asyncio.Event()
     with interrupts.asking(partial(_wake, loop, stop)):

@@ -1,7 +1,8 @@
 """The HTTP server: a thread with an event loop of its own and a listening socket.
 
-`start` binds the socket and returns; the thread does everything else, imports included. Clients
-that connect before it is ready wait in the socket's backlog.
+`start` binds the socket and returns; the thread does everything else, imports included. Until
+`serve` hands it a broker, it answers that the broker is starting. Clients that connect before the
+first answers wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 _BACKLOG: Final = 512
 _RETRY_S: Final = 0.5  # before a server that failed is started again
+# How long a start may take without an answer. Most are quicker, and do not compete with the imports
+# of this thread for the interpreter.
+_QUICK_START_S: Final = 0.5
 _TOO_MANY: Final = b'{"error": "Unavailable", "text": "too many connections at once"}\n'
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
@@ -51,7 +55,7 @@ class HttpServer:
         self,
         host: str,
         port: int,
-        broker: BrokerInterface,
+        broker: BrokerInterface | None,
         token: str,
         streams_root: Path | None,
         log: Callable[[str], None],
@@ -59,6 +63,7 @@ class HttpServer:
         descriptors: Descriptors | None = None,
         credentials: Callable[[], Credentials] | None = None,
     ) -> None:
+        """`broker`: None if it is still starting, and `serve` will hand it over."""
         self._host = host
         self._port = port
         self._broker = broker
@@ -71,9 +76,11 @@ class HttpServer:
         self._socket: socket.socket | None = None
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # set while it serves
-        self._stopping: asyncio.Event | None = None
+        self._next: asyncio.Event | None = None  # ends what is served now
         self._over = threading.Event()
-        self._lock = threading.Lock()  # guards the three attributes above
+        self._lock = threading.Lock()  # guards the three attributes above, and `_broker`
+        self._handed_over = threading.Event()  # the broker is there, or will never be
+        self._progress = "reading files"  # of the start
         self._thread = threading.Thread(target=self._run, name="fleetmq-http", daemon=True)
 
     def start(self) -> tuple[str, int]:
@@ -84,12 +91,28 @@ class HttpServer:
         self._thread.start()
         return host, port
 
+    def say(self, progress: str) -> None:
+        """Note what the broker's start is at, in a few words. Any thread may call it."""
+        self._progress = progress
+
+    def serve(self, broker: BrokerInterface, descriptors: Descriptors | None = None) -> None:
+        """Serve the pages of this broker, which has started."""
+        with self._lock:
+            self._broker = broker
+            self._descriptors = descriptors or self._descriptors
+            self._end_now()
+
+    def _end_now(self) -> None:
+        """End what is served now, under the lock."""
+        self._handed_over.set()
+        if self._loop is not None and self._next is not None:
+            self._loop.call_soon_threadsafe(self._next.set)
+
     def stop(self, timeout_s: float) -> bool:
         """Finish the answers under way and stop. Return False if that took too long."""
         with self._lock:
             self._over.set()
-            if self._loop is not None and self._stopping is not None:
-                self._loop.call_soon_threadsafe(self._stopping.set)
+            self._end_now()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -100,40 +123,56 @@ class HttpServer:
         said = ""
         own_loop = self._own_loop
         assert self._socket is not None and own_loop is not None
+        if self._broker is None:
+            self._handed_over.wait(_QUICK_START_S)
         try:
             with asyncio.Runner(loop_factory=lambda: own_loop) as runner:
                 while not self._over.is_set():
                     try:
-                        runner.run(self._serve())
+                        runner.run(self._serve_all())
                     except Exception as error:  # a bug, or no descriptors for the imports
                         if said != (said := repr(error)):
                             self._log(_failure(error))
                         self._over.wait(_RETRY_S)
                     finally:
                         with self._lock:
-                            self._loop = self._stopping = None
+                            self._loop = self._next = None
         finally:
             self._socket.close()
 
-    async def _serve(self) -> None:
-        # Imported here so that the broker's start does not wait for aiohttp.
-        from aiohttp import web
+    async def _serve_all(self) -> None:
+        """Serve what there is, from now to the end."""
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
+        if self._broker is None:
+            await self._serve_start()
+        broker = self._broker
+        if broker is not None and not self._over.is_set():
+            await self._serve_broker(broker)
 
+    async def _serve_start(self) -> None:
+        """Say that the broker is starting, until `serve` or `stop`."""
+        # Imported here, as all of aiohttp, so that the broker's start does not wait for it.
+        from mqtt_broker.http_api.pages import starting
+        from mqtt_broker.http_api.request.http_limits import HttpLimits
+
+        application = starting.make_application(lambda: self._progress)
+        limits = self._limits or HttpLimits()
+        await self._serve(application, limits, lambda: self._broker is not None)
+
+    async def _serve_broker(self, broker: BrokerInterface) -> None:
         from mqtt_broker.http_api.request.access import Access, credentials_of
         from mqtt_broker.http_api.request.http_limits import HttpLimits
         from mqtt_broker.http_api.request.middleware import Site
         from mqtt_broker.http_api.request.open_streams import OpenStreams
 
         assert self._socket is not None
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._on_loop_error)
         limits = self._limits or HttpLimits()
         credentials = credentials_of(self._token)
         access = Access(self._credentials or (lambda: credentials), time.time, limits.session_s)
         open_streams = OpenStreams(self._root) if self._root is not None else None
         with ThreadPoolExecutor(limits.threads, "fleetmq-http-disk") as pool:
             site = Site(
-                self._broker,
+                broker,
                 open_streams,
                 pool,
                 limits,
@@ -141,39 +180,49 @@ class HttpServer:
                 _is_local(self._socket),
                 self._log,
             )
-            runner = web.AppRunner(
-                make_application(site),
-                access_log=None,
-                logger=_quiet_logger(self._log),
-                keepalive_timeout=limits.idle_s,
-                shutdown_timeout=0.5,
-                max_line_size=limits.line_bytes_max,
-                max_field_size=limits.line_bytes_max,
-                max_headers=limits.head_fields_max,
-                lingering_time=2.0,
-                handler_cancellation=True,
-            )
-            await runner.setup()
-            acceptor = Acceptor(
-                loop,
-                self._socket,
-                lambda: _accept(runner, limits.connections_max),
-                _Refusal,
-                self._descriptors,
-            )
-            acceptor.start()
-            stopping = asyncio.Event()
-            with self._lock:
-                self._loop, self._stopping = loop, stopping
-                if self._over.is_set():
-                    stopping.set()
-            try:
-                await stopping.wait()
-            finally:
-                acceptor.close()
-                await runner.cleanup()
+            await self._serve(make_application(site), limits, lambda: False)
         if open_streams is not None:
             open_streams.close()
+
+    async def _serve(
+        self, application: web.Application, limits: HttpLimits, is_over: Callable[[], bool]
+    ) -> None:
+        """Serve an application until `stop`, or until `serve` if that makes `is_over` true."""
+        from aiohttp import web
+
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            logger=_quiet_logger(self._log),
+            keepalive_timeout=limits.idle_s,
+            shutdown_timeout=0.5,
+            max_line_size=limits.line_bytes_max,
+            max_field_size=limits.line_bytes_max,
+            max_headers=limits.head_fields_max,
+            lingering_time=2.0,
+            handler_cancellation=True,
+        )
+        await runner.setup()
+        acceptor = Acceptor(
+            loop,
+            self._socket,
+            lambda: _accept(runner, limits.connections_max),
+            _Refusal,
+            self._descriptors,
+        )
+        acceptor.start()
+        end = asyncio.Event()
+        with self._lock:
+            self._loop, self._next = loop, end
+            if self._over.is_set() or is_over():
+                end.set()
+        try:
+            await end.wait()
+        finally:
+            acceptor.close()
+            await runner.cleanup()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")

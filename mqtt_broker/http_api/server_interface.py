@@ -74,8 +74,15 @@ class ServerInterface:
             return None
         found = watchdog.look()
         return WatchFigures(
-            found.unanswered_s, found.loop_late_s, tuple(found.why.values()), LOOP in found.why
+            found.unanswered_s,
+            found.loop_late_s,
+            tuple(found.why.values()),
+            LOOP in found.why,
+            watchdog.needs_restart,
         )
+
+    def is_stopping(self) -> bool:
+        return self._server.is_stopping
 
     def audit(self, event: str, **facts: object) -> None:
         security = self._server.security

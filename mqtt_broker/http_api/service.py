@@ -26,24 +26,26 @@ _log = logging.getLogger("fleetmq")
 class HttpService:
     """Runs the HTTP server that the configuration asks for and writes its address file."""
 
-    def __init__(self, server: Server, config: Config) -> None:
-        self._server = server
+    def __init__(self, config: Config) -> None:
         self._config = config
+        self._credentials: CredentialFiles | None = None
+        self._url = ""
         self._http: HttpServer | None = None
+        self._has_file = False  # it is ours to remove
         self._lines = LogLimiter(
             lambda line: _log.warning("%s", line), time.monotonic, _LINES_PER_S, lambda line: line
         )
         # Without a store there is no data directory.
         self._data_dir = Path(config.data_dir) if config.needs_store else None
 
-    def start(self) -> str:
-        """Start serving and return the URL, or "" if HTTP is off.
+    def start(self) -> None:
+        """Answer that the broker is starting, unless HTTP is off.
 
         If the default port is taken, another one is used.
         """
         endpoint = self._config.http
         if endpoint is None:
-            return ""
+            return
         try:
             credentials = CredentialFiles(self._config)
         except ConfigError as error:
@@ -55,25 +57,38 @@ class HttpService:
                 raise
             _log.warning("%s; using another port: set `http` to choose one", error)
             host, port = self._listen(endpoint.host, 0, credentials)
-        credentials.watch(self._server.reload)
-        url = address_file.url_of(host, port)
+        self._credentials = credentials
+        self._url = address_file.url_of(host, port)
+
+    def say(self, progress: str) -> None:
+        """Note what the broker's start is at, in a few words."""
+        if self._http is not None:
+            self._http.say(progress)
+
+    def serve(self, server: Server) -> str:
+        """Serve a broker that has started. Return the URL, or "" if HTTP is off."""
+        if self._http is None or self._credentials is None:
+            return ""
+        self._http.serve(ServerInterface(server), server.descriptors)
+        self._credentials.watch(server.reload)
+        # Not before: until now the data directory could have been another broker's.
         if self._data_dir is not None:
             try:
-                address_file.write(self._data_dir, url)
+                address_file.write(self._data_dir, self._url)
             except OSError as error:  # tools then need the URL as an argument
                 _log.warning("%s: %s", self._data_dir / address_file.FILE, error.strerror)
-        return url
+            self._has_file = True
+        return self._url
 
     def _listen(self, host: str, port: int, credentials: CredentialFiles) -> tuple[str, int]:
         data_dir = self._data_dir
         http = HttpServer(
             host,
             port,
-            ServerInterface(self._server),
+            None,
             self._config.http_token,
             data_dir / DIRECTORY if data_dir is not None else None,
             self._lines.write,
-            descriptors=self._server.descriptors,
             credentials=credentials.current,
         )
         bound = http.start()
@@ -84,7 +99,7 @@ class HttpService:
         """Stop serving and remove the address file."""
         if self._http is None:
             return
-        if self._data_dir is not None:
+        if self._data_dir is not None and self._has_file:
             with contextlib.suppress(OSError):
                 address_file.remove(self._data_dir)
         self._http.stop(_STOP_S)

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -69,9 +70,11 @@ class Server:
         payload_checks: PayloadChecks | None = None,
         *,
         ahead_s: float = 0.0,
+        on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`ahead_s`: how far the broker's clock is ahead of the time of day, for tests."""
+        """`ahead_s`: the clock's lead, for tests; `on_progress` learns what the start is at."""
         self.config = config
+        self.is_stopping = False  # any thread may read it
         self._has_access = access is not None or config.security.has_auth  # clients log in
         self.loop = asyncio.get_running_loop()
         errors = ErrorLog(_log)
@@ -97,7 +100,7 @@ class Server:
                 from mqtt_broker.server.services.backups import BackupService
                 from mqtt_broker.server.services.storage import StorageService
 
-                self.storage = StorageService(config, self.loop, self.turn)
+                self.storage = StorageService(config, self.loop, self.turn, on_progress)
                 self.streams = self.storage.streams
                 self.backups = BackupService(
                     self.storage.store, self.streams.log, Path(config.data_dir)
@@ -304,6 +307,7 @@ class Server:
 
         Return False when the store could not take all changes; none of those was acknowledged.
         """
+        self.is_stopping = True
         self.listener_service.close_all()
         self.reload.close()
         links = self.net.links

@@ -176,6 +176,11 @@ def test_the_image_says_who_may_come_in_or_ends() -> None:
     assert config.endpoints[0].port in ports
 
 
+def test_compose_waits_until_the_broker_is_ready(compose: dict[str, Any]) -> None:
+    """The image's own check is for supervisors: it is content with a broker that starts."""
+    assert "/readyz" in compose["services"]["broker"]["healthcheck"]["test"][-1]
+
+
 def test_the_health_check_sees_health() -> None:
     rest = only(stages()["broker"], "HEALTHCHECK")[0]
     words = json.loads(rest[rest.index("CMD") + 4 :])

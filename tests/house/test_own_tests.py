@@ -15,6 +15,8 @@ from tests.house.sources import ROOT
 TESTED_THROUGH: Final[dict[str, str]] = {
     # Rows, which the walks make.
     "core.interfaces.rows": "core/test_inspection.py",
+    # The HTTP server imports it when it needs it.
+    "http_api.pages.starting": "http_api/pages/test_starting.py",
     # Subcommands are run by their command line.
     "cli.broker": "server/test_process.py",
     "cli.ctl": "cli/test_passwd.py sessions/store/test_transfer.py",

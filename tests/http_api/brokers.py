@@ -88,6 +88,9 @@ class LogBroker(BrokerInterface):
     def watch(self) -> WatchFigures | None:
         return self.watched
 
+    def is_stopping(self) -> bool:
+        return self.base.is_stopping
+
     def snapshot(self) -> Future[Snapshot]:
         return self._thread.submit(self._snapshot)
 

@@ -364,7 +364,7 @@ def odd(broker: LogBroker) -> LogBroker:
 def test_a_broker_that_does_not_answer(odd: Odd, answer: object, why: str) -> None:
     odd.answer = answer
     with Serving(odd, odd.root, answer_s=0.1) as http:
-        found = http.get("/healthz")
+        found = http.get("/readyz")
         assert (found.status, found.json()) == (503, {"status": "failing", "why": why})
         for path in ("/metrics", "/api/v1/streams"):
             found = http.get(path)
@@ -383,7 +383,7 @@ def test_a_mistake_of_ours_stays_in_the_log(odd: Odd) -> None:
         assert found.status == 500
         assert found.json()["error"] == "InternalError"
         assert b"hidden" not in found.body and b"Traceback" not in found.body
-        assert http.get("/healthz").status == 500
+        assert http.get("/readyz").status == 500
     assert "hidden words" in http.lines[0] and "Traceback" in http.lines[0]
 
 

@@ -135,6 +135,7 @@ class WatchFigures:
     loop_late_s: float = 0.0
     why: Sequence[str] = ()  # a sentence for each thing that is wrong
     is_loop_late: bool = False  # over its limit: requests to the loop would get no answer
+    needs_restart: bool = False  # nothing else helps
 
 
 class Part(Generic[T]):
@@ -153,6 +154,10 @@ class BrokerInterface(Protocol):
 
     def watch(self) -> WatchFigures | None:
         """Return the watchdog's findings at once; None: this broker has no watchdog."""
+        ...
+
+    def is_stopping(self) -> bool:
+        """Tell at once whether the broker is stopping."""
         ...
 
     def audit(self, event: str, **facts: object) -> None:

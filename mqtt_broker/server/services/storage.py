@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,7 +25,7 @@ from mqtt_broker.server.process.log_limiter import ErrorLog
 from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.streams import StreamService
 from sessions.journal.journal import MODES, Journal, StoredQueue
-from sessions.journal.rows import DeliveryRow, MessageRow
+from sessions.journal.rows import DeliveryRow, MessageRow, SessionRow
 from sessions.journal.snapshot import Snapshot
 from sessions.store.database import parse_url
 from sessions.store.store import Store, StoreError, Unreachable
@@ -41,6 +42,7 @@ _CERTAIN_MAX: Final = 32  # so many that have to be written, while the store is 
 _LOGGED_MIN: Final = 128  # or so many unacknowledged log records; see `_is_worth_it`.
 _GROUPS_UNDER_WAY_MAX: Final = 2  # while the store has these, further changes gather in one group
 RETRY_S: Final = 0.2  # before a failed hand-over is tried again
+_SAY_EVERY: Final = 1_000  # sessions that are loaded at the start
 _PAGE_MESSAGES: Final = 1_000
 _PAGE_BYTES: Final = 4 << 20
 _log = logging.getLogger("fleetmq")
@@ -68,12 +70,20 @@ def check_store(config: Config) -> None:
 class StorageService:
     """The journal and the store of a broker."""
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, turn: Turn) -> None:
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        turn: Turn,
+        on_progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Open the store. Raises StartError if that fails, ConfigError if it cannot work."""
         check_store(config)
         self._loop = loop
         self._turn = turn
         self._started: Broker | None = None
+        self._on_progress = on_progress
+        on_progress("opening the store")
         try:
             self.store = Store.open(
                 data_dir=config.data_dir,
@@ -81,6 +91,7 @@ class StorageService:
                 recover=config.recover,
                 log=lambda line: _log.warning("%s", line),
             )
+            on_progress("reading the state")
             snapshot = self.store.snapshot()
         except Unreachable as error:
             raise DatabaseUnreachable(str(error)) from None
@@ -89,6 +100,7 @@ class StorageService:
         self._heartbeat = Heartbeat(Path(config.data_dir), turn.now)
         snapshot.alive_at = max(snapshot.alive_at, self._heartbeat.last())
         self._snapshot: Snapshot | None = snapshot
+        on_progress("opening the telemetry log")
         try:
             self.streams = StreamService(config, loop, turn, snapshot, self.store)
         except StartError:
@@ -120,8 +132,9 @@ class StorageService:
         """Restore the broker's state, and store its changes from now on."""
         self._started = broker
         assert self._snapshot is not None
-        self.streams.start(broker, self._snapshot.cursors)
-        restore(broker, self._snapshot, self._turn.now())
+        snapshot = replace(self._snapshot, sessions=self._counted(self._snapshot.sessions))
+        self.streams.start(broker, snapshot.cursors)
+        restore(broker, snapshot, self._turn.now())
         self.streams.replay.on_restored()
         self._snapshot = None
         broker.runtime.metrics.add("store", self._figures, "store/journal/")
@@ -132,6 +145,14 @@ class StorageService:
         )
         self._heartbeat.start()
         self.after_turn()
+
+    def _counted(self, sessions: Iterable[SessionRow]) -> Iterator[SessionRow]:
+        """Pass sessions on, and tell from time to time how many there were."""
+        for count, session in enumerate(sessions):
+            if count % _SAY_EVERY == 0:
+                self._on_progress(f"loading the state, {count:,} sessions so far")
+            yield session
+        self._on_progress("loading the state, now what belongs to the sessions")
 
     @property
     def _broker(self) -> Broker:

@@ -49,8 +49,8 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_health(broker: LogBroker, http: Serving) -> None:
-    found = http.get("/healthz")
+def test_readiness(broker: LogBroker, http: Serving) -> None:
+    found = http.get("/readyz")
     assert (found.status, found.json()) == (200, {"status": "ok"})
     for base, why in (
         (replace(BASE, is_stopping=True), "the broker is stopping"),
@@ -60,13 +60,14 @@ def test_health(broker: LogBroker, http: Serving) -> None:
         ),
     ):
         broker.base = base
-        found = http.get("/healthz")
+        found = http.get("/readyz")
         assert (found.status, found.json()) == (503, {"status": "failing", "why": why})
-        broker.watched = WatchFigures(12.5, 0.0, ("publishes wait",))  # which does not hide it
-        assert http.get("/healthz").json()["why"] == f"publishes wait; {why}"
-        broker.watched = WatchFigures()
+        assert http.get("/healthz").status == 200  # no restart helps
+    broker.watched = WatchFigures(12.5, 0.0, ("publishes wait",))  # neither hides the other
+    assert http.get("/readyz").json()["why"] == f"publishes wait; {why}"
+    broker.watched = WatchFigures()
     broker.base = replace(BASE, store=None)
-    assert http.get("/healthz").status == 200
+    assert http.get("/readyz").status == 200
     broker.watched = None  # nobody watches
     assert (http.get("/healthz").status, http.get("/readyz").status) == (200, 200)
 
@@ -86,7 +87,7 @@ def test_what_the_watchdog_sees_is_told_without_the_loop(root: Path) -> None:
             ("fleetmq_loop_late_seconds",): 61.0,
         }
         hung.watched = WatchFigures()  # it is not late yet: it is asked, and that takes too long
-        assert http.get("/healthz").status == 503
+        assert http.get("/readyz").status == 503
         assert http.get("/metrics").status == 503
 
 
