@@ -69,6 +69,11 @@ def add_actions(actions: Any) -> None:
         "--client", metavar="ID", required=True, help="the client that got them, or did not"
     )
     why.add_argument("--topic", metavar="TOPIC", help="a topic or a Topic Filter (any)")
+    why.add_argument(
+        "--message",
+        metavar="NAME",
+        help="one message: PUBLISHER@TIME, the time as 12:00:01 or as --facts shows it (UTC)",
+    )
     why.add_argument("--since", metavar="TIME", help="look back so far: 10m, 2h")
     why.add_argument("--facts", action="store_true", help="print what was recorded, too")
     backup = _add(actions, "backup", "take a backup while the broker runs", _backup)
@@ -223,18 +228,28 @@ def _act_on_client(args: argparse.Namespace) -> int:
 
 
 def _why(args: argparse.Namespace) -> int:
-    query = {"client": args.client, "topic": args.topic, "since": ago("--since", args.since)}
+    query = {
+        "client": args.client,
+        "topic": args.topic,
+        "message": args.message,
+        "since": ago("--since", args.since),
+    }
     found = api_client.connect(args).get("/why", query)
     if args.json:
         print_json(found)
         return DONE
-    for sentence in found["sentences"] or [found["sentence"]]:
-        print(plain(sentence))
+    print(plain(found["sentence"]))
     if found["advice"]:
         print(plain(found["advice"]))
+    others = [sentence for sentence in found["sentences"] if sentence != found["sentence"]]
+    if others:
+        print("\nAlso, the latest first:")
+        for sentence in reversed(others):
+            print(f"  {plain(sentence)}")
+    print()
     if args.facts:
+        print_items(found["facts"], [*LISTS["events"].columns, Column("MESSAGE", "message")])
         print()
-        print_items(found["facts"], LISTS["events"].columns)
     if found["is_cut"]:
         print("There is more: ask for one --topic, or with a later --since.")
     print(f"The recorder sees back to {moment(found['sees_back_to'])}.")

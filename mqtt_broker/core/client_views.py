@@ -8,6 +8,8 @@ from mqtt_broker.core.clients.state import BrokerState
 from mqtt_broker.core.routing.retained_delivery import delivery_to
 from mqtt_broker.recorder.client_view import ClientView, RetainedView, SubscriptionView
 from mqtt_broker.recorder.inquiry import Inquiry
+from mqtt_broker.recorder.message_ids import MessageName
+from mqtt_broker.recorder.message_inquiry import MessageInquiry
 from mqtt_broker.recorder.recorder import Recorder, to_ms
 from mqtt_broker.topics.names import is_wildcard
 from sessions.outbound import Outbound
@@ -66,9 +68,22 @@ def _add_messages(view: ClientView, outbound: Outbound) -> None:
 
 
 def inquire(
-    broker: BrokerState, recorder: Recorder, client_id: str, topic: str, since: float, now: float
+    broker: BrokerState,
+    recorder: Recorder,
+    client_id: str,
+    topic: str,
+    since: float,
+    now: float,
+    message: MessageName | None = None,
 ) -> Inquiry:
-    """Begin to find out why a client did, or did not, get what was published to a topic."""
-    return Inquiry(
-        recorder, lambda: view_client(broker, client_id, topic), topic, to_ms(since), to_ms(now)
-    )
+    """Begin to find out why a client did, or did not, get what was published to a topic.
+
+    `message` is the one that is asked about, if it is a single one.
+    """
+
+    def look(about: str) -> ClientView:
+        return view_client(broker, client_id, about)
+
+    if message is not None:
+        return MessageInquiry(recorder, look, topic, message, to_ms(now))
+    return Inquiry(recorder, look, topic, to_ms(since), to_ms(now))

@@ -8,6 +8,7 @@ from typing import Final
 from mqtt_broker.recorder import kinds
 from mqtt_broker.recorder.busy_topics import rate_of
 from mqtt_broker.recorder.inquiry import Answer
+from mqtt_broker.recorder.message_ids import name_of
 from mqtt_broker.recorder.pending_events import Event
 from mqtt_broker.recorder.runs import TopicFigures as CountedTopic
 from mqtt_broker.recorder.search import Fact
@@ -51,6 +52,7 @@ class FactFigures:
     reason_code: int | None = None
     publisher: str = ""  # of what was dropped
     address: str = ""
+    message: str = ""  # of a publication: the name to ask for its first message by
     received_at: float | None = None  # when the first of these messages was received,
     received_until: float | None = None  # and the last
 
@@ -145,6 +147,7 @@ def fact_figures(fact: Fact) -> FactFigures:
         reason_code=fact.code if has_code else None,
         publisher=fact.other if kind == kinds.DROPPED else "",
         address=fact.topic if is_connection else "",
+        message=name_of(fact),
         received_at=fact.first_ms / 1000 if is_message else None,
         received_until=fact.last_ms / 1000 if is_message else None,
     )

@@ -65,14 +65,14 @@ class Inquiry:
     def __init__(
         self,
         recorder: Recorder,
-        look: Callable[[], ClientView],
+        look: Callable[[str], ClientView],
         topic: str,
         since_ms: int,
         now_ms: int,
     ) -> None:
         self._recorder = recorder
         self._look = look
-        self._view = look()
+        self._view = look(topic)
         self._topic = topic  # a topic, a filter, or empty: any
         self._since_ms = since_ms
         self._now_ms = now_ms
@@ -85,9 +85,23 @@ class Inquiry:
 
     def steps(self) -> Iterator[None]:
         """Look into the rings; after the last step `answer` is there."""
-        recorder, view = self._recorder, self._view
+        recorder = self._recorder
         traffic, evidence = recorder.traffic, recorder.evidence
         recorder.settle()
+        yield from self._find_publications()
+        # Behind the publications that were found and before what was done with them: so each of
+        # them was acknowledged, is in flight, or waits, and if it was, that is recorded.
+        self._view = self._look(self._topic)
+        recorder.settle()
+        client_id = self._view.client_id
+        yield from self._events.events(traffic, client_id)
+        yield from self._events.evidence_of(evidence.rings_of(client_id), client_id)
+        self.answer = self._conclude()
+
+    def _find_publications(self) -> Iterator[None]:
+        """Find what was published, and who was refused to."""
+        recorder, view = self._recorder, self._view
+        traffic, evidence = recorder.traffic, recorder.evidence
         topic = self._topic
         if topic and not is_wildcard(topic):
             yield from self._publications.publications(traffic, None, topic)
@@ -101,13 +115,6 @@ class Inquiry:
         else:
             groups = [one.filter for one in view.subscriptions if one.filter.startswith("$share/")]
             yield from self._publications.publications_to(traffic, view.client_id, groups)
-        # Behind the publications that were found and before what was done with them: so each of
-        # them was acknowledged, is in flight, or waits, and if it was, that is recorded.
-        self._view = self._look()
-        recorder.settle()
-        yield from self._events.events(traffic, view.client_id)
-        yield from self._events.evidence_of(evidence.rings_of(view.client_id), view.client_id)
-        self.answer = self._conclude()
 
     @property
     def sees_back_to_ms(self) -> int:
@@ -131,8 +138,7 @@ class Inquiry:
         retained = self._retained_here()
         said = {id(one.subscription) for one in retained}
         refusals = [fact for fact in refusals if id(fact) not in said]
-        if self._topic:
-            told = self._without_unmatched(told)
+        told = self._select(told)
         lines = self._lines(told, refusals, retained)
         sentence, advice = self._choose(told, refusals, retained)
         return Answer(
@@ -144,8 +150,10 @@ class Inquiry:
             is_cut=self._publications.is_cut or len(lines) > SENTENCES_MAX,
         )
 
-    def _without_unmatched(self, told: list[Outcome]) -> list[Outcome]:
-        """Of publications that matched no subscription of the client, keep the newest."""
+    def _select(self, told: list[Outcome]) -> list[Outcome]:
+        """Keep one of the publications that matched no subscription of the client: the newest."""
+        if not self._topic:
+            return told
         matched = [one for one in told if one.state != outcomes.UNMATCHED]
         return matched or told[-1:]
 

@@ -26,9 +26,11 @@ from mqtt_broker.recorder.segments import (
 )
 
 FACTS_MAX: Final = 2_000  # of one search
+_FOREVER_MS: Final = 1 << 62
 _FEW: Final = 4  # numbers that are searched for one by one; of more, every cell is looked at
 _CELLS_A_STEP: Final = 2_000
 _TOPIC_AT: Final = 4  # in a publication
+_PUBLISHER_AT: Final = 8
 _ROUTE_AT: Final = 12
 _CLIENT_AT: Final = 4  # in an event, and in evidence
 _ABOUT_AT: Final = 8  # the topic in evidence
@@ -167,13 +169,18 @@ def offsets_of(segment: Segment, number: int, field: int) -> Iterator[int]:
 class Search:
     """Finds what a question looks for in the rings, in steps."""
 
-    __slots__ = ("_limit", "_since_ms", "found", "is_cut")
+    __slots__ = ("_limit", "_since_ms", "_until_ms", "found", "is_cut")
 
-    def __init__(self, since_ms: int, limit: int = FACTS_MAX) -> None:
+    def __init__(self, since_ms: int, limit: int = FACTS_MAX, until_ms: int = _FOREVER_MS) -> None:
         self._since_ms = since_ms
+        self._until_ms = until_ms
         self._limit = limit
         self.found: list[Fact] = []
         self.is_cut = False  # there is more than it may find
+
+    def keep(self, found: list[Fact]) -> None:
+        """Keep only these of what was found."""
+        self.found = found
 
     def publications(
         self, ring: SegmentRing, is_wanted: Callable[[str], bool] | None, topic: str
@@ -207,6 +214,16 @@ class Search:
             yield
             if numbers:
                 yield from self._collect(segment, numbers, _ROUTE_AT, kinds.PUBLISHED)
+            if self.is_cut:
+                return
+
+    def publications_by(self, ring: SegmentRing, client_id: str) -> Iterator[None]:
+        """Find publications of one client."""
+        for segment in ring.newest_first():
+            numbers = segment.numbers_of_client(client_id)
+            yield
+            if numbers:
+                yield from self._collect(segment, numbers, _PUBLISHER_AT, kinds.PUBLISHED)
             if self.is_cut:
                 return
 
@@ -299,6 +316,8 @@ class Search:
         if fact.until_ms < self._since_ms:
             # Those before it began earlier, and a cell lasts a second at most.
             return fact.at_ms >= self._since_ms - 2_000
+        if fact.at_ms > self._until_ms:
+            return True
         if len(self.found) >= self._limit:
             self.is_cut = True
             return False

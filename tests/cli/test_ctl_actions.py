@@ -88,21 +88,25 @@ def test_actions_on_sessions(ctl: Ctl, action: str) -> None:
 
 def test_why(ctl: Ctl) -> None:
     found = {
-        "sentence": "x", "sentences": ["published by app", "denied \x1b by rule 12"],
-        "facts": [{"at": 1.0, "kind": "refused"}], "sees_back_to": 1_700_000_000.0,
-        "advice": "allow it", "is_cut": False,
+        "sentence": "denied \x1b by rule 12",
+        "sentences": ["published by app", "published again", "denied \x1b by rule 12"],
+        "facts": [{"at": 1.0, "kind": "refused", "message": "app@12:00:01"}],
+        "sees_back_to": 1_700_000_000.0, "advice": "allow it", "is_cut": False,
     }  # fmt: skip
     ctl.api.answers["GET /why"] = found
     code, out, _ = ctl("why", "--client", "pump", "--topic", "a/b", "--since", "10m")
     assert code == 0 and out.splitlines() == [
-        "published by app", "denied \\x1b by rule 12", "allow it",
+        "denied \\x1b by rule 12", "allow it", "",
+        "Also, the latest first:", "  published again", "  published by app", "",
         "The recorder sees back to 2023-11-14 22:13:20Z.",
     ]  # fmt: skip
     assert ctl.api.last().query["client"] == "pump"
-    assert "refused" in ctl("why", "--client", "a", "--facts")[1]
+    out = ctl("why", "--client", "a", "--message", "app@12:00:01", "--facts")[1]
+    assert "refused" in out and "app@12:00:01" in out
+    assert ctl.api.last().query["message"] == "app@12:00:01"
     assert json.loads(ctl("why", "--client", "a", "--json")[1]) == found
-    found |= {"sentences": [], "is_cut": True}
-    assert ctl("why", "--client", "a")[1].startswith("x\nallow it\nThere is more")
+    found |= {"sentence": "x", "sentences": [], "is_cut": True}
+    assert ctl("why", "--client", "a")[1].startswith("x\nallow it\n\nThere is more")
     assert ctl("why", "--topic", "a")[0] == 2
 
 

@@ -15,13 +15,16 @@ from mqtt_broker.recorder.figures import (
     TraceWanted,
     WhyFigures,
 )
+from mqtt_broker.recorder.message_ids import MessageName
 
 
 class FlightRecords(Protocol):
     """The flight recorder of a broker. Times are seconds before now."""
 
-    def why(self, client_id: str, topic: str, since_s: float) -> Future[WhyFigures]:
-        """Find out why a client did, or did not, get what was published."""
+    def why(
+        self, client_id: str, topic: str, since_s: float, message: MessageName | None = None
+    ) -> Future[WhyFigures]:
+        """Find out why a client did, or did not, get what was published, or one message of it."""
         ...
 
     def events(self, client_id: str, since_s: float) -> Future[list[FactFigures]]:

@@ -21,6 +21,7 @@ from mqtt_broker.recorder.figures import (
     TopicFigures,
     WhyFigures,
 )
+from mqtt_broker.recorder.message_ids import EXPECTED, InvalidMessage, parse_name
 
 _SLOW_MAX: Final = 1_000
 _NAME_CHARS_MAX: Final = 65_535
@@ -42,6 +43,13 @@ class WhyQuestion:
     client: Annotated[str, Limits(chars_min=1, chars_max=_NAME_CHARS_MAX, text="a client id")]
     topic: Annotated[
         str, Limits(chars_max=_NAME_CHARS_MAX, text="a topic or a filter; by default any")
+    ] = ""
+    message: Annotated[
+        str,
+        Limits(
+            chars_max=_NAME_CHARS_MAX + 40,
+            text=f"one message, as {EXPECTED}; then since is of no use",
+        ),
     ] = ""
     since: Since = _DAY
 
@@ -111,11 +119,18 @@ class _Recorder:
         """Tell why a client did, or did not, get what was published.
 
         The answer is a sentence, one for each publication and refusal, and the facts that they are
-        made from. `sees_back_to` is the time from which on everything about the client is there.
+        made from. `sees_back_to` is the time from which on everything about the client is there. A
+        publication among the facts has a `message`, which asks for the messages of its time.
         """
         since_s = seconds_ago(query.since)
+        try:
+            message = parse_name(query.message, time.time()) if query.message else None
+        except InvalidMessage as error:
+            raise bad_request(str(error)) from None
         records = self._records()
-        return await answered(self._site.ask(records.why, query.client, query.topic, since_s))
+        return await answered(
+            self._site.ask(records.why, query.client, query.topic, since_s, message)
+        )
 
     async def events(self, query: EventList) -> Page[FactFigures]:
         """List drops, refusals and connections, the newest first."""

@@ -29,6 +29,7 @@ from mqtt_broker.recorder.figures import (
     trace_figures,
     why_figures,
 )
+from mqtt_broker.recorder.message_ids import MessageName
 from mqtt_broker.recorder.recorder import Recorder, to_ms
 from mqtt_broker.recorder.search import Search
 from mqtt_broker.recorder.traces import TRACES_MAX
@@ -68,14 +69,21 @@ class FlightRecorder:
 
     # Questions.
 
-    def why(self, client_id: str, topic: str, since_s: float) -> Future[WhyFigures]:
-        """Find out why a client did, or did not, get what was published in the last seconds."""
+    def why(
+        self, client_id: str, topic: str, since_s: float, message: MessageName | None = None
+    ) -> Future[WhyFigures]:
+        """Find out why a client did, or did not, get what was published in the last seconds.
+
+        Of all that was published, or of one message.
+        """
         done: Future[WhyFigures] = Future()
 
         def steps() -> Iterator[None]:
             now = self._turn.now()
             since = max(0.0, now - since_s)
-            question = inquire(self._broker.state, self._recorder, client_id, topic, since, now)
+            question = inquire(
+                self._broker.state, self._recorder, client_id, topic, since, now, message
+            )
             yield from question.steps()
             assert question.answer is not None
             done.set_result(why_figures(question.answer))

@@ -44,6 +44,17 @@ def test_why_in_a_sentence(broker: ThreadedBroker) -> None:
     assert found["advice"]
 
 
+def test_why_of_one_message(broker: ThreadedBroker) -> None:
+    facts = ask(broker, "why", client="c", topic="plant/7/cmd")[1]["facts"]
+    (name,) = (fact["message"] for fact in facts if fact["kind"] == "published")
+    status, found = ask(broker, "why", client="c", message=name)
+    assert status == 200
+    assert [fact["message"] for fact in found["facts"]] == [name]
+    publisher = name.rpartition("@")[0]
+    found = ask(broker, "why", client="c", message=f"{publisher}@2001-01-01T00:00:00Z")[1]
+    assert "is recorded: the recorder sees back to" in found["sentence"]
+
+
 def test_events_are_paged(broker: ThreadedBroker) -> None:
     status, found = ask(broker, "events", kind="connected", limit="1")
     assert status == 200
@@ -70,6 +81,7 @@ def test_the_busiest_topics_are_listed(broker: ThreadedBroker) -> None:
         ("why", {"client": ""}, "client"),
         ("why", {"client": "c", "since": "soon"}, "since must be"),
         ("why", {"client": "c", "colour": "red"}, "colour"),
+        ("why", {"client": "c", "message": "app"}, "PUBLISHER@TIME"),
         ("events", {"since": "-5"}, "since must be"),
         ("events", {"cursor": "x"}, "cursor"),
         ("slow", {"limit": "0"}, "limit"),

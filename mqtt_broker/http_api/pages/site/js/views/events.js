@@ -22,6 +22,7 @@ function detail(one) {
     one.count > 1 ? `${count(one.count)} times` : null, one.topic ? mono(one.topic) : null, one.qos === null ? null : `QoS ${one.qos}`,
     one.reason ? words(one.reason) : null, one.reason_code ? `reason code ${one.reason_code}` : null,
     one.publisher ? [" from ", mono(one.publisher)] : null, one.address ? ["at ", mono(one.address)] : null,
+    one.message ? ["message ", mono(one.message)] : null,
     one.until - one.at >= 1 ? `until ${moment(one.until)}` : null,
     one.received_at !== null && Math.abs(one.at - one.received_at) >= 1 ? `received ${moment(one.received_at)}` : null,
   ].filter(Boolean).flatMap((part, index) => (index ? [" · ", part] : [part]));

@@ -12,6 +12,8 @@ export default function why(ctx) {
     spellcheck: "false", placeholder: "pump-7", data: { main: "" } });
   const topic = h("input", { type: "search", class: "mono", value: ctx.query.topic ?? "", autocomplete: "off", spellcheck: "false",
     placeholder: "plant/7/cmd" });
+  const message = h("input", { type: "search", class: "mono", value: ctx.query.message ?? "", autocomplete: "off", spellcheck: "false",
+    placeholder: "app-3@12:00:01", title: "Publisher and time (UTC), as the facts show them" });
   const since = h("select", {}, SINCE.map(([key, label]) => h("option", { value: key, selected: key === (ctx.query.since ?? "600") }, label)));
   const answer = h("div", { "aria-live": "polite" });
   let stop = null;
@@ -21,8 +23,8 @@ export default function why(ctx) {
     stop?.abort();
     stop = new AbortController();
     ctx.signal.addEventListener("abort", () => stop.abort(), { once: true });
-    const query = { client: client.value, topic: topic.value, since: `${since.value}s` };
-    ctx.remember({ client: client.value, topic: topic.value, since: since.value === "600" ? "" : since.value });
+    const query = { client: client.value, topic: topic.value, message: message.value, since: `${since.value}s` };
+    ctx.remember({ client: client.value, topic: topic.value, message: message.value, since: since.value === "600" ? "" : since.value });
     put(answer, resource({ ...ctx, signal: stop.signal }, {
       load: (signal) => ctx.api.get("why", query, signal), show: explained, label: "Looking through the recorder …",
     }).element);
@@ -33,7 +35,7 @@ export default function why(ctx) {
     heading("Why did it not get the message?", { note: "What the broker decided, from the recorder that always runs." }),
     h("form", { class: "row-form", role: "search", "aria-label": "What to explain", on: { submit: (event) => { event.preventDefault(); look(); } } },
       field("Client that should have got it, or sent it", client, { class: "grow" }), field("Topic", topic, { class: "grow" }),
-      field("Time", since), h("button", { type: "submit", class: "button primary" }, "Find out")),
+      field("One message", message, { class: "grow" }), field("Time", since), h("button", { type: "submit", class: "button primary" }, "Find out")),
     answer) };
 }
 
