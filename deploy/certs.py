@@ -59,9 +59,10 @@ class Folder:
 
     def write_crl(self, revoked: list[str]) -> None:
         path = self.path / "crl.pem"
-        serials = {}
+        number, serials = 1, {}
         if path.exists():
             old = x509.load_pem_x509_crl(path.read_bytes())
+            number = crl_number(old) + 1
             serials = {one.serial_number: one.revocation_date_utc for one in old}
         for name in revoked:
             found = x509.load_pem_x509_certificate((self.path / f"{name}.pem").read_bytes())
@@ -71,6 +72,11 @@ class Folder:
             .issuer_name(self.ca.subject)
             .last_update(self.now)
             .next_update(self.now + datetime.timedelta(days=_DAYS))
+            .add_extension(x509.CRLNumber(number), critical=False)  # RFC 5280 asks for both
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
         )
         for serial, date in serials.items():
             builder = builder.add_revoked_certificate(
@@ -135,6 +141,14 @@ def key_usage(is_ca: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def crl_number(crl: x509.CertificateRevocationList) -> int:
+    """Return the number of a list; 0 if it has none."""
+    try:
+        return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound:
+        return 0
 
 
 def general_name(host: str) -> x509.GeneralName:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from mqtt_broker.cli.commands import COMMANDS
 from mqtt_broker.server.config.config import DEFAULT_HTTP, Config, load
@@ -323,6 +325,26 @@ def test_certificates_made_here_serve(tmp_path: Path) -> None:
             connected(client)
         assert "revoked" in broker.wait_for("refused, certificate")
         broker.end()
+
+
+def test_certificates_made_here_pass_strict_verification(tmp_path: Path) -> None:
+    """Python 3.13 verifies strictly by default, and OpenSSL 3.6 holds lists to RFC 5280 then."""
+    assert certs(tmp_path, "--client", "one").returncode == 0
+    authority = x509.load_pem_x509_certificate((tmp_path / "ca.pem").read_bytes())
+    key = authority.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
+    for name in ("ca", "server", "one"):
+        found = x509.load_pem_x509_certificate((tmp_path / f"{name}.pem").read_bytes())
+        assert (
+            found.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+            == identifier
+        )
+    for number in (1, 2):
+        crl = x509.load_pem_x509_crl((tmp_path / "crl.pem").read_bytes()).extensions
+        assert crl.get_extension_for_class(x509.AuthorityKeyIdentifier).value == identifier
+        assert crl.get_extension_for_class(x509.CRLNumber).value.crl_number == number
+        assert certs(tmp_path, "--revoke", "one").returncode == 0
 
 
 def test_a_second_run_adds_and_revokes(tmp_path: Path) -> None:

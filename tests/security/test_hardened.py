@@ -7,80 +7,34 @@ import json
 import os
 import socket
 import ssl
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from mqtt_broker.codec.constants import V5
 from mqtt_broker.server.config.config import load
 from tests.core.peers import publish, subscribe
 from tests.security.gate import HASHES, connect
+from tests.server.certificates import Authority
 from tests.server.running import Raw, Running
 
 HARDENED: Final = Path(__file__).parents[2] / "deploy" / "hardened.toml"
-NOW: Final = datetime.now(UTC)
-
-
-class Authority:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name.from_rfc4514_string("CN=authority")
-        self.issue("ca", self.name, self.key)
-
-    def issue(
-        self, file: str, name: x509.Name, key: ec.EllipticCurvePrivateKey | None = None
-    ) -> x509.Certificate:
-        is_ca = key is not None
-        key = key or ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            x509.CertificateBuilder(self.name, name, key.public_key(), x509.random_serial_number())
-            .not_valid_before(NOW - timedelta(days=1))
-            .not_valid_after(NOW + timedelta(days=1))
-            .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), False)
-        )
-        found = builder.sign(self.key, hashes.SHA256())
-        (self.folder / f"{file}.pem").write_bytes(found.public_bytes(serialization.Encoding.PEM))
-        (self.folder / f"{file}.key").write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return found
-
-    def revoke(self, file: str, *gone: x509.Certificate) -> None:
-        builder = (
-            x509.CertificateRevocationListBuilder()
-            .issuer_name(self.name)
-            .last_update(NOW - timedelta(days=1))
-            .next_update(NOW + timedelta(days=1))
-        )
-        for certificate in gone:
-            revoked = x509.RevokedCertificateBuilder(certificate.serial_number, NOW)
-            builder = builder.add_revoked_certificate(revoked.build())
-        data = builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        (self.folder / f"{file}.pem").write_bytes(data)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tls"
     folder.mkdir()
-    authority = Authority(folder)
-    authority.issue("server", x509.Name.from_rfc4514_string("CN=localhost"))
+    authority = Authority()
+    authority.issue("localhost", dns=["localhost"]).write(folder, "server")
     for name in ("pump-7", "pump-8"):
-        authority.issue(name, x509.Name.from_rfc4514_string(f"CN={name}"))
-    gone = authority.issue("stolen", x509.Name.from_rfc4514_string("CN=stolen"))
-    authority.revoke("devices-crl", gone)
-    (folder / "devices-ca.pem").write_bytes((folder / "ca.pem").read_bytes())
+        authority.issue(name).write(folder, name)
+    stolen = authority.issue("stolen")
+    stolen.write(folder, "stolen")
+    authority.write_crl(folder, stolen, name="devices-crl")
+    for name in ("ca", "devices-ca"):
+        authority.write(folder, name)
     (tmp_path / "users").write_text(f"operator:{HASHES['ann']}\nguest:{HASHES['bob']}\n")
     os.chmod(tmp_path / "users", 0o600)
     monkeypatch.chdir(tmp_path)

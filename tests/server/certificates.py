@@ -139,6 +139,11 @@ class Authority:
             .issuer_name(self._name)
             .last_update(now - 9 * _DAY)
             .next_update(now + days * _DAY)
+            .add_extension(x509.CRLNumber(1), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
         )
         for one in revoked:
             builder = builder.add_revoked_certificate(
