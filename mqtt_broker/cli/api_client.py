@@ -250,6 +250,10 @@ def _value(value: object) -> str:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return f"{error.strerror}; is a broker with an HTTP server listening there?"
+    if isinstance(error, http.client.RemoteDisconnected | http.client.BadStatusLine):
+        return "it does not answer in HTTP; is it the port for MQTT?"
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(why).split())
 

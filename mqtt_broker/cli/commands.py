@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import signal
@@ -85,6 +86,32 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+        self.register("type", int, _whole_number)  # argparse would say "invalid int value"
+        self.register("type", float, _number)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; an unknown one is an error that suggests the nearest option."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(
+                f"unrecognized arguments: {' '.join(unknown)}{self._nearest(unknown, found)}"
+            )
+        return found
+
+    def _nearest(self, unknown: list[str], found: argparse.Namespace) -> str:
+        option = next((one.partition("=")[0] for one in unknown if one.startswith("--")), "")
+        near = difflib.get_close_matches(option, self._options(found), 1)
+        return f"; did you mean {near[0]}?" if near else ""
+
+    def _options(self, found: argparse.Namespace) -> list[str]:
+        """Return the long options of this command, and of the action that was given."""
+        names = []
+        for action in self._actions:
+            names += [name for name in action.option_strings if name.startswith("--")]
+            if isinstance(action, argparse._SubParsersAction):
+                chosen = action.choices.get(str(getattr(found, action.dest, None)))
+                names += chosen._options(found) if isinstance(chosen, Parser) else []
+        return names
 
     def actions(self) -> list[argparse.Action]:
         """Return the options and arguments; subcommands have parsers as choices."""
@@ -93,6 +120,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         hint = f" (see {self.prog} --help)"
         self.exit(WRONG_USAGE, f"{self.prog}: {message}{hint}\n")
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def run_command(arguments: list[str]) -> int:

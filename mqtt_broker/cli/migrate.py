@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     output = Path(args.output)
+    if Path(args.file).is_dir():
+        raise UsageError(f"{args.file} is a directory; name mosquitto's configuration in it")
     if not Path(args.file).is_file():
         raise UsageError(f"{args.file}: there is no such file; name mosquitto's configuration")
     found = Translation()

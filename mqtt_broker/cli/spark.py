@@ -94,7 +94,10 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     )
     source.add_argument("--stream", metavar="NAME", help="stream to read (default: the only one)")
     source.add_argument(
-        "--token", default="", metavar="TOKEN", help="token, when --log is a URL (FLEETMQ_TOKEN)"
+        "--token",
+        default="",
+        metavar="TOKEN",
+        help="token, when --log is a URL (FLEETMQ_HTTP_TOKEN)",
     )
     source.add_argument("--from", dest="start", metavar="WHERE",
                       help="earliest, latest, offsets, or an ISO time (earliest)")  # fmt: skip
@@ -287,7 +290,7 @@ def _only_stream(log: str, *, is_url: bool) -> str:
 
 
 def _token(args: argparse.Namespace) -> str:
-    return args.token or os.environ.get("FLEETMQ_TOKEN", "")
+    return args.token or os.environ.get("FLEETMQ_HTTP_TOKEN", "")
 
 
 def _check_stream(args: argparse.Namespace) -> None:

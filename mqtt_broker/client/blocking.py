@@ -249,6 +249,10 @@ def _open(address: Address, timeout_s: float) -> tuple[socket.socket, WebSocket 
         raise ClientError(f"no address for host {address.host!r}: {error.strerror}") from None
     except ssl.SSLError as error:
         raise ClientError(f"cannot connect to {address}: {_tls_problem(error)}") from None
+    except ConnectionRefusedError as error:
+        raise ClientError(
+            f"cannot connect to {address}: {error.strerror}; is a broker listening there?"
+        ) from None
     except OSError as error:
         raise ClientError(f"cannot connect to {address}: {error.strerror or error}") from None
     return link, websocket

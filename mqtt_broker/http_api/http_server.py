@@ -325,7 +325,10 @@ def _bound(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise HttpServerError(f"cannot listen for HTTP on {where}: {reason}") from None
+        raise HttpServerError(
+            f"cannot listen for HTTP on {where}: {reason}; choose another address (http, --http "
+            "HOST:PORT), or off"
+        ) from None
     return bound
 
 

@@ -25,6 +25,7 @@ from sqlalchemy.pool import NullPool
 from sessions.journal.records import Corrupt
 
 # How long a statement waits for a lock of another process.
+_URLS: Final = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 LOCK_WAIT_S: Final = 1.0
 # Rows of any columns.
 Found = CursorResult[*tuple[Any, ...]]
@@ -156,15 +157,12 @@ def parse_url(text: str) -> URL:
         dialect: type[Dialect] = url.get_dialect()
         backend = url.get_backend_name()
     except (ArgumentError, SQLAlchemyError, ValueError):
-        raise StoreError(f"not a database URL: {text.split('@')[-1]!r}") from None
+        raise StoreError(f"not a database URL: {text.split('@')[-1]!r}; expected {_URLS}") from None
     if backend == "sqlite" and url.database in (None, "", ":memory:"):
         raise StoreError("a SQLite URL must name a file: sqlite:///directory/fleetmq.db")
     if backend == "sqlite" or (backend == "postgresql" and dialect.driver == "psycopg"):
         return url
-    raise StoreError(
-        f"unsupported database {url.drivername!r}: expected sqlite:///FILE or "
-        "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
-    )
+    raise StoreError(f"unsupported database {url.drivername!r}: expected {_URLS}")
 
 
 # Statements.

@@ -112,7 +112,10 @@ class Store:
             sqlite_files.make_directory(files.tables.parent)
             lock = Lock(files.lock)
         except OSError as error:
-            raise StoreError(f"{files.tables.parent}: {error.strerror}") from None
+            raise StoreError(
+                f"{files.tables.parent}: {error.strerror}; the data directory must be one that "
+                "this user can create and write"
+            ) from None
         try:
             is_saved = salvage.finish(files, log)
             try:

@@ -251,7 +251,8 @@ def test_nobody_listens() -> None:
         code, _, err = run(port, "pub", "-t", "a", "-m", "x")
     assert code == 1
     assert err.decode() == (
-        f"fleetmq pub: cannot connect to 127.0.0.1:{port}: Connection refused\n"
+        f"fleetmq pub: cannot connect to 127.0.0.1:{port}: Connection refused; "
+        "is a broker listening there?\n"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,18 @@ def test_a_server_that_is_not_there(ctl: Ctl) -> None:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         code, _, said = ctl("health", "--api", url)
-    assert code == 1 and f"{url}: Connection refused" in said
+    assert code == 1 and f"{url}: Connection refused; is a broker with an HTTP server" in said
+
+
+def test_a_port_that_does_not_speak_http(ctl: Ctl) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as near:
+        closing = threading.Thread(target=lambda: near.accept()[0].close())
+        closing.start()
+        url = f"http://127.0.0.1:{near.getsockname()[1]}"
+        code, _, said = ctl("health", "--api", url)
+        closing.join()
+    assert code == 1 and said.count("\n") == 1 and url in said
+    assert "is it the port for MQTT?" in said or "Connection reset" in said
 
 
 def test_pages_are_followed(api: FakeApi) -> None:

@@ -223,6 +223,14 @@ def test_what_cannot_be_converted_is_one_line(capfd: pytest.CaptureFixture[str],
     assert err.startswith("fleetmq migrate: ") and err.count("\n") == 1 and WRONG[text] in err
 
 
+@pytest.mark.parametrize(("name", "why"), [("none", "no such file"), (".", "is a directory")])
+def test_a_file_that_is_none(capfd: pytest.CaptureFixture[str], name: str, why: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["migrate", name])
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and why in err and "name mosquitto's configuration" in err
+
+
 def test_files_are_not_replaced_unasked(capfd: pytest.CaptureFixture[str]) -> None:
     Path("m.conf").write_text("")
     Path("fleet.toml").write_text("mine")

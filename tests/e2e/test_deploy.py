@@ -277,7 +277,7 @@ def test_the_spark_job_of_compose(compose: dict[str, Any]) -> None:
     assert config.http is not None
     assert args.log == f"http://broker:{config.http.port}"
     assert args.stream in [stream.name for stream in config.streams]
-    assert spark["environment"]["FLEETMQ_TOKEN"] == "${FLEETMQ_HTTP_TOKEN}"
+    assert spark["environment"]["FLEETMQ_HTTP_TOKEN"] == "${FLEETMQ_HTTP_TOKEN}"
     volumes = [volume.split(":")[1] for volume in spark["volumes"]]
     assert any(str(args.checkpoint).startswith(volume) for volume in volumes)
 

@@ -71,7 +71,8 @@ def test_an_address_that_is_taken(http: Serving, broker: LogBroker) -> None:
     with pytest.raises(HttpServerError) as caught:
         server.start()
     assert str(caught.value) == (
-        f"cannot listen for HTTP on 127.0.0.1:{http.port}: Address already in use"
+        f"cannot listen for HTTP on 127.0.0.1:{http.port}: Address already in use; "
+        "choose another address (http, --http HOST:PORT), or off"
     )
     assert server.stop(0.1)
 

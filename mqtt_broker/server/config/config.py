@@ -66,7 +66,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
 }
 _FIELDS: Final = {found.name: found for found in dataclasses.fields(Settings)}
 _TABLES: Final = ("listeners", "topics", "streams", "schemas", *HTTP_TABLES, *SECURITY_TABLES)
-_OF_COMMANDS: Final = ("FLEETMQ_TOKEN", "FLEETMQ_SIM_SCENARIO")  # variables of other commands
+_OF_COMMANDS: Final = ("FLEETMQ_API", "FLEETMQ_SIM_SCENARIO")  # variables of other commands
 DEAD_LETTERS_S: Final = 7 * 86_400  # retention of dead letters without a stream of their own
 DATA_DIR: Final = "fleetmq-data"  # in the working directory
 

@@ -97,10 +97,10 @@ def test_a_mistake_names_its_line(
 
 
 def test_variables_of_other_commands_are_none_of_the_broker() -> None:
-    """Whoever has set the token of `fleetmq spark` can start a broker in the same shell."""
-    load(None, {"FLEETMQ_TOKEN": "t", "FLEETMQ_SIM_SCENARIO": "factory"}, {})
-    with pytest.raises(ConfigError, match="FLEETMQ_TOKENS"):
-        load(None, {"FLEETMQ_TOKENS": "t"}, {})
+    """Whoever has set the address for `fleetmq ctl` can start a broker in the same shell."""
+    load(None, {"FLEETMQ_API": "http://127.0.0.1:8080", "FLEETMQ_SIM_SCENARIO": "factory"}, {})
+    with pytest.raises(ConfigError, match="FLEETMQ_APIS"):
+        load(None, {"FLEETMQ_APIS": "t"}, {})
 
 
 def test_other_sources_are_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,8 +126,8 @@ def test_what_stands_alone_is_there_whatever_the_journal_knows(
             safe |= {1_000 * life + number: group for number, group in published.items()}
             check(root, safe)
             if life % 3:  # QoS 2 needs the journal, and what comes behind it with it
-                for qos in (1, 2, 1):
-                    broker.publish({}, qos)
+                for qos in (2, 1):  # one of QoS 1 before them may be safe alone, or may not
+                    broker.publish({}, qos, least=1)
                 broker.writer.append(broker.log.stream("other"), "t", "a", [b""], 1, qos=2)
                 broker.writer.assign(broker.watch.number + 1)
                 broker.watch.submit(EMPTY)
