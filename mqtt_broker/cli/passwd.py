@@ -10,7 +10,6 @@ import argparse
 import getpass
 import secrets
 import sys
-from pathlib import Path
 
 from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
 from mqtt_broker.security.authentication.password_edit import put_user, remove_user
@@ -44,8 +43,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("give FILE USER, or --database-url URL USER")
     if problem := username_problem(args.user):
         raise UsageError(problem)
-    if args.file and Path(args.file).is_dir():
-        raise UsageError(f"{args.file} is a directory; name a password file")
     for role in args.role or ():
         if not role or not role.isprintable() or set(role) & {",", ":"}:
             raise UsageError(
