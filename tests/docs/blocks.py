@@ -2,7 +2,8 @@
 
 A comment `<!-- not run: REASON -->` on the line before a block excuses it from running; it is still
 parsed. `<!-- ends: SIGTERM -->` says that a program runs until it gets that signal, which it does
-after its first line of output. `<!-- with: broker -->` says that it needs a broker with a stream.
+after its first line of output. `<!-- with: broker -->` says that it needs a broker with a stream,
+`<!-- with: recorder -->` one that the clients of docs/WHY.md are connected to.
 `<!-- terminal: 2 -->` says in which terminal a reader pastes it; without it, in one of his own.
 `<!-- file: NAME -->` says which file of the reader the block is, `<!-- logged: broker -->` that
 lines of the broker's log hold these, `<!-- needs: PROGRAMS -->` that it runs where these are.

@@ -2,7 +2,7 @@
 
 A block runs in a directory with the configuration of `CONFIG`, unless the comment in front of it
 says why not. Requests of `curl` are sent to a broker in the order of the document. README and the
-tutorial are in `test_first_steps`.
+tutorial are in `test_first_steps`, and those with a recorder in `test_why`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _runnable() -> list[Block]:
         block
         for block in of("sh", "console")
         if block.path not in RUN_IN_ORDER
-        and block.key != "not run"
+        and block.key not in ("not run", "with")
         and not any(words[0] == "curl" for words in commands(block, known))
     ]
 
