@@ -15,8 +15,8 @@ from mqtt_broker.testing import Broker
 from tests.counting import count_lines
 
 ROOT: Final = Path(__file__).parents[1]
-# 208 and 117, with the recorder and its answers: with asyncio 160 to 200 ms of CPU time, once.
-OUR_MODULES_MAX: Final = 215
+# 198 and 110: with asyncio 160 to 200 ms of CPU time, once; each start then takes 5 ms.
+OUR_MODULES_MAX: Final = 203
 OTHER_MODULES_MAX: Final = 130
 # Of a start and a stop: 29,000, nearly all of them for the hundred values of `$SYS`.
 LINES_MAX: Final = 36_000
@@ -24,7 +24,9 @@ LINES_WITHOUT_SYS_MAX: Final = 5_000
 HEAVY: Final = (
     "sqlalchemy alembic aiohttp websockets cryptography argon2 jwt prometheus_client uvloop "
     "mqtt_broker.http_api mqtt_broker.streams.write.log mqtt_broker.server.services.storage "
-    "mqtt_broker.server.services.security mqtt_broker.server.net.layered_link sessions.store.store"
+    "mqtt_broker.server.services.security mqtt_broker.server.net.layered_link sessions.store.store "
+    "mqtt_broker.server.services.flight_recorder mqtt_broker.recorder.inquiry "
+    "mqtt_broker.recorder.figures mqtt_broker.core.client_views"
 ).split()
 SCRIPT: Final = f"""\
 import sys

@@ -32,7 +32,6 @@ from mqtt_broker.server.process.reload import Reload
 from mqtt_broker.server.process.turn import Turn
 from mqtt_broker.server.services.config_reload import ConfigReload
 from mqtt_broker.server.services.extensions import load_strategy
-from mqtt_broker.server.services.flight_recorder import FlightRecorder
 from mqtt_broker.server.services.payload_schemas import SchemaChecks
 from mqtt_broker.server.services.secret_files import warn_of_open_secrets
 from sessions.journal.journal import MODES
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from mqtt_broker.server.net.listener import Listener
     from mqtt_broker.server.process.watchdog import Watchdog
     from mqtt_broker.server.services.backups import BackupService
+    from mqtt_broker.server.services.flight_recorder import FlightRecorder
     from mqtt_broker.server.services.security import SecurityService
     from mqtt_broker.server.services.storage import StorageService
     from mqtt_broker.server.services.streams import StreamService
@@ -136,12 +136,7 @@ class Server:
             durabilities=[(text, MODES[mode]) for text, mode in config.durabilities],
             checks=checks,
         )
-        self.flight_recorder: FlightRecorder | None = None  # None: nothing is recorded
-        if self.broker.recorder is not None:
-            data_dir = Path(config.data_dir) if self.storage is not None else None
-            self.flight_recorder = FlightRecorder(
-                self.broker, self.broker.recorder, self.loop, self.turn, data_dir
-            )
+        self._flight_recorder: FlightRecorder | None = None  # until somebody asks
         poller.measure(self.broker.on_turn)
         self.turn.serve(self.broker, self.storage.after_turn if self.storage is not None else None)
         self.descriptors = Descriptors(lambda line: _log.warning("%s", line), self._open_files)
@@ -162,6 +157,20 @@ class Server:
         self.listener_service.meant(
             is_open_to_all=config.allow_anonymous, has_access=self._has_access
         )
+
+    @property
+    def flight_recorder(self) -> FlightRecorder | None:
+        """The answers of the recorder; None: nothing is recorded."""
+        recorder = self.broker.recorder
+        if self._flight_recorder is None and recorder is not None:
+            # Not above: a broker in memory without HTTP is asked nothing.
+            from mqtt_broker.server.services.flight_recorder import FlightRecorder
+
+            data_dir = Path(self.config.data_dir) if self.storage is not None else None
+            self._flight_recorder = FlightRecorder(
+                self.broker, recorder, self.loop, self.turn, data_dir
+            )
+        return self._flight_recorder
 
     @property
     def listeners(self) -> list[Listener]:
@@ -222,8 +231,8 @@ class Server:
         warn_of_open_secrets(self.config)
         self._warn_of_slow_frames()
         self._set_sys_log(self.config.sys_log)
-        if self.flight_recorder is not None:
-            self.flight_recorder.start()
+        if self.storage is not None and self.flight_recorder is not None:
+            self.flight_recorder.start()  # events go to the disk
         self.turn.start()
         return [listener.endpoint for listener in self.listeners]
 
@@ -327,8 +336,8 @@ class Server:
                 link.abort()
         if self.backups is not None:
             await self.loop.run_in_executor(None, self.backups.stop)
-        if self.flight_recorder is not None:
-            await self.flight_recorder.stop()
+        if self._flight_recorder is not None:
+            await self._flight_recorder.stop()
         is_stored = self.storage is None or await self.storage.stop(_STORE_STOP_S)
         if self.security is not None:
             self.security.stop()
