@@ -3,7 +3,7 @@
 export, import, restore       the state of a stopped broker, in files and databases
 acl, ban, unban, bans         access rules and bans, of a broker or of a configuration file
 everything else               asks a running broker by its HTTP API: `ctl_lists`, `ctl_actions`,
-                              `ctl_users`, `ctl_live`
+                              `ctl_users`, `ctl_listeners`, `ctl_live`
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from mqtt_broker.cli import ctl_access, ctl_actions, ctl_lists, ctl_live, ctl_restore, ctl_users
+from mqtt_broker.cli import (
+    ctl_access,
+    ctl_actions,
+    ctl_listeners,
+    ctl_lists,
+    ctl_live,
+    ctl_restore,
+    ctl_users,
+)
 from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
 from sessions.store import export_import
 from sessions.store.sqlite_files import sync
@@ -48,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--force", action="store_true", help="overwrite FILE")
         action.add_argument("file", metavar="FILE", nargs="?", default="-", help=file)
     ctl_restore.add_actions(actions)
-    for part in (ctl_lists, ctl_actions, ctl_users, ctl_live, ctl_access):
+    for part in (ctl_lists, ctl_actions, ctl_users, ctl_listeners, ctl_live, ctl_access):
         part.add_actions(actions)
 
 

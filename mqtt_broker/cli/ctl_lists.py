@@ -263,7 +263,7 @@ LISTS: Final[dict[str, List]] = {
             Column("URL", "url"),
             Column("CLIENTS", "connections", "count"),
             Column("AT MOST", "max_connections", "count"),
-            Column("OF THE FILE", "is_from_file", "state"),
+            Column("AFTER A RESTART", "after_restart"),
         ],
         is_paged=False,
     ),

@@ -236,6 +236,7 @@ class ServerOperating:
             endpoint.rules.max_connections,
             settings_of(endpoint),
             not self._server.listener_service.is_added(endpoint.name),
+            self._server.listener_service.after_restart(listener),
         )
 
     def certificates(self) -> Future[list[CertificateFile]]:

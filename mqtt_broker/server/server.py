@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.interfaces.access import Access
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.runtime.runtime import FailedClient
+from mqtt_broker.server.config.changes import ListenerOutcome
 from mqtt_broker.server.config.config import Config, StartError, is_local
 from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
@@ -87,7 +88,7 @@ class Server:
         self.log_ring: log_output.LogRing | None = None  # of the command; see `keep_log`
         self._sys_log = log_output.SysLog(self._publish_line)
         self.reload = Reload(self.loop)
-        self.config_reload = ConfigReload(config, self._apply)
+        self.config_reload = ConfigReload(config, self._apply, self._take_up_listeners)
         self.storage: StorageService | None = None  # None: everything is kept in memory
         self.streams: StreamService | None = None
         self.backups: BackupService | None = None  # None: there is nothing to back up
@@ -235,6 +236,9 @@ class Server:
             self.flight_recorder.start()  # events go to the disk
         self.turn.start()
         return [listener.endpoint for listener in self.listeners]
+
+    def _take_up_listeners(self, endpoints: Sequence[Endpoint]) -> ListenerOutcome:
+        return self.listener_service.take_up(endpoints)
 
     def _apply(self, config: Config) -> None:
         """Put the live keys of a configuration that was read again in force."""

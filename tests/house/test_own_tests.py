@@ -117,7 +117,6 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "server.config.acl_edit": "http_api/test_access_admin.py",
     "server.services.access_changes": "http_api/test_access_admin.py",
     "http_api.operating": "http_api/test_operating.py",
-    "server.listener_service": "http_api/test_operating.py",
     "server.net.certificate_ends": "http_api/test_operating.py",
     "server.net.context": "server/test_server.py server/process/test_turn.py",
     "server.net.event_loop": "server/test_server.py",

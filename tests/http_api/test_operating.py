@@ -158,6 +158,7 @@ def test_listeners_come_change_and_go(tmp_path: Path) -> None:
         assert added.status == 201
         port = added.json()["port"]
         assert connects(port) and not added.json()["is_from_file"]
+        assert (first["after_restart"], added.json()["after_restart"]) == ("same", "gone")
         client = broker.client("c")  # of the first
         broker.bound.append(broker.server.listeners[1].endpoint)
         where = f"{API}/listeners/new%2Fone"
@@ -178,7 +179,9 @@ def test_listeners_come_change_and_go(tmp_path: Path) -> None:
         assert not connects(port)
         assert http.get(where).status == 404
         closed = http.ask("DELETE", f"{API}/listeners/devices?disconnect=true")
-        assert closed.json() == {"closed": "devices", "connections": 1}
+        assert closed.json() == {
+            "closed": "devices", "connections": 1, "after_restart": "open",
+        }  # fmt: skip
         assert client.packet()[0] == 0xE0
         client.sock.close()
         assert http.get(f"{API}/listeners").json() == {"items": [], "total": 0}

@@ -410,7 +410,9 @@ def _listener(name: str, host: str, port: int, scheme: str, path: str) -> dict[s
         "path": "",
     }
     found |= {"url": f"{scheme}://{host}:{port}{path}", "scheme": scheme, "settings": {}}
-    return {**found, "connections": 13_300, "max_connections": 0, "is_from_file": scheme != "ws"}
+    after = "gone" if scheme == "ws" else "same"
+    found |= {"is_from_file": scheme != "ws", "after_restart": after}
+    return {**found, "connections": 13_300, "max_connections": 0}
 
 
 def _value(key: str, value: Any, origin: str, holds: str) -> dict[str, Any]:

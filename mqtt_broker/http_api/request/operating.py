@@ -117,7 +117,8 @@ class ListenerFigures:
     connections: int
     max_connections: int
     settings: dict[str, Any]  # the keys of its `[[listeners]]` table that are not the default
-    is_from_file: bool  # else it was added over HTTP, and is gone after a restart
+    is_from_file: bool  # else it was added over HTTP
+    after_restart: str  # same, changed (back to the configuration) or gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`/api/v1/listeners` and `/certificates`: listeners of the running broker, and what they show.
 
-What is changed here holds until the broker stops; the configuration file is not written.
+What is changed here holds until the broker stops; the configuration file is not written. Each
+answer says so: `after_restart`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Closed(TypedDict):
 
     closed: str
     connections: Annotated[int, Limits(text="that it had")]
+    after_restart: Annotated[str, Limits(text="open if the configuration has it, or gone")]
 
 
 class CertificateItem(TypedDict):
@@ -113,13 +115,15 @@ class _Listeners:
 
     async def close(self, name: str, query: WithConnections, call: Call) -> Closed:
         """Close a listener; its connections stay, unless `disconnect` is true."""
-        call.check_match(await self._find(name))
+        found = await self._find(name)
+        call.check_match(found)
         operating = self._site.broker.part(OPERATING)
         with changing():
             count = await self._site.ask(
                 operating.listener_close, name, disconnect=query.disconnect
             )
-        return {"closed": name, "connections": count}
+        after = "open" if found.is_from_file else "gone"
+        return {"closed": name, "connections": count, "after_restart": after}
 
     async def certificates(self) -> Certificates:
         """List the certificates of listeners, and when they end."""

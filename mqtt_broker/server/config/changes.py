@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mqtt_broker.core.limits.settings import Settings
 from mqtt_broker.server.config.config import Config
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.http_access import TABLES as HTTP_TABLES
 from mqtt_broker.server.config.in_force import DEFAULT, value_of, without_secret
 from mqtt_broker.server.config.live_keys import LIVE, SECURITY_RESTARTS, TABLE_RESTARTS
@@ -37,6 +38,15 @@ class ConfigChange:
         return f"{self.key} = {self.value} (in force: {self.before}) needs a restart"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ListenerOutcome:
+    """The listeners of a configuration that was read again: what changed, and what could not."""
+
+    changes: tuple[ConfigChange, ...] = ()
+    failed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # by `listener NAME`: why
+    in_force: tuple[Endpoint, ...] = ()  # as configured, of those that are open
+
+
 def changes_between(in_force: Config, read: Config) -> list[ConfigChange]:
     """Return what has changed, live keys and others."""
     found = [*_keys(in_force, read), *_tables(in_force, read)]
@@ -64,10 +74,33 @@ def _tables(in_force: Config, read: Config) -> Iterable[ConfigChange]:
     for name, field in TABLE_RESTARTS.items():
         if getattr(in_force, field) != getattr(read, field):
             yield ConfigChange(name, None, None, where)
-    if in_force.endpoints != read.endpoints and not any(
-        value_of(in_force, key) != value_of(read, key) for key in _ADDRESSES
-    ):
+    if "listeners" in _names(in_force) | _names(read) and _listeners_wait(in_force, read):
         yield ConfigChange("[[listeners]]", None, None, where)
+
+
+def _names(config: Config) -> set[str]:
+    return set(config.source.tables) if config.source is not None else set()
+
+
+def _listeners_wait(in_force: Config, read: Config) -> bool:
+    """Tell whether the addresses wait for a restart: keys at the top of the file say some."""
+    return in_force.endpoints != read.endpoints and not are_listeners_live(in_force, read)
+
+
+def are_listeners_live(in_force: Config, read: Config) -> bool:
+    """Tell whether a reload takes up the listeners: no address at the top of the file changed."""
+    return all(value_of(in_force, key) == value_of(read, key) for key in _ADDRESSES)
+
+
+def with_listeners(in_force: Config, read: Config, outcome: ListenerOutcome) -> Config:
+    """Return the configuration in force with the listeners that were taken up."""
+    found = dataclasses.replace(in_force, endpoints=outcome.in_force or in_force.endpoints)
+    before, after = in_force.source, read.source
+    if before is None or after is None or outcome.failed:
+        return found
+    tables = {key: rows for key, rows in before.tables.items() if key != "listeners"}
+    tables |= {key: rows for key, rows in after.tables.items() if key == "listeners"}
+    return dataclasses.replace(found, source=dataclasses.replace(before, tables=tables))
 
 
 def with_live_keys(in_force: Config, read: Config) -> Config:

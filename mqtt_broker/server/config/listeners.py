@@ -69,7 +69,7 @@ def check_addresses(endpoints: Sequence[Endpoint]) -> None:
     """Raise ConfigError if two listeners have the same address."""
     for at, one in enumerate(endpoints):
         for other in endpoints[:at]:
-            if _overlap(one, other):
+            if overlap(one, other):
                 where = f"{one.place}: " if one.place else ""
                 also = f" ({other.place})" if other.place else ""
                 shared = str(one) if str(one) == str(other) else f"{one}, with {other},"
@@ -79,7 +79,8 @@ def check_addresses(endpoints: Sequence[Endpoint]) -> None:
                 )
 
 
-def _overlap(one: Endpoint, other: Endpoint) -> bool:
+def overlap(one: Endpoint, other: Endpoint) -> bool:
+    """Tell whether two listeners would have one address."""
     if one.path or other.path:
         return os.path.abspath(one.path) == os.path.abspath(other.path) and bool(one.path)
     if one.port != other.port or not one.port:

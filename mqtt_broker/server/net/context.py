@@ -32,12 +32,34 @@ class ConnectionFilter(Protocol):
         ...
 
 
+class LinkCount:
+    """The number of links of a listener and of those that it took the place of."""
+
+    __slots__ = ("links",)
+
+    def __init__(self) -> None:
+        self.links = 0  # open, or opening
+
+    def add(self) -> None:
+        """Count a link."""
+        self.links += 1
+
+    def remove(self) -> None:
+        """Stop counting a link that has closed."""
+        self.links -= 1
+
+
 class OpenLink(Protocol):
     """The part of a link that the server uses."""
 
     @property
     def listener(self) -> str:
         """The name of its listener."""
+        ...
+
+    @property
+    def link_count(self) -> LinkCount:
+        """The count that it is part of."""
         ...
 
     @property
@@ -53,19 +75,30 @@ class OpenLink(Protocol):
 class ListenerState:
     """The state that a listener's links share: name, rules, limits, number of links."""
 
-    def __init__(self, name: str, rules: ListenerRules, limits: ListenerLimits | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        rules: ListenerRules,
+        limits: ListenerLimits | None,
+        count: LinkCount | None = None,
+    ) -> None:
+        """`count`: that of the listener whose place this one takes."""
         self.name: Final = name
         self.rules: Final = rules
         self.limits: Final = limits
-        self.connections = 0  # open, or opening
+        self.count: Final = LinkCount() if count is None else count
+
+    @property
+    def connections(self) -> int:
+        return self.count.links
 
     def add(self) -> None:
         """Count a connection that was accepted."""
-        self.connections += 1
+        self.count.add()
 
     def remove(self) -> None:
         """Stop counting a connection that has closed."""
-        self.connections -= 1
+        self.count.remove()
 
 
 class NetContext:
@@ -123,10 +156,10 @@ class NetContext:
         if not self.links:
             self.idle.set()
 
-    def disconnect(self, listener: str) -> None:
+    def disconnect(self, count: LinkCount) -> None:
         """Disconnect every client of a listener."""
         now = self.turn.now()
-        for link in [link for link in self.links if link.listener == listener]:
+        for link in [link for link in self.links if link.link_count is count]:
             if link.connection is None:  # its layers are still opening
                 link.abort()
             else:

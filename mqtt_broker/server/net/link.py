@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mqtt_broker.core.interfaces.access import PeerCertificate
     from mqtt_broker.core.limits.token_bucket import ListenerLimits
     from mqtt_broker.server.config.endpoints import ListenerRules
-    from mqtt_broker.server.net.context import ListenerState, NetContext
+    from mqtt_broker.server.net.context import LinkCount, ListenerState, NetContext
 
 _WRITE_BYTES: Final = 1_048_576  # handed to the kernel in one call when a backlog is sent
 _CHEAP_BYTES_A_UNIT: Final = 64  # large payloads: reading costs less than copying the bytes
@@ -123,6 +123,11 @@ class SocketLink:
     def listener(self) -> str:
         """The name of its listener, for rules and logs."""
         return self._listener.name
+
+    @property
+    def link_count(self) -> LinkCount:
+        """The count of its listener's links."""
+        return self._listener.count
 
     @property
     def rules(self) -> ListenerRules:

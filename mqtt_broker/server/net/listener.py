@@ -31,9 +31,16 @@ class Listener:
     """A listening socket. Accepts a few connections a turn, so that a storm delays no client."""
 
     def __init__(
-        self, context: NetContext, endpoint: Endpoint, *, take_over: Listener | None = None
+        self,
+        context: NetContext,
+        endpoint: Endpoint,
+        *,
+        take_over: Listener | None = None,
+        before: Listener | None = None,
     ) -> None:
-        """`take_over`: an open listener, whose socket this one goes on with."""
+        """`take_over`: an open listener, whose socket this one goes on with; `before`: the one that
+        had this one's place at another address.
+        """
         rules = endpoint.rules
         self._context = context
         # First: a certificate that cannot be read leaves no socket behind.
@@ -47,8 +54,7 @@ class Listener:
             self._sock = _listen(endpoint)
         else:
             self._sock = take_over.hand_over()
-            if self.layers is not None:
-                self.layers.watch()  # the other listener watched files under the same name
+            self.watch_files()
         self._is_prompt = rules.tcp_nodelay and not endpoint.path
         self._max = rules.max_connections
         self._throttle: Throttle | None = None
@@ -60,7 +66,11 @@ class Listener:
             self._connect_limits = ConnectLimits(connects_per_s=rules.connects_per_s)
         # With the port that the socket got.
         self.endpoint = endpoint if endpoint.path else self._bound(endpoint)
-        self.state = ListenerState(self.endpoint.name, rules, _limits_of(rules))
+        place = before or take_over
+        count = place.state.count if place is not None else None
+        self.state: ListenerState = ListenerState(
+            self.endpoint.name, rules, _limits_of(rules), count
+        )
 
     def _bound(self, endpoint: Endpoint) -> Endpoint:
         return replace(endpoint, port=self._sock.getsockname()[1])
@@ -68,6 +78,11 @@ class Listener:
     def start(self) -> None:
         """Start accepting connections."""
         self._context.poller.add(self._sock.fileno(), self._on_acceptable)
+
+    def watch_files(self) -> None:
+        """Watch certificates again: a listener that closed watched others under the same name."""
+        if self.layers is not None:
+            self.layers.watch()
 
     def _on_acceptable(self) -> None:
         layers = self.layers

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -50,9 +50,10 @@ class Change(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The keys that changed, returned by a function that reads the configuration again."""
+    """The outcome of reading the configuration again: keys that changed, and what failed."""
 
     found: tuple[Change, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)  # by part: why
 
 
 @dataclass(slots=True)
@@ -137,6 +138,8 @@ class Reload:
     def all(self) -> None:
         """Reload everything, changed or not: SIGHUP."""
         for name, watched in list(self.watched.items()):
+            if self.watched.get(name) is not watched:
+                continue  # a part before it is no longer in use, as the files of a listener
             watched.last = _look(watched.paths)
             watched.take(watched.last)
             self._reload(name, watched)
@@ -144,6 +147,8 @@ class Reload:
     def look(self) -> None:
         """Reload files that have changed since they were loaded, but not since the last check."""
         for name, watched in list(self.watched.items()):
+            if self.watched.get(name) is not watched:
+                continue
             seen = _look(watched.paths)
             is_settled, watched.last = seen == watched.last, seen
             if is_settled and seen != watched.in_force:
@@ -159,25 +164,29 @@ class Reload:
             self.on_failed(name, str(error), may_pass=may_pass(error))
         else:
             if result is not LATER:
-                self.on_reloaded(name, result.found if isinstance(result, Changes) else None)
+                self.on_reloaded(name, result if isinstance(result, Changes) else None)
 
-    def on_reloaded(self, name: str, changes: Iterable[Change] | None = None) -> None:
-        """Report a success; of the configuration with the keys that changed."""
+    def on_reloaded(self, name: str, changes: Changes | None = None) -> None:
+        """Report a success; of the configuration with what changed."""
         watched = self.watched.get(name)
         if watched is not None:
             watched.succeed()
         self.count += 1
-        found = None if changes is None else list(changes)
-        if found is None:
+        if changes is None:
             _log.info("%s: reloaded", name)
-        elif not found:
+            changes = Changes()
+        elif not changes.found and not changes.failed:
             _log.info("%s: read again, no key has changed", name)
-        for change in found or ():
+        for change in changes.found:
             level = logging.INFO if change.holds else logging.WARNING
             _log.log(level, "%s: %s", name, change.describe())
+        for part, why in changes.failed.items():
+            self.failures += 1
+            _log.error("%s: not taken up: %s", part, why)
         for report in self._waiting_for(name):
             report.reloaded.append(name)
-            report.changes += found or ()
+            report.changes += changes.found
+            report.failed |= changes.failed
         self._tell_complete()
 
     def on_failed(self, name: str, why: str, *, may_pass: bool = False) -> bool:

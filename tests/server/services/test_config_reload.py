@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mqtt_broker.server.config.changes import changes_between
+from mqtt_broker.server.config.changes import ListenerOutcome, changes_between
 from mqtt_broker.server.config.config import Config, load
+from mqtt_broker.server.config.endpoints import Endpoint
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.server.process.reload import Reload, ReloadReport
 from mqtt_broker.server.services.config_reload import ConfigReload
@@ -25,6 +27,10 @@ port = 0
 """
 
 
+def no_listeners(endpoints: Sequence[Endpoint]) -> ListenerOutcome:
+    return ListenerOutcome(in_force=tuple(endpoints))
+
+
 def read(path: Path, text: str, **environment: str) -> Config:
     path.write_text(text)
     return load(str(path), environment, {})
@@ -34,7 +40,7 @@ def test_what_holds_and_what_waits(tmp_path: Path) -> None:
     path = tmp_path / "f.toml"
     config = read(path, FILE)
     applied: list[Config] = []
-    reload = ConfigReload(config, applied.append)
+    reload = ConfigReload(config, applied.append, no_listeners)
     assert reload.read_again().found == () and not applied
     path.write_text(FILE.replace("100", "60") + '[[topics]]\nfilter = "a"\ndurability = "memory"\n')
     found = reload.read_again().found
@@ -54,7 +60,9 @@ def test_what_holds_and_what_waits(tmp_path: Path) -> None:
 
 def test_a_mistake_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "f.toml"
-    reload = ConfigReload(read(path, FILE), lambda config: pytest.fail("nothing is applied"))
+    reload = ConfigReload(
+        read(path, FILE), lambda config: pytest.fail("nothing is applied"), no_listeners
+    )
     path.write_text(FILE.replace("100", "60") + "port = 'x'\n")
     with pytest.raises(ConfigError):
         reload.read_again()
@@ -64,7 +72,7 @@ def test_a_mistake_changes_nothing(tmp_path: Path) -> None:
 def test_the_environment_comes_first_again(tmp_path: Path) -> None:
     path = tmp_path / "f.toml"
     config = read(path, FILE, FLEETMQ_MAX_KEEPALIVE="50")
-    reload = ConfigReload(config, lambda config: pytest.fail("nothing is applied"))
+    reload = ConfigReload(config, lambda config: pytest.fail("nothing is applied"), no_listeners)
     path.write_text(FILE.replace("100", "60"))
     assert reload.read_again().found == ()
 
@@ -72,7 +80,7 @@ def test_the_environment_comes_first_again(tmp_path: Path) -> None:
 def test_a_key_that_is_left_out_is_the_default_again(tmp_path: Path) -> None:
     path = tmp_path / "f.toml"
     applied: list[Config] = []
-    reload = ConfigReload(read(path, FILE), applied.append)
+    reload = ConfigReload(read(path, FILE), applied.append, no_listeners)
     path.write_text(FILE.replace("max_keepalive = 100", ""))
     [change] = reload.read_again().found
     assert (change.origin, applied[0].settings.max_keepalive) == ("default", 65_535)
@@ -83,7 +91,7 @@ def test_a_key_that_is_left_out_is_the_default_again(tmp_path: Path) -> None:
     ("before", "after", "keys"),
     [
         ("port = 1\n", "port = 2\n", ["port"]),
-        ("", "[[listeners]]\nport = 2\n", ["[[listeners]]"]),
+        ("", "port = 2\n[[listeners]]\nport = 3\n", ["port", "[[listeners]]"]),
         ("", "packet_bytes_max = 100\n", ["packet_bytes_max"]),
         ("", '[security]\naudit_file = "a"\n', ["[security] audit_file"]),
         ("", "[security]\npoll_s = 3.0\n", []),  # which the security service takes up
@@ -172,7 +180,7 @@ def test_a_report_waits_for_every_part() -> None:
 
 
 def test_an_embedded_configuration_is_never_read_again() -> None:
-    reload = ConfigReload(replace(Config()), lambda config: None)
+    reload = ConfigReload(replace(Config()), lambda config: None, no_listeners)
     watched: list[str] = []
 
     class Watching(Reload):

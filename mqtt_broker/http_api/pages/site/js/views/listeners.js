@@ -7,6 +7,7 @@ import { badge, empty, heading, mono, panel, resource } from "../parts.js";
 import { table } from "../table.js";
 
 const SPEAKS = { mqtt: "MQTT", mqtts: "MQTT over TLS", ws: "WebSocket", wss: "WebSocket over TLS" };
+const KEPT = { gone: () => badge("warn", "until the next start"), changed: () => badge("warn", "changed until the next start") };
 const WEEK = 7 * 86400;
 
 export default function listeners(ctx) {
@@ -16,7 +17,7 @@ export default function listeners(ctx) {
     { label: "Speaks", show: (one) => SPEAKS[one.scheme] ?? one.scheme },
     { label: "Connections", kind: "number", show: (one) => count(one.connections) },
     { label: "At most", kind: "number", rank: 2, show: (one) => (one.max_connections ? count(one.max_connections) : "–") },
-    { label: "Kept", rank: 2, show: (one) => (one.is_from_file ? "" : badge("warn", "until the next start")) },
+    { label: "Kept", rank: 2, show: (one) => KEPT[one.after_restart]?.() ?? "" },
     { label: "", show: (one) => (ctx.may("admin") ? button("Close", () => close(one), { kind: "quiet", "aria-label": `Close listener ${one.name}` }) : "") },
   ] });
   const found = resource(ctx, {
