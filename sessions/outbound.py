@@ -241,6 +241,7 @@ class Outbound(ClientRuns):
             box.mark()
             box.messages_out += 1
             backlog.published += 1
+            backlog.published_bytes += len(head) + 2 + len(section) + len(message.payload)
             tracer = backlog.tracer
             if tracer is not None:
                 tracer.delivered(
@@ -361,12 +362,19 @@ class Outbound(ClientRuns):
             pieces += (head, ID_BYTES[packet_id], section, message.payload)
         box.mark()
         box.messages_out += len(messages)
-        self.backlog.published += len(messages)
+        size = len(head) + 2 + len(section) + messages[0].envelope.payload_bytes
+        self.count_published(len(messages), size * len(messages))
         tracer = self.backlog.tracer
         if tracer is not None:
             tracer.delivered(
                 messages[0].envelope, options, self.client_id, len(messages), now, is_repeated=False
             )
+
+    def count_published(self, packets: int, size: int) -> None:
+        """Count PUBLISH packets that were written, and their bytes."""
+        backlog = self.backlog
+        backlog.published += packets
+        backlog.published_bytes += size
 
     def send_one(
         self, packet_id: int, message: Message, options: DeliveryOptions, now: float, *, dup: bool
@@ -406,7 +414,7 @@ class Outbound(ClientRuns):
         box.pieces += (packet, message.payload)
         box.mark()
         box.messages_out += 1
-        self.backlog.published += 1
+        self.count_published(1, len(packet) + len(message.payload))
         tracer = self.backlog.tracer
         if tracer is not None:
             tracer.delivered(envelope, options, self.client_id, 1, now, is_repeated=dup)
@@ -960,13 +968,15 @@ class Outbound(ClientRuns):
             return
         pieces = box.pieces
         v5 = box.v5
+        size = 0
         for message in messages:
             head, section = message.envelope.layout(v5, options, now)
             packet_id = window.admit_one((message, options, 0, None), 1)
             pieces += (head, ID_BYTES[packet_id], section, message.payload)
+            size += len(head) + 2 + len(section) + len(message.payload)
         box.mark()
         box.messages_out += len(messages)
-        self.backlog.published += len(messages)
+        self.count_published(len(messages), size)
 
     def take_back_sourced(self, source: MessageSource, partition: int = -1) -> list[SourcedMessage]:
         """Remove and return a source's unacknowledged messages, of one partition or (-1) of all."""

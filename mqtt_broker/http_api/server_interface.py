@@ -185,7 +185,10 @@ class ServerInterface:
         free = size = -1
         if storage is not None:
             histograms["journal_sync"] = seconds_of(storage.store.writer.journal_sync)
-            histograms["log_sync"] = seconds_of(storage.store.writer.log_sync)
+            histograms["journal_write"] = seconds_of(storage.store.writer.journal_write)
+            if server.streams is not None:
+                histograms["log_sync"] = seconds_of(server.streams.log.sync_times)
+                histograms["log_write"] = seconds_of(storage.store.writer.log_write)
             with contextlib.suppress(OSError):
                 usage = shutil.disk_usage(server.config.data_dir)
                 free, size = usage.free, usage.total

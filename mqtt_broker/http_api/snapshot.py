@@ -12,7 +12,7 @@ from typing import Final
 from mqtt_broker.codec.constants import PACKET_NAMES, PUBLISH
 from mqtt_broker.core.broker import Broker
 from mqtt_broker.core.limits.settings import memory_limit_bytes
-from mqtt_broker.core.sys_topics import publishes_sent
+from mqtt_broker.core.sys_topics import publish_bytes_sent, publishes_sent
 from mqtt_broker.http_api.request.broker_interface import (
     BanFigures,
     HistogramFigures,
@@ -59,7 +59,7 @@ def snapshot_of(
         bytes_received=counters.bytes_received,
         bytes_sent=counters.bytes_sent,
         publish_bytes_received=counters.publish_bytes_received,
-        publish_bytes_sent=counters.publish_bytes_sent,
+        publish_bytes_sent=publish_bytes_sent(broker.state),
         dropped=dict(backlog.dropped),
         refused=counters.refusals(),
         accept_pauses=broker.runtime.metrics.read("accept").get("pauses", 0),

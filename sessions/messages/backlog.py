@@ -81,7 +81,8 @@ class Backlog:
     inflight_bytes: int = 0  # under way to all clients; a message to many counts once
     owed_bytes: int = 0  # that queues give up as soon as the store has brought them
     large: LargeQueues = field(default_factory=LargeQueues)
-    published: int = 0  # PUBLISH packets sent by sessions
+    published: int = 0  # PUBLISH packets sent by sessions,
+    published_bytes: int = 0  # and their bytes
     starved: dict[StarvedSession, None] = field(default_factory=dict)  # wait for others' windows
     dropped: dict[str, int] = field(default_factory=dict)
     dead_letters: DeadLetterSink | None = None

@@ -92,8 +92,9 @@ class Writer(Worker):
         self._told = last_number, last_number  # arguments of the last call of `on_committed`
         self._committed_bytes = 0  # since then
         self.last_number = last_number  # the last durable group
-        self.journal_sync = Histogram()  # transactions of the database, fsync included
-        self.log_sync = Histogram()  # writes of the participant, the same
+        self.journal_write = Histogram()  # transactions of the database, the commit included
+        self.journal_sync = Histogram()  # their commit, which writes and syncs
+        self.log_write = Histogram()  # writes of the participant, the sync included
         self._recorded = last_number  # the last group in the database
 
     # From any thread.
@@ -214,14 +215,18 @@ class Writer(Worker):
         connection = self.connect(self._database.journal)
         ends = self._write_participant(number)
         began = time.monotonic()
-        with connection.begin():
+        with connection.begin() as transaction:
             groups = self._unsafe(connection) if self._is_unsure else self._waiting
             self._is_unsure = True
             for some in pieces(groups):
                 insert(connection, "journal", ("number", "at", "data"), some)
             self._record_ends(connection, ends)
             removed_to = self._remove(connection)
-        self.journal_sync.add_seconds(time.monotonic() - began)
+            committing = time.monotonic()
+            transaction.commit()
+        ended = time.monotonic()
+        self.journal_sync.add_seconds(ended - committing)
+        self.journal_write.add_seconds(ended - began)
         self._is_unsure = False
         self._removed_to = removed_to
         self._forgotten.clear()
@@ -282,7 +287,7 @@ class Writer(Worker):
         except Exception as error:  # any error: `attempt` repeats the work
             raise ParticipantFailed(_PARTICIPANT, _explain(error)) from error
         if ends:
-            self.log_sync.add_seconds(time.monotonic() - began)
+            self.log_write.add_seconds(time.monotonic() - began)
         return ends
 
     def _unsafe(self, connection: Connection) -> list[Group]:

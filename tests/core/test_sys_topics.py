@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from mqtt_broker.codec.constants import PUBACK
+from mqtt_broker.codec.constants import PUBACK, PUBREL
 from mqtt_broker.codec.encode import encode_ack
 from mqtt_broker.core.sys_topics import gauges
-from tests.core.peers import World, publish
+from tests.core.peers import V311, World, publish
 
 
 def test_messages_in_flight_are_counted() -> None:
@@ -37,6 +37,31 @@ def test_what_is_unread_is_counted() -> None:
     world.client("p").send(publish("a", b"x" * 100))
     found = gauges(world.broker.state, world.now)
     assert found["packet/out/count"] == "1" and int(found["packet/out/bytes"]) > 100
+    world.client("p").send(*[publish("a", b"x" * 100) for _ in range(9)])
+    found = gauges(world.broker.state, world.now)
+    assert found["packet/out/count"] == "10"
+    assert found["packet/out/bytes"] == found["publish/bytes/sent"]
+
+
+def test_bytes_of_publishes_are_counted_whichever_way_they_go() -> None:
+    world = World()
+    receivers = [
+        world.client("old", V311),
+        world.client("plain"),
+        world.client("aliases", alias_maximum=3),
+    ]
+    for qos, peer in enumerate(receivers):
+        peer.subscribe("a/#", qos=qos)
+    receivers[1].subscribe("$share/g/a", qos=1)
+    receivers[2].subscribe("a", qos=1, identifier=5)
+    publisher = world.client("p")
+    for qos in (0, 1, 2):
+        for count in (1, 3):
+            ids = range(1 + 3 * qos, 1 + 3 * qos + count)
+            publisher.send(*[publish("a", b"x" * 9, qos=qos, packet_id=n) for n in ids])
+            publisher.send(*[encode_ack(PUBREL, n) for n in ids if qos == 2])
+    sent = sum(len(packet.raw) for peer in receivers for packet in peer.publishes())
+    assert int(gauges(world.broker.state, world.now)["publish/bytes/sent"]) == sent
 
 
 def test_the_time_of_the_build_is_a_time() -> None:

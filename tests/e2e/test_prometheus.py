@@ -23,6 +23,7 @@ from mqtt_broker.http_api.pages.metrics import MetricsCollector
 from mqtt_broker.http_api.request.broker_interface import WatchFigures
 from mqtt_broker.http_api.server_interface import ServerInterface
 from mqtt_broker.server.config.config import Config
+from tests.core.peers import V5, connect, subscribe
 from tests.http_api.brokers import Serving
 from tests.http_api.test_documents import full_snapshot
 from tests.server.running import Running
@@ -108,6 +109,19 @@ def test_promtool_has_no_remarks(tmp_path: Path) -> None:
         ["promtool", "check", "metrics"], input=text, capture_output=True, check=False
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_a_sync_is_a_part_of_a_write(tmp_path: Path) -> None:
+    with stored_broker(tmp_path) as (broker, http):
+        with broker.raw() as client:
+            client.send(connect("s", clean=False, expiry=100))
+            client.packet()
+            client.send(subscribe(V5, "a", qos=1))
+            client.packet()  # which waited for the disk
+        text = http.get("/metrics").body.decode()
+    found = dict(re.findall(r'^fleetmq_store_(\w+){what="journal"} (\S+)$', text, re.MULTILINE))
+    assert float(found["sync_seconds_count"]) == float(found["write_seconds_count"]) > 0
+    assert 0 < float(found["sync_seconds_sum"]) < float(found["write_seconds_sum"])
 
 
 @needs_promtool

@@ -45,7 +45,17 @@ def full_snapshot() -> tuple[Snapshot, WatchFigures]:
     access = dict.fromkeys(
         ("waiting", "hashes", "reloads", "reload_failures", "audit_lines_lost", "bans"), 0
     )
-    names = ("turn", "acknowledge", "deliver", "commit", "packet_bytes", "journal_sync", "log_sync")
+    names = (
+        "turn",
+        "acknowledge",
+        "deliver",
+        "commit",
+        "packet_bytes",
+        "journal_sync",
+        "log_sync",
+        "journal_write",
+        "log_write",
+    )
     histogram = HistogramFigures([(float("inf"), 0)], 0.0)
     found = Snapshot(
         "x",

@@ -172,7 +172,7 @@ class Router:
         qos = envelope.qos
         outboxes = self._outboxes
         tracer = self._backlog.tracer
-        sent = numbered = unplain = 0
+        sent = sent_bytes = numbered = unplain = 0
         whole: dict[tuple[bool, bool], bytes] | None = None
         for target in targets:
             if target.outbound is publisher:
@@ -195,7 +195,7 @@ class Router:
                     payloads = [message.payload for message in messages]
                     data = whole[key] = envelope.encode_qos0(box.v5, options, payloads, now)
                 box.put(data)
-                outboxes.turn_bytes += len(data)
+                sent_bytes += len(data)
                 sent += len(messages)
                 if tracer is not None:
                     tracer.delivered(
@@ -208,13 +208,13 @@ class Router:
             for message in messages:
                 group.deliver(message, txn, now)
         numbered_bytes = numbered * len(messages) * envelope.payload_bytes
-        outboxes.turn_bytes += numbered_bytes
+        outboxes.turn_bytes += sent_bytes + numbered_bytes
         self._work.spent += numbered_bytes // BYTES_A_UNIT
         one_by_one = numbered + unplain + len(groups)
         self._work.spent += len(targets) + one_by_one * len(messages) * DELIVERY
         counters = self._counters
         counters.packets_sent[PUBLISH] += sent
-        counters.publish_bytes_sent += sent * (len(envelope.topic) + envelope.payload_bytes)
+        counters.publish_bytes_sent += sent_bytes
 
     def fan_out(
         self,

@@ -132,12 +132,18 @@ def _broker(now: Snapshot) -> Iterator[Metric]:
     yield _gauge("sockets_open", "Open connections, with or without a CONNECT.", now.sockets)
     yield _counter("sockets_accepted", "Connections accepted.", now.sockets_accepted)
     yield _counter("connects", "Successful CONNECTs.", now.connects)
-    yield _counters("packets_received", "Packets by type.", "type", now.packets_received)
-    yield _counters("packets_sent", "Packets by type.", "type", now.packets_sent)
+    yield _counters("packets_received", "Packets from clients.", "type", now.packets_received)
+    yield _counters("packets_sent", "Packets to clients.", "type", now.packets_sent)
     yield _counter("received_bytes", "Bytes from clients.", now.bytes_received)
     yield _counter("sent_bytes", "Bytes to clients.", now.bytes_sent)
-    yield _counter("publish_received_bytes", "Payload from clients.", now.publish_bytes_received)
-    yield _counter("publish_sent_bytes", "Payload to clients.", now.publish_bytes_sent)
+    yield _counter(
+        "publish_received_bytes",
+        "Bytes of PUBLISH packets from clients.",
+        now.publish_bytes_received,
+    )
+    yield _counter(
+        "publish_sent_bytes", "Bytes of PUBLISH packets to clients.", now.publish_bytes_sent
+    )
     yield _counters("messages_dropped", "Messages dropped, by reason.", "reason", now.dropped)
     yield _refused(now.refused)
     yield _counter("accept_pauses", "Times a listener waited for descriptors.", now.accept_pauses)
@@ -196,7 +202,17 @@ _HISTOGRAMS: Final = {
     "commit": ("store_commit_seconds", "From the hand-over of a group until it is durable."),
     "packet_bytes": ("publish_packet_bytes", "Size of received PUBLISH packets."),
 }
-_SYNCS: Final = {"journal_sync": "journal", "log_sync": "log"}
+# By what is written: the journal, which is in the database, and the log, which is in files.
+_DISK: Final = {
+    "store_sync_seconds": (
+        "Time to sync the files of the log, or to commit the journal, where the database syncs.",
+        {"journal_sync": "journal", "log_sync": "log"},
+    ),
+    "store_write_seconds": (
+        "Time to write groups, sync included: a transaction of the journal, or files of the log.",
+        {"journal_write": "journal", "log_write": "log"},
+    ),
+}
 
 
 def _histograms(now: Snapshot) -> Iterator[Metric]:
@@ -206,17 +222,14 @@ def _histograms(now: Snapshot) -> Iterator[Metric]:
             family = HistogramMetricFamily(PREFIX + name, text)
             family.add_metric([], _cumulative(found), found.total)
             yield family
-    syncs = HistogramMetricFamily(
-        PREFIX + "store_sync_seconds",
-        "Time to write and sync: a transaction of the journal, or data of the log.",
-        labels=["what"],
-    )
-    for key, what in _SYNCS.items():
-        if key in now.histograms:
-            found = now.histograms[key]
-            syncs.add_metric([what], _cumulative(found), found.total)
-    if syncs.samples:
-        yield syncs
+    for name, (text, parts) in _DISK.items():
+        family = HistogramMetricFamily(PREFIX + name, text, labels=["what"])
+        for key, what in parts.items():
+            found = now.histograms.get(key)
+            if found is not None:
+                family.add_metric([what], _cumulative(found), found.total)
+        if family.samples:
+            yield family
 
 
 def _cumulative(found: HistogramFigures) -> list[tuple[str, float]]:

@@ -327,7 +327,7 @@ class StreamSubscription(ABC):
         if page.taken < len(page.packets):
             packets = page.packets[page.taken]
             session.outbound.outbox.put(packets.data)
-            session.outbound.backlog.published += packets.messages
+            session.outbound.count_published(packets.messages, len(packets.data))
             counters.messages += packets.messages
             cursor.next_send = packets.end
             page.taken += 1

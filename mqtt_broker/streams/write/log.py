@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -31,6 +32,7 @@ from mqtt_broker.streams.write import compaction, retention
 from mqtt_broker.streams.write.partition import Partition
 from mqtt_broker.streams.write.recovery import Report
 from mqtt_broker.streams.write.stream import Stream
+from sessions.messages.timings import Histogram
 
 _SYNCS_MAX: Final = 7  # and one in the calling thread
 
@@ -57,6 +59,7 @@ class Log:
         self._process_lock = lock
         self._half_made: set[str] = set()  # streams whose creation failed
         self._syncing = ThreadPoolExecutor(_SYNCS_MAX, "fleetmq-sync")
+        self.sync_times = Histogram()  # of the files of one write
 
     @classmethod
     def open(
@@ -263,6 +266,7 @@ class Log:
 
     def sync(self, partitions: Sequence[Partition]) -> None:
         """Sync all partitions at once: four files take half as long as one by one."""
+        began = time.monotonic()
         others = [self._syncing.submit(partition.sync) for partition in partitions[1:]]
         try:
             for partition in partitions[:1]:
@@ -271,6 +275,7 @@ class Log:
             wait(others)
         for other in others:
             other.result()
+        self.sync_times.add_seconds(time.monotonic() - began)
 
     def close(self) -> None:
         self._syncing.shutdown()
