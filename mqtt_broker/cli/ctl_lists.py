@@ -236,7 +236,7 @@ LISTS: Final[dict[str, List]] = {
     "roles": List(
         "/roles",
         "list roles and their users",
-        [Column("ROLE", "role"), Column("USERS", "users")],
+        [Column("ROLE", "role"), Column("USERS", "users"), Column("PLACE", "place")],
         is_paged=False,
     ),
     "rules": List(

@@ -1,4 +1,4 @@
-"""`fleetmq ctl user|rule`: change users and access rules where the running broker keeps them.
+"""`fleetmq ctl user|role|rule`: change access control where the running broker keeps it.
 
 A change is in force when the command has ended. `fleetmq passwd` changes the files of a broker that
 does not run.
@@ -55,17 +55,50 @@ def add_actions(actions: Any) -> None:
     user.choices["add"].add_argument(
         "--source", metavar="NAME", help="the [[auth]] table that keeps it (the first one)"
     )
-    rule = _group(actions, "rule", "add or remove an access rule")
+    _add_role_actions(actions)
+    _add_rule_actions(actions)
+
+
+def _add_role_actions(actions: Any) -> None:
+    role = _group(actions, "role", "give a role to users, or take it from them")
+    for name, summary in (
+        ("add", "give a role to users, beside those that have it"),
+        ("change", "set the users that have a role; all others lose it"),
+        ("remove", "take a role from all users"),
+    ):
+        action = _add(role, name, summary, _role)
+        action.add_argument("role", metavar="ROLE", help="the role")
+        if name != "remove":
+            action.add_argument("users", metavar="USER", nargs="+", help="a user")
+
+
+def _add_rule_actions(actions: Any) -> None:
+    rule = _group(actions, "rule", "add, change or remove an access rule")
     add = _add(rule, "add", "add a rule behind the others", _rule_add)
     add.add_argument("permit", choices=("allow", "deny"))
-    add.add_argument("--action", dest="what", choices=("publish", "subscribe", "all"),
-                     default="all", help="what it is about (all)")  # fmt: skip
-    for option, key, metavar, text in _LISTED:
-        add.add_argument(option, dest=key, action="append", metavar=metavar, default=[], help=text)
-    add.add_argument("--anonymous", action="store_true", help="for clients without a user")
+    _add_rule_options(add)
     add.add_argument("--source", choices=("file", "sql"), default="file", help="where (file)")
+    change = _add(rule, "change", "change a rule; what is not given stays", _rule_change)
+    change.add_argument("id", metavar="RULE", help="its id, as fleetmq ctl rules shows it")
+    change.add_argument("--permit", choices=("allow", "deny"), help="what it does")
+    _add_rule_options(change)
     remove = _add(rule, "remove", "remove a rule", _rule_remove)
     remove.add_argument("id", metavar="RULE", help="its id, as fleetmq ctl rules shows it")
+
+
+def _add_rule_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--action",
+        dest="what",
+        choices=("publish", "subscribe", "all"),
+        help="what it is about (all, if it is new)",
+    )
+    for option, key, metavar, text in _LISTED:
+        parser.add_argument(
+            option, dest=key, action="append", metavar=metavar, default=[],
+            help=f"{text}; may be repeated",
+        )  # fmt: skip
+    parser.add_argument("--anonymous", action="store_true", help="for clients without a user")
 
 
 def _group(actions: Any, name: str, summary: str) -> Any:
@@ -121,12 +154,39 @@ def _password() -> str:
 def _rule_add(args: argparse.Namespace) -> int:
     if not args.topics:
         raise UsageError("a rule needs --topic FILTER, which may be repeated")
-    body = {"permit": args.permit, "action": args.what, "source": args.source}
-    lists = {key: getattr(args, key) for _, key, _, _ in _LISTED if getattr(args, key)}
-    flags = {"anonymous": True} if args.anonymous else {}
-    found = api_client.connect(args).send("POST", "/rules", {**body, **lists, **flags})
+    body = {**_rule_of(args), "source": args.source}
+    found = api_client.connect(args).send("POST", "/rules", body)
     print_json(found) if args.json else print_details(found)
     return DONE
+
+
+def _rule_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the members of a rule that are given."""
+    found = {"permit": args.permit, "action": args.what, "anonymous": args.anonymous or None}
+    found |= {key: getattr(args, key) or None for _, key, _, _ in _LISTED}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _rule_change(args: argparse.Namespace) -> int:
+    body = _rule_of(args)
+    if not body:
+        raise UsageError("nothing to change: give --permit, --action, --topic, --user or --role")
+    found = api_client.connect(args).send("PATCH", f"/rules/{escaped(args.id)}", body)
+    print_json(found) if args.json else print_details(found)
+    return DONE
+
+
+def _role(args: argparse.Namespace) -> int:
+    api = api_client.connect(args)
+    said = f"role '{plain(args.role)}'"
+    if args.change == "remove":
+        found = api.send("DELETE", f"/roles/{escaped(args.role)}")
+        return _end(args, found, f"removed {said}")
+    if args.change == "add":
+        found = api.send("POST", "/roles", {"role": args.role, "users": args.users})
+    else:
+        found = api.send("PATCH", f"/roles/{escaped(args.role)}", {"users": args.users})
+    return _end(args, found, f"{said}: {', '.join(plain(name) for name in found['users'])}")
 
 
 def _rule_remove(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from mqtt_broker.http_api.operating import Ask
-from mqtt_broker.http_api.request.access_admin import RuleFigures, UserFigures
+from mqtt_broker.http_api.request.access_admin import RoleFigures, RuleFigures, UserFigures
 from mqtt_broker.http_api.request.broker_interface import NotSupported
 from mqtt_broker.http_api.request.operating import InvalidChange, UnknownName
 from mqtt_broker.security.files.errors import FileError, Unavailable
@@ -59,8 +59,15 @@ class ServerAccessAdmin:
     def remove_user(self, name: str) -> None:
         self._call(lambda changes: changes.remove_user(name))
 
+    def configured_roles(self) -> list[RoleFigures]:
+        found = self._call(lambda changes: changes.configured_roles())
+        return [RoleFigures(one.role, list(one.users), one.place) for one in found]
+
     def rules(self) -> list[RuleFigures]:
         return [_rule(rule) for rule in self._call(lambda changes: changes.rules())]
+
+    def rule(self, where: str) -> RuleFigures:
+        return _rule(self._call(lambda changes: changes.rule(where)))
 
     def put_rule(self, where: str, rule: Mapping[str, Any]) -> str:
         return self._call(lambda changes: changes.put_rule(where, rule))

@@ -18,6 +18,7 @@ from typing import Any, Final
 from sqlalchemy import (
     Boolean,
     Column,
+    Delete,
     Engine,
     Integer,
     MetaData,
@@ -70,6 +71,8 @@ ACL: Final = Table(
 _REMEMBERED_MAX: Final = 10_000
 _WAIT_S: Final = 5
 _NAMES_AT_ONCE: Final = 500
+POSITION_STEP: Final = 10  # between a new rule and the last one: there is room to put one between
+POSITION_MAX: Final = 999_999_999
 
 
 def open_engine(text: str) -> Engine:
@@ -331,35 +334,66 @@ def list_rules(engine: Engine) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def put_rule(engine: Engine, position: int | None, values: dict[str, Any], *, is_new: bool) -> int:
-    """Write a row, at the end without a position; returns its position.
+def put_rules(
+    engine: Engine,
+    rows: Sequence[dict[str, Any]],
+    position: int | None = None,
+    replaced: range | None = None,
+) -> range:
+    """Write rows at consecutive positions, in place of those of `replaced`; return the positions.
 
-    FileError when the position is taken, or when there is no row to change.
+    They begin at `position`, where the replaced ones began, or behind all others. FileError when a
+    position is taken, or when one to replace has no row: then nothing is changed.
     """
-    kept = {column: values.get(column) for column in _RULE_COLUMNS}
     try:
         with engine.begin() as connection:
-            taken = list(connection.execute(select(ACL.c.position)).scalars())
+            taken = set(connection.execute(select(ACL.c.position)).scalars())
+            if replaced is not None:
+                _check_rows(taken, replaced)
+                connection.execute(_deleted(replaced))
+                taken.difference_update(replaced)
+                position = replaced.start
             if position is None:
-                position = max(taken, default=0) + 10
-            if is_new and position in taken:
-                raise FileError(f"position {position} is taken")
-            if is_new:
-                connection.execute(insert(ACL).values(position=position, **kept))
-            elif position not in taken:
-                raise FileError(f"there is no rule at position {position}")
-            else:
-                connection.execute(update(ACL).where(ACL.c.position == position).values(**kept))
+                position = max(taken, default=0) + POSITION_STEP
+            positions = range(position, position + len(rows))
+            for number in positions:
+                if number in taken or number > POSITION_MAX:
+                    raise FileError(_no_place(number, len(rows), position))
+            values = [
+                {"position": number, **{column: row.get(column) for column in _RULE_COLUMNS}}
+                for number, row in zip(positions, rows, strict=True)
+            ]
+            connection.execute(insert(ACL), values)
     except SQLAlchemyError as error:
         raise Unavailable(_explain(error)) from None
-    return position
+    return positions
 
 
-def remove_rule(engine: Engine, position: int) -> bool:
-    """Remove a row; False when there is none."""
+def _no_place(number: int, count: int, position: int) -> str:
+    why = f"position {number} is taken" if number <= POSITION_MAX else "there is no room behind"
+    if count > 1:
+        why += (
+            f"; the rule needs {count} rows from position {position} on, one for each combination"
+        )
+    return why
+
+
+def _check_rows(taken: set[int], wanted: range) -> None:
+    for number in wanted:
+        if number not in taken:
+            raise FileError(f"there is no rule at position {number}")
+
+
+def _deleted(positions: range) -> Delete:
+    return delete(ACL).where(ACL.c.position.between(positions.start, positions.stop - 1))
+
+
+def remove_rules(engine: Engine, positions: range) -> None:
+    """Remove the rows at these positions; FileError when one is not there."""
     try:
         with engine.begin() as connection:
-            return bool(connection.execute(delete(ACL).where(ACL.c.position == position)).rowcount)
+            _check_rows(set(connection.execute(select(ACL.c.position)).scalars()), positions)
+            connection.execute(_deleted(positions))
     except SQLAlchemyError as error:
         raise Unavailable(_explain(error)) from None
 

@@ -1,4 +1,4 @@
-"""`fleetmq ctl user` and `rule`: what they send to the broker."""
+"""`fleetmq ctl user`, `role` and `rule`: what they send to the broker."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ def test_a_user_is_changed_and_removed(ctl: Ctl) -> None:
         (["user"], "CHANGE"),
         (["rule", "add", "allow"], "a rule needs --topic"),
         (["rule", "add", "maybe"], "invalid choice"),
+        (["rule", "change", "sql:1"], "nothing to change"),
+        (["role", "add", "night"], "USER"),
     ],
 )
 def test_mistakes(ctl: Ctl, arguments: list[str], said: str) -> None:
@@ -72,3 +74,19 @@ def test_rules(ctl: Ctl) -> None:
         "roles": ["x"], "anonymous": True,
     }  # fmt: skip
     assert ctl("rule", "remove", "file:2")[1] == "removed rule file:2\n"
+    ctl.api.answers |= {"PATCH /rules/sql%3A10-13": {"id": "sql:10-13"}}
+    assert ctl("rule", "change", "sql:10-13", "--permit", "allow", "--user", "ann")[0] == 0
+    assert ctl.api.last().body == {"permit": "allow", "users": ["ann"]}
+
+
+def test_roles(ctl: Ctl) -> None:
+    both = {"role": "night", "users": ["ann", "bob"]}
+    ctl.api.answers |= {
+        "POST /roles": both, "PATCH /roles/night": {**both, "users": ["bob"]},
+        "DELETE /roles/night": {},
+    }  # fmt: skip
+    assert ctl("role", "add", "night", "ann", "bob")[:2] == (0, "role 'night': ann, bob\n")
+    assert ctl.api.last().body == both
+    assert ctl("role", "change", "night", "bob")[1] == "role 'night': bob\n"
+    assert ctl.api.last().body == {"users": ["bob"]}
+    assert ctl("role", "remove", "night")[1] == "removed role 'night'\n"

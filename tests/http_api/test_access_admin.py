@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -119,14 +120,36 @@ def test_a_user_that_cannot_be(tmp_path: Path, users: Path, wrong: dict[str, Any
 
 def test_roles_are_those_of_users(tmp_path: Path, users: Path) -> None:
     with serving(tmp_path, FILE) as (_, http):
-        assert http.get(f"{API}/roles").json()["items"] == [{"role": "ops", "users": ["ann"]}]
+        ops = {"role": "ops", "users": ["ann"], "place": ""}
+        assert http.get(f"{API}/roles").json()["items"] == [ops]
         made = http.ask("POST", f"{API}/roles", {"role": "night", "users": ["ann", "bob"]})
-        assert made.json() == {"role": "night", "users": ["ann", "bob"]}
+        assert made.json() == {"role": "night", "users": ["ann", "bob"], "place": ""}
         assert http.ask("PATCH", f"{API}/roles/night", {"users": ["bob"]}).status == 200
         assert http.ask("DELETE", f"{API}/roles/ops").status == 200
-        assert http.get(f"{API}/roles").json()["items"] == [{"role": "night", "users": ["bob"]}]
+        night = {"role": "night", "users": ["bob"], "place": ""}
+        assert http.get(f"{API}/roles").json()["items"] == [night]
         assert http.ask("POST", f"{API}/roles", {"role": "x", "users": ["nobody"]}).status == 404
         assert http.ask("DELETE", f"{API}/roles/ops").status == 404
+
+
+def test_roles_of_the_configuration_are_edited_there(tmp_path: Path, users: Path) -> None:
+    roles = '[[roles]]\nrole = "ops"\nusers = ["bob"]\n[[roles]]\nrole = "x"\nusers = ["eve"]\n'
+    path = tmp_path / "f.toml"
+    with serving(tmp_path, FILE + roles) as (_, http):
+        line = path.read_text().splitlines().index("[[roles]]") + 1
+        assert http.get(f"{API}/roles").json()["items"] == [
+            {"role": "ops", "users": ["ann"], "place": ""},
+            {"role": "ops", "users": ["bob"], "place": f"{path}:{line}"},
+            {"role": "x", "users": ["eve"], "place": f"{path}:{line + 3}"},
+        ]
+        for method, body in (("PATCH", {"users": ["ann"]}), ("DELETE", None)):
+            refused = http.ask(method, f"{API}/roles/ops", body)
+            assert refused.status == 409
+            assert f"edit [[roles]] at {path}:{line}, and reload" in refused.json()["text"]
+        assert http.ask("POST", f"{API}/roles", {"role": "ops", "users": ["bob"]}).status == 201
+        path.write_text("nonsense")
+        for name in ("roles", "rules"):
+            assert http.get(f"{API}/{name}").status == 409
 
 
 def test_rules_of_the_file_keep_its_comments(tmp_path: Path, users: Path) -> None:
@@ -161,6 +184,38 @@ def test_rules_of_the_file_keep_its_comments(tmp_path: Path, users: Path) -> Non
             assert http.ask("DELETE", f"{API}/rules/{id}").status == 404
 
 
+def check_lists_in_sql(http: Serving, rule: dict[str, Any]) -> None:
+    """A rule with lists is a row for each combination, in one transaction, with one id."""
+    lists = {**rule, "topics": ["a", "b"], "users": ["ann", "eve", "eve"], "permit": "deny"}
+    made = http.ask("POST", f"{API}/rules", lists)
+    assert (made.status, made.json()["id"]) == (201, "sql:20-23"), made.body
+    shown = http.get(f"{API}/rules/sql:20-23").json()
+    assert (shown["topics"], shown["users"]) == (["a", "b"], ["ann", "eve"])
+    rows = http.get(f"{API}/rules").json()["items"]
+    assert [row["id"] for row in rows] == ["sql:10", "sql:20", "sql:21", "sql:22", "sql:23"]
+    assert [row["topics"] + row["users"] for row in rows[1:]] == [
+        ["a", "ann"], ["a", "eve"], ["b", "ann"], ["b", "eve"],
+    ]  # fmt: skip
+    changed = http.ask("PATCH", f"{API}/rules/sql:20-23", {"users": [], "topics": ["a", "b", "c"]})
+    assert (changed.status, changed.json()["id"]) == (200, "sql:20-22"), changed.body
+    assert http.ask("POST", f"{API}/rules", {**rule, "position": 23}).status == 201
+    grown = http.ask("PATCH", f"{API}/rules/sql:20-22", {"users": ["ann", "eve"]})
+    assert grown.status == 400 and "position 23 is taken" in grown.json()["text"]
+    assert http.get(f"{API}/rules/sql:20-22").json()["users"] == []
+    assert http.ask("PATCH", f"{API}/rules/sql:21", {"action": "publish"}).status == 200
+    other = http.get(f"{API}/rules/sql:20-22")
+    assert other.status == 404 and "changed one by one" in other.json()["text"]
+    many = http.ask("POST", f"{API}/rules", {**rule, "clients": [str(n) for n in range(1_000)],
+                                             "topics": ["a", "b"]})  # fmt: skip
+    assert many.status == 400 and "2000 rows" in many.json()["text"]
+    for id in ("20-22", "23-20", "20-", "-", "1-999999999", "20-24", "²"):
+        assert http.ask("DELETE", f"{API}/rules/sql:{quote(id)}").status == 404, id
+    for id in ("sql:20", "sql:21", "sql:22", "sql:23"):
+        assert http.ask("DELETE", f"{API}/rules/{id}").status == 200
+    assert http.ask("POST", f"{API}/rules", lists).json()["id"] == "sql:20-23"
+    assert http.ask("DELETE", f"{API}/rules/sql:20-23").status == 200
+
+
 def test_users_and_rules_in_sql(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/accounts.db"
     engine = sql.open_engine(url)
@@ -172,8 +227,7 @@ def test_users_and_rules_in_sql(tmp_path: Path) -> None:
         assert (made.status, made.json()["id"]) == (201, "sql:10"), made.body
         ann = enter(broker, "a", "ann")
         assert suback(ann, "ops/x") == 0
-        two = http.ask("POST", f"{API}/rules", {**rule, "topics": ["a", "b"]})
-        assert two.status == 400
+        check_lists_in_sql(http, rule)
         taken = http.ask("POST", f"{API}/rules", {**rule, "position": 10})
         assert taken.status == 400 and "is taken" in taken.json()["text"]
         off = http.ask("PATCH", f"{API}/users/ann", {"is_enabled": False})

@@ -31,7 +31,7 @@ class UserFigures:
 class RuleFigures:
     """An access rule where it is kept."""
 
-    id: str  # file:N for the N-th [[acl]] table, sql:N for a position
+    id: str  # file:N for the N-th [[acl]] table, sql:N for a position, sql:N-M for several
     place: str
     permit: str
     action: str
@@ -41,6 +41,15 @@ class RuleFigures:
     clients: list[str]
     addresses: list[str]
     anonymous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFigures:
+    """A role and users that have it."""
+
+    role: str
+    users: list[str]
+    place: str  # of the [[roles]] table that gives it; empty: it is kept with the users
 
 
 class AccessAdmin(Protocol):
@@ -62,7 +71,11 @@ class AccessAdmin(Protocol):
 
     def remove_user(self, name: str) -> None: ...
 
+    def configured_roles(self) -> list[RoleFigures]: ...
+
     def rules(self) -> list[RuleFigures]: ...
+
+    def rule(self, where: str) -> RuleFigures: ...
 
     def put_rule(self, where: str, rule: Mapping[str, Any]) -> str:
         """Write a rule; `where` is file or sql for a new one, or its id. Returns the id."""

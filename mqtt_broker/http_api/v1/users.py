@@ -7,6 +7,7 @@ before the answer is sent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final, Literal, TypedDict
 
@@ -14,6 +15,7 @@ from mqtt_broker.http_api.request import access
 from mqtt_broker.http_api.request.access_admin import (
     ACCESS_ADMIN,
     AccessAdmin,
+    RoleFigures,
     RuleFigures,
     UserFigures,
 )
@@ -100,18 +102,10 @@ class RuleList(TypedDict):
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoleItem:
-    """A role, and its users."""
-
-    role: str
-    users: list[str]
-
-
 class RoleList(TypedDict):
-    """The roles of users that are kept in password files and SQL."""
+    """The roles of users in password files and SQL, and those of `[[roles]]` with their place."""
 
-    items: list[RoleItem]
+    items: list[RoleFigures]
     total: int
 
 
@@ -246,15 +240,21 @@ class _Users(_Part):
 
 class _Roles(_Part):
     async def list(self) -> RoleList:
-        """List the roles of users; roles of `[[roles]]` stand in the configuration."""
+        """List the roles of users, and those that `[[roles]]` of the configuration file give."""
         found: dict[str, list[str]] = {}
         for user in await self._users():
             for role in user.roles:
                 found.setdefault(role, []).append(user.name)
-        items = [RoleItem(role, sorted(names)) for role, names in sorted(found.items())]
+        items = [RoleFigures(role, sorted(names), "") for role, names in found.items()]
+        items += await self._configured()
+        items.sort(key=lambda item: (item.role, item.place))
         return {"items": items, "total": len(items)}
 
-    async def add(self, body: NewRole) -> Reply[RoleItem]:
+    async def _configured(self) -> Sequence[RoleFigures]:
+        with changing():
+            return await self._site.in_thread(self._admin.configured_roles)
+
+    async def add(self, body: NewRole) -> Reply[RoleFigures]:
         """Give a role to users."""
         users = {user.name: user for user in await self._users()}
         for name in body.users:
@@ -265,9 +265,9 @@ class _Roles(_Part):
         await self._apply()
         return Reply(await self._find(body.role), 201)
 
-    async def change(self, role: str, body: Members, call: Call) -> RoleItem:
+    async def change(self, role: str, body: Members, call: Call) -> RoleFigures:
         """Set the users that have a role."""
-        call.check_match(await self._find(role))
+        call.check_match(await self._find_kept(role))
         users = {user.name: user for user in await self._users()}
         for name in body.users:
             if name not in users:
@@ -276,21 +276,31 @@ class _Roles(_Part):
             others = [one for one in user.roles if one != role]
             await self._set(user, [*others, role] if user.name in body.users else others)
         await self._apply()
-        return RoleItem(role, sorted(dict.fromkeys(body.users)))
+        return RoleFigures(role, sorted(dict.fromkeys(body.users)), "")
 
     async def remove(self, role: str, call: Call) -> Removed:
         """Take a role from every user."""
-        call.check_match(await self._find(role))
+        call.check_match(await self._find_kept(role))
         for user in await self._users():
             await self._set(user, [one for one in user.roles if one != role])
         await self._apply()
         return {"removed": role}
 
-    async def _find(self, role: str) -> RoleItem:
+    async def _find(self, role: str) -> RoleFigures:
         for item in (await self.list())["items"]:
-            if item.role == role:
+            if item.role == role and not item.place:
                 return item
         raise not_found(f"no user has the role {role!r}")
+
+    async def _find_kept(self, role: str) -> RoleFigures:
+        """Return a role that is kept with its users alone."""
+        for item in await self._configured():
+            if item.role == role:
+                raise NotSupported(
+                    f"the configuration gives role {role!r} to users: edit [[roles]] at "
+                    f"{item.place}, and reload"
+                )
+        return await self._find(role)
 
     async def _set(self, user: UserFigures, roles: Names) -> None:
         if sorted(set(roles)) == sorted(user.roles):
@@ -317,10 +327,8 @@ class _Rules(_Part):
 
     async def show(self, id: str) -> RuleFigures:
         """Show a rule."""
-        for rule in (await self.list())["items"]:
-            if rule.id == id:
-                return rule
-        raise not_found(f"there is no rule {id!r}")
+        with changing():
+            return await self._site.in_thread(self._admin.rule, id)
 
     async def add(self, body: NewRule) -> Reply[RuleFigures]:
         """Add a rule to the configuration file or to the table in SQL."""
@@ -335,9 +343,11 @@ class _Rules(_Part):
         call.check_match(before)
         given = {key: value for key, value in asdict(body).items() if value is not None}
         with changing():
-            await self._site.in_thread(self._admin.put_rule, id, {**asdict(before), **given})
+            changed = await self._site.in_thread(
+                self._admin.put_rule, id, {**asdict(before), **given}
+            )
         await self._apply()
-        return await self.show(id)
+        return await self.show(changed)
 
     async def remove(self, id: str, call: Call) -> Removed:
         """Delete a rule. The last rule of a file stays: without any, everything is allowed."""

@@ -7,6 +7,8 @@ Every method waits for a disk, a hash or a database: it is called in a thread, n
 
 from __future__ import annotations
 
+import itertools
+import math
 import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,7 +25,7 @@ from mqtt_broker.security.authentication.password_file import (
 from mqtt_broker.security.authentication.password_hasher import PASSWORD_BYTES_MAX, hash_password
 from mqtt_broker.security.authentication.scram import SALT_BYTES, is_stored_keys, make_keys
 from mqtt_broker.security.files.atomic_files import locked, write_whole
-from mqtt_broker.security.files.errors import FileError
+from mqtt_broker.security.files.errors import FileError, Unavailable
 from mqtt_broker.security.rules.rule import RuleError
 from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.server.config import acl_edit
@@ -40,6 +42,7 @@ _COLUMNS: Final = {
     "users": "username", "roles": "role", "clients": "client_id", "addresses": "address",
 }  # fmt: skip
 _FORBIDDEN: Final = frozenset(",:")
+ROWS_MAX: Final = 1_000  # of one rule in SQL
 
 
 class NotThere(Exception):
@@ -61,7 +64,11 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class KeptRule:
-    """A rule where it is kept; `id` is file:N for the N-th [[acl]] table, sql:N for a position."""
+    """A rule where it is kept.
+
+    `id` is file:N for the N-th [[acl]] table, sql:N for the row at a position, and sql:N-M for a
+    rule with lists, which has a row for each combination.
+    """
 
     id: str
     place: str
@@ -73,6 +80,15 @@ class KeptRule:
     clients: tuple[str, ...]
     addresses: tuple[str, ...]
     anonymous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredRole:
+    """A role that a [[roles]] table gives to users; `place` is the table's file and line."""
+
+    role: str
+    users: tuple[str, ...]
+    place: str
 
 
 class AccessChanges:
@@ -188,14 +204,52 @@ class AccessChanges:
             raise FileError(f"no source of users is named {name!r}; there are {', '.join(known)}")
         return known[name]
 
+    def configured_roles(self) -> list[ConfiguredRole]:
+        """Return the roles of the configuration file, which only an edit of the file changes."""
+        if not self._path:
+            return []
+        return [
+            ConfiguredRole(row["role"], tuple(row["users"]), _place(row, self._path))
+            for row in self._read("roles")
+        ]
+
+    def _read(self, name: str) -> list[Any]:
+        """Read the tables of this name from the configuration file, as it is now."""
+        try:
+            found = read_toml(self._path)
+            read_security(found, self._path)
+        except ConfigError as error:
+            raise Unavailable(str(error)) from None
+        rows: list[Any] = found.get(name, [])
+        return rows
+
     # Rules.
+
+    def rule(self, where: str) -> KeptRule:
+        """Return the rule with this id; NotThere."""
+        source, _, number = where.partition(":")
+        if source == SQL and "-" in number:
+            return self._rule_of_rows(where, _positions(number))
+        for rule in self.rules():
+            if rule.id == where:
+                return rule
+        raise NotThere(f"there is no rule {where!r}")
+
+    def _rule_of_rows(self, where: str, positions: range) -> KeptRule:
+        if self._rules_engine is None:
+            raise NotThere(f"there is no rule {where!r}")
+        from mqtt_broker.security.sql import list_rules
+
+        rows = [row for row in list_rules(self._rules_engine) if row["position"] in positions]
+        if len(rows) != len(positions):
+            raise NotThere(f"there is no rule {where!r}: some of its rows are missing")
+        return _of_rows(where, rows)
 
     def rules(self) -> list[KeptRule]:
         """Return every rule, in the order in which they are asked."""
         found: list[KeptRule] = []
         if self._path:
-            rows = read_toml(self._path).get("acl", [])
-            for number, row in enumerate(rows, 1):
+            for number, row in enumerate(self._read("acl"), 1):
                 if "database_url" not in row:
                     found.append(_of_row(number, row, self._path))
         if self._rules_engine is not None:
@@ -223,32 +277,27 @@ class AccessChanges:
     def _put_in_rules_table(self, number: str, rule: Mapping[str, Any]) -> str:
         if self._rules_engine is None:
             raise FileError("this broker keeps no rules in SQL: [[acl]] has no database_url")
-        from mqtt_broker.security.sql import put_rule
+        from mqtt_broker.security.sql import put_rules
 
-        topics = rule["topics"]
-        if len(topics) != 1 or any(len(rule.get(key) or ()) > 1 for key in _LISTS):
-            raise FileError("a rule in SQL has one topic, and one user, role, client and address")
         if rule.get("anonymous"):
             raise FileError("a rule in SQL cannot be for anonymous clients; keep it in the file")
-        values: dict[str, Any] = {
-            "permit": rule["permit"], "action": rule["action"], "topic": topics[0],
-        }  # fmt: skip
-        for key, column in _COLUMNS.items():
-            values[column] = (rule.get(key) or [None])[0]
-        position = _whole(number) if number else rule.get("position")
-        return f"{SQL}:{put_rule(self._rules_engine, position, values, is_new=not number)}"
+        rows = _rows_of(rule)
+        if number:
+            written = put_rules(self._rules_engine, rows, replaced=_positions(number))
+        else:
+            written = put_rules(self._rules_engine, rows, rule.get("position"))
+        return _id_of(written)
 
     def remove_rule(self, where: str) -> None:
         """Remove a rule; NotThere."""
-        if where not in {one.id for one in self.rules()}:
-            raise NotThere(f"there is no rule {where!r}")
+        self.rule(where)
         source, _, number = where.partition(":")
         if source == FILE:
             self._edit(lambda text: acl_edit.remove_rule(text, _whole(number)))
             return
-        from mqtt_broker.security.sql import remove_rule
+        from mqtt_broker.security.sql import remove_rules
 
-        remove_rule(self._rules_engine, _whole(number))
+        remove_rules(self._rules_engine, _positions(number))
 
     def _edit(self, change: Any) -> None:
         """Rewrite the configuration file, if the result is valid."""
@@ -304,6 +353,64 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _positions(text: str) -> range:
+    """Return the positions of N or N-M."""
+    first, dash, last = text.partition("-")
+    found = range(_whole(first), _whole(last if dash else first) + 1)
+    if not 0 < len(found) <= ROWS_MAX:
+        raise NotThere(f"there is no rule {text!r}")
+    return found
+
+
+def _id_of(positions: range) -> str:
+    first, last = positions.start, positions.stop - 1
+    return f"{SQL}:{first}" if first == last else f"{SQL}:{first}-{last}"
+
+
+def _rows_of(rule: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each combination of topic, user, role, client and address."""
+    keys = ["topics", *_LISTS]
+    lists = [list(dict.fromkeys(rule.get(key) or [None])) for key in keys]
+    count = math.prod(len(values) for values in lists)
+    if count > ROWS_MAX:
+        raise FileError(
+            f"the rule needs {count} rows in SQL, one for each combination; the limit is {ROWS_MAX}"
+        )
+    columns = ["topic", *(_COLUMNS[key] for key in _LISTS)]
+    fixed = {"permit": rule["permit"], "action": rule["action"]}
+    return [
+        {**fixed, **dict(zip(columns, values, strict=True))} for values in itertools.product(*lists)
+    ]
+
+
+def _of_rows(where: str, rows: Sequence[Mapping[str, Any]]) -> KeptRule:
+    """Return the rule that was written as these rows; NotThere if they are not one any more."""
+    columns = {"topics": "topic", **_COLUMNS}
+    lists = {
+        key: [value for value in dict.fromkeys(row[column] for row in rows) if value is not None]
+        for key, column in columns.items()
+    }
+    first = rows[0]
+    rule = {"permit": first["permit"], "action": first["action"], **lists}
+    wanted = {tuple(row.values()) for row in _rows_of(rule)}
+    order = ["permit", "action", *columns.values()]
+    if wanted != {tuple(row[column] for column in order) for row in rows}:
+        raise NotThere(f"there is no rule {where!r}: its rows have been changed one by one")
+    return KeptRule(
+        where,
+        f"fleetmq_acl positions {first['position']} to {rows[-1]['position']}",
+        first["permit"],
+        first["action"],
+        anonymous=False,
+        **{key: tuple(values) for key, values in lists.items()},
+    )
+
+
+def _place(row: Any, path: str) -> str:
+    line = getattr(row, "line", 0)
+    return f"{path}:{line}" if line else path
+
+
 def _check(rule: Mapping[str, Any]) -> None:
     """Raise FileError for a rule that would be invalid."""
     if not rule["topics"]:
@@ -324,11 +431,10 @@ def _check(rule: Mapping[str, Any]) -> None:
 
 
 def _of_row(number: int, row: Any, path: str) -> KeptRule:
-    line = getattr(row, "line", 0)
     lists = {key: tuple(row.get(key, ())) for key in _LISTS}
     return KeptRule(
         f"{FILE}:{number}",
-        f"{path}:{line}" if line else path,
+        _place(row, path),
         row.get("permit", ""),
         row.get("action", "all"),
         tuple(row.get("topics", ())),
