@@ -29,6 +29,7 @@ _DATA_DIR: Final = "fleetmq-data"
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _LINE_BYTES_MAX: Final = 1 << 20
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_DOTS: Final = re.compile(r"\.{1,2}~*")
 _DURATION: Final = re.compile(r"(\d{1,9})([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -226,8 +227,9 @@ class Api:
 
 
 def escaped(name: str) -> str:
-    """Return any name as one part of a path."""
-    return quote(name, safe="", errors="surrogateescape")
+    """Return any name as one part of a path; `.` and `..` would be removed from it."""
+    dotted = f"{name}~" if _DOTS.fullmatch(name) else name
+    return quote(dotted, safe="", errors="surrogateescape")
 
 
 def duration(option: str, text: str) -> float:

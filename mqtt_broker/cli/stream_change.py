@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
+from mqtt_broker.cli.api_client import escaped
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
 from mqtt_broker.cli.stream_read import FROM_HELP, add_token, whole_number
 from mqtt_broker.cli.stream_text import count_text, plain, plural, print_json, table
@@ -152,7 +152,7 @@ def _request(args: argparse.Namespace, method: str, path: str, body: object = No
 
 def _stream_path(args: argparse.Namespace, rest: str = "") -> str:
     StreamSettings(args.stream).checked()  # a wrong name is a usage error
-    return f"{_ROOT}/{quote(args.stream, safe='')}{rest}"
+    return f"{_ROOT}/{escaped(args.stream)}{rest}"
 
 
 # create, change
@@ -264,7 +264,7 @@ def _confirm(args: argparse.Namespace, what: str) -> None:
 def _groups(args: argparse.Namespace) -> int:
     path = _stream_path(args, "/groups")
     if args.delete is not None:
-        _request(args, "DELETE", f"{path}/{quote(args.delete, safe='')}")
+        _request(args, "DELETE", f"{path}/{escaped(args.delete)}")
         print(f"deleted group {plain(args.delete)}")
         return DONE
     groups = _request(args, "GET", path)["groups"]
@@ -300,7 +300,7 @@ def _groups(args: argparse.Namespace) -> int:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    path = _stream_path(args, f"/groups/{quote(args.group, safe='')}/reset")
+    path = _stream_path(args, f"/groups/{escaped(args.group)}/reset")
     found = _request(args, "POST", path, {"to": args.to.strip()})
     offsets = ", ".join(f"{key} {count_text(n)}" for key, n in found["committed"].items())
     print(f"group {plain(args.group)} continues at {offsets}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import json
 import logging
 import socket
 import threading
@@ -17,8 +18,9 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mqtt_broker.http_api.acceptor import Acceptor
 from mqtt_broker.http_api.request.broker_interface import BrokerInterface
@@ -37,11 +39,11 @@ _RETRY_S: Final = 0.5  # before a server that failed is started again
 # How long a start may take without an answer. Most are quicker, and do not compete with the imports
 # of this thread for the interpreter.
 _QUICK_START_S: Final = 0.5
-_TOO_MANY: Final = b'{"error": "Unavailable", "text": "too many connections at once"}\n'
 _FULL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-    b"Content-Length: %d\r\nRetry-After: 1\r\nConnection: close\r\n\r\n%s"
-) % (len(_TOO_MANY), _TOO_MANY)
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nRetry-After: 1\r\nCache-Control: no-store\r\nServer: FleetMQ\r\n"
+    b"Connection: close\r\n\r\n%s"
+)
 
 
 class HttpServerError(Exception):
@@ -190,25 +192,34 @@ class HttpServer:
         """Serve an application until `stop`, or until `serve` if that makes `is_over` true."""
         from aiohttp import web
 
+        from mqtt_broker.http_api.connection import Connection
+
         assert self._socket is not None
         loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {
+            "access_log": None,
+            "logger": _quiet_logger(self._log),
+            "keepalive_timeout": limits.idle_s,
+            "max_line_size": limits.line_bytes_max,
+            "max_field_size": limits.line_bytes_max,
+            "max_headers": limits.head_fields_max,
+            "lingering_time": 2.0,
+        }
         runner = web.AppRunner(
-            application,
-            access_log=None,
-            logger=_quiet_logger(self._log),
-            keepalive_timeout=limits.idle_s,
-            shutdown_timeout=0.5,
-            max_line_size=limits.line_bytes_max,
-            max_field_size=limits.line_bytes_max,
-            max_headers=limits.head_fields_max,
-            lingering_time=2.0,
-            handler_cancellation=True,
+            application, shutdown_timeout=0.5, handler_cancellation=True, **options
         )
+
+        def connect() -> asyncio.Protocol:
+            assert runner.server is not None
+            if len(runner.server.connections) >= limits.connections_max:
+                return _Refusal()
+            return Connection(runner.server, loop=loop, **options)
+
         await runner.setup()
         acceptor = Acceptor(
             loop,
             self._socket,
-            lambda: _accept(runner, limits.connections_max),
+            connect,
             _Refusal,
             self._descriptors,
         )
@@ -290,20 +301,22 @@ def make_application(site: Site) -> web.Application:
     return application
 
 
-def _accept(runner: web.AppRunner, connections_max: int) -> asyncio.Protocol:
-    assert runner.server is not None
-    if len(runner.server.connections) >= connections_max:
-        return _Refusal()
-    return runner.server()
-
-
 class _Refusal(asyncio.Protocol):
     """Answers a connection over the limit with 503 and closes it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.write(_FULL)
+        transport.write(_refusal())
         transport.close()
+
+
+@cache
+def _refusal() -> bytes:
+    from mqtt_broker.http_api.request import problems
+
+    found = {"error": "Unavailable", "text": "too many connections at once"}
+    body = json.dumps(problems.document(503, found)).encode() + b"\n"
+    return _FULL % (len(body), body)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -348,9 +361,10 @@ class _OursOnly(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         from aiohttp.http_exceptions import HttpProcessingError
+        from aiohttp.web import RequestPayloadError
 
         error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, HttpProcessingError)
+        return not isinstance(error, HttpProcessingError | RequestPayloadError)
 
 
 class _Lines(logging.Handler):

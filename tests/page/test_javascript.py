@@ -6,10 +6,12 @@ import json
 import shutil
 import subprocess
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from iot_sim.report.charts import step_of_time, value_step
+from mqtt_broker.cli.api_client import escaped
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.packets import Connect, Publish, Subscribe
 from mqtt_broker.http_api.pages.site_files import ROOT
@@ -117,6 +119,12 @@ def test_an_address_may_hold_any_text(name: str) -> None:
     found = node("router.js", call, name)
     assert found["parts"] == ["clients", name]
     assert found["query"] == {"q": name}
+
+
+def test_a_name_in_a_path_is_spelt_as_the_command_does() -> None:
+    names = [".", "..", ".~", "..~~", "...", "~", "a/b", "é ü", "%2e", "a'b!"]
+    parts = node("api.js", "args[0].map(m.pathPart)", names)
+    assert [unquote(part) for part in parts] == [unquote(escaped(name)) for name in names]
 
 
 def test_backoff_grows_and_ends() -> None:

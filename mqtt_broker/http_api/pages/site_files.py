@@ -26,6 +26,7 @@ from mqtt_broker.http_api.request.broker_interface import NotSupported
 from mqtt_broker.http_api.request.middleware import Site
 from mqtt_broker.http_api.request.operating import OPERATING
 from mqtt_broker.http_api.request.problems import Problem
+from mqtt_broker.http_api.request.routing import expect
 
 ROOT: Final = Path(__file__).with_name("site")
 PREFIX: Final = "/site/"
@@ -155,4 +156,7 @@ def file_routes(
         """Serve the documentation of the API."""
         return send_file(request, site_files()["docs.html"], policy(request.host))
 
-    return [web.get("/", index), web.get(DOCS, docs), web.get(PREFIX + "{name:.+}", file)]
+    return [
+        web.get(path, handler, expect_handler=expect)
+        for path, handler in (("/", index), (DOCS, docs), (PREFIX + "{name:.+}", file))
+    ]

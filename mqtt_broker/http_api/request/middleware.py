@@ -163,6 +163,11 @@ def guard(site: Site, open_routes: Collection[tuple[str, str]]) -> Middleware:
 
 async def set_headers(request: web.Request, answer: web.StreamResponse) -> None:
     """Set the headers of every answer; the files of the page have a Cache-Control of their own."""
+    add_headers(answer)
+
+
+def add_headers(answer: web.StreamResponse) -> None:
+    """Add the headers that every answer has."""
     for name, value in _HEADERS.items():
         answer.headers.setdefault(name, value)
     answer.headers["Server"] = _SERVER

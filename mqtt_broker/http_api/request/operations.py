@@ -32,6 +32,7 @@ from mqtt_broker.http_api.request.bodies import check_parameters, read_object
 from mqtt_broker.http_api.request.json_types import Object, Shape, json_default, shape_of
 from mqtt_broker.http_api.request.middleware import CALLER, Site
 from mqtt_broker.http_api.request.paging import Page
+from mqtt_broker.http_api.request.path_names import name_of
 from mqtt_broker.http_api.request.problems import Problem
 
 UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -115,7 +116,8 @@ class Operation:
         if self.is_raw:
             return await self.handler(request)
         values: dict[str, Any] = {
-            name: shape.read_text(request.match_info[name], name) for name, shape in self.takes
+            name: shape.read_text(name_of(request.match_info[name]), name)
+            for name, shape in self.takes
         }
         known = () if self.query is None else [member.name for member in self.query.members]
         given = check_parameters(request, known)

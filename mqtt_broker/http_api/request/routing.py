@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
+from mqtt_broker.http_api.request import problems
 from mqtt_broker.http_api.request.access import OPEN, ROLE_NAMES, Caller
 from mqtt_broker.http_api.request.middleware import CALLER, Site
 from mqtt_broker.http_api.request.operations import Operation
@@ -20,9 +21,27 @@ def open_routes(operations: Sequence[Operation]) -> frozenset[tuple[str, str]]:
 def routes(site: Site, operations: Sequence[Operation]) -> list[web.RouteDef]:
     """Return the routes of the operations, those without parameters first."""
     ordered = sorted(operations, key=lambda one: one.path.count("{"))
-    return [web.route(one.method, one.path, _handler(site, one)) for one in ordered] + [
-        web.head(one.path, _handler(site, one)) for one in ordered if one.method == "GET"
+    found = [(one.method, one) for one in ordered]
+    found += [("HEAD", one) for one in ordered if one.method == "GET"]
+    return [
+        web.route(method, one.path, _handler(site, one), expect_handler=expect)
+        for method, one in found
     ]
+
+
+async def expect(request: web.Request) -> web.Response | None:
+    """Tell a client that waits with its body to send it, or that its `Expect` is unknown."""
+    expected = request.headers.get("Expect", "")
+    if request.version < HttpVersion11:
+        return None
+    if expected.lower() == "100-continue":
+        if request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return None
+    text = f"unknown Expect {expected[:80]!r}: send 100-continue or leave it out"
+    answer = problems.answer(417, {"error": "ExpectationFailed", "text": text})
+    answer.force_close()
+    return answer
 
 
 def _handler(

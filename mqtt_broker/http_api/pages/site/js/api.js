@@ -20,6 +20,11 @@ export class ApiError extends Error {
   }
 }
 
+/** A name as one part of a path: any text, with `~` behind a `.` or `..`, which URLs lose. */
+export function pathPart(name) {
+  return encodeURIComponent(/^\.{1,2}~*$/.test(name) ? `${name}~` : name);
+}
+
 /** What to do about a failed request, in a sentence. */
 export function advice(error) {
   if (!(error instanceof ApiError)) return "Reload the page. If it happens again, report it with the text above.";

@@ -1,5 +1,6 @@
 // Users, roles and rules, and the question which rule decides.
 
+import { pathPart } from "../api.js";
 import { ask, done } from "../dialog.js";
 import { button, h, put } from "../dom.js";
 import { visible } from "../format.js";
@@ -129,14 +130,14 @@ function kept(ctx, kind) {
       fields: kind.fields(one).filter(Boolean), text: "It is in force at once.",
       act: (values) => {
         const body = kind.body(values, one);
-        return one ? ctx.api.send("PATCH", `${kind.path}/${encodeURIComponent(kind.key(one))}`, { body }) : ctx.api.post(kind.path, body);
+        return one ? ctx.api.send("PATCH", `${kind.path}/${pathPart(kind.key(one))}`, { body }) : ctx.api.post(kind.path, body);
       } });
     if (answer) { done("Saved"); found.refresh(); }
   }
 
   async function remove(one) {
     if (await ask({ title: `Delete ${kind.one} ${visible(kind.key(one))}`, action: "Delete", isDanger: true, text: "It is gone at once.",
-      act: () => ctx.api.send("DELETE", `${kind.path}/${encodeURIComponent(kind.key(one))}`) })) { done("Deleted"); found.refresh(); }
+      act: () => ctx.api.send("DELETE", `${kind.path}/${pathPart(kind.key(one))}`) })) { done("Deleted"); found.refresh(); }
   }
 
   return h("div", { class: "stack" },

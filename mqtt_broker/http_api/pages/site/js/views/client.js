@@ -1,5 +1,6 @@
 // One client, whole: its session, subscriptions, what is under way and queued, its events, and what can be done.
 
+import { pathPart } from "../api.js";
 import { ask, done } from "../dialog.js";
 import { button, h, put } from "../dom.js";
 import { ago, bytes, count, duration, label, moment, mqttVersion, rate, seconds, visible, words } from "../format.js";
@@ -14,7 +15,7 @@ const REASONS = [
 ];
 
 export default function client(ctx, id) {
-  const path = `clients/${encodeURIComponent(id)}`;
+  const path = `clients/${pathPart(id)}`;
   const head = h("div", { class: "actions" });
   const body = h("div");
   const about = resource(ctx, {

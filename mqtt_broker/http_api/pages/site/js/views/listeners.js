@@ -1,5 +1,6 @@
 // Listeners and certificates: where clients connect, and until when they trust it.
 
+import { pathPart } from "../api.js";
 import { ask, done } from "../dialog.js";
 import { button, h } from "../dom.js";
 import { count, duration, moment } from "../format.js";
@@ -33,7 +34,7 @@ export default function listeners(ctx) {
   async function close(one) {
     if (await ask({ title: `Close listener ${one.name}`, action: "Close it", isDanger: true,
       text: "It accepts nobody any more, until the broker is started again or it is added again.",
-      act: () => ctx.api.send("DELETE", `listeners/${encodeURIComponent(one.name)}`) })) { done("Listener closed"); found.refresh(); }
+      act: () => ctx.api.send("DELETE", `listeners/${pathPart(one.name)}`) })) { done("Listener closed"); found.refresh(); }
   }
 
   async function add() {

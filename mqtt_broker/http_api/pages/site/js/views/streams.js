@@ -1,5 +1,6 @@
 // Streams: what they keep, partitions, groups and their lag, and the records themselves.
 
+import { pathPart } from "../api.js";
 import { ask, done } from "../dialog.js";
 import { button, h, put } from "../dom.js";
 import { feed } from "../feed.js";
@@ -35,7 +36,7 @@ export default function streams(ctx) {
 }
 
 function stream(ctx, name) {
-  const path = `streams/${encodeURIComponent(name)}`;
+  const path = `streams/${pathPart(name)}`;
   const parts = tabs("What is known about the stream", [
     { key: "partitions", label: "Partitions", make: () => partitions(ctx, path) },
     { key: "groups", label: "Groups", make: () => groups(ctx, path) },
@@ -99,7 +100,7 @@ async function reset(ctx, path, group, after) {
     title: `Set the offsets of ${group}`, action: "Set offsets", isDanger: true,
     text: "The group reads on from there: records are delivered again, or left out. It must have no members.",
     fields: [{ name: "to", label: "To", value: "earliest", required: true, hint: "earliest, latest, an ISO 8601 time, or offsets as JSON" }],
-    act: (values) => ctx.api.post(`${path}/groups/${encodeURIComponent(group)}/reset`, { to: values.to }),
+    act: (values) => ctx.api.post(`${path}/groups/${pathPart(group)}/reset`, { to: values.to }),
   });
   if (answer) { done("Offsets set"); after(); }
 }
