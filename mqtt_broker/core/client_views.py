@@ -12,6 +12,7 @@ from mqtt_broker.recorder.message_ids import MessageName
 from mqtt_broker.recorder.message_inquiry import MessageInquiry
 from mqtt_broker.recorder.recorder import Recorder, to_ms
 from mqtt_broker.topics.names import is_wildcard
+from sessions.messages.message import Envelope
 from sessions.outbound import Outbound
 
 _MESSAGES_MAX: Final = 20_000  # in flight or queued, that are looked at in one turn
@@ -55,8 +56,12 @@ def view_retained(broker: BrokerState, topic: str) -> RetainedView | None:
     if message is None:
         return None
     envelope = message.envelope
-    expires_ms = to_ms(envelope.expires_at) if envelope.expiry_interval >= 0 else 0
+    expires_ms = _expires_ms(envelope)
     return RetainedView(envelope.publisher, envelope.qos, to_ms(envelope.received_at), expires_ms)
+
+
+def _expires_ms(envelope: Envelope) -> int:
+    return to_ms(envelope.expires_at) if envelope.expiry_interval >= 0 else 0
 
 
 def _add_messages(view: ClientView, outbound: Outbound) -> None:
@@ -64,7 +69,8 @@ def _add_messages(view: ClientView, outbound: Outbound) -> None:
         view.add_in_flight(message.envelope.topic, to_ms(message.envelope.received_at))
     if outbound.queue is not None:
         for message, _, _, _ in outbound.queue.items():
-            view.add_waiting(message.envelope.topic, to_ms(message.envelope.received_at))
+            envelope = message.envelope
+            view.add_waiting(envelope.topic, to_ms(envelope.received_at), _expires_ms(envelope))
 
 
 def inquire(

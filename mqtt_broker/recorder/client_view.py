@@ -34,6 +34,7 @@ class ClientView:
 
     __slots__ = (
         "client_id",
+        "expires",
         "in_flight",
         "is_known",
         "is_online",
@@ -66,6 +67,7 @@ class ClientView:
         self.subscriptions = subscriptions or []
         self.in_flight: dict[MessageKey, int] = {}  # sent, and not acknowledged
         self.waiting: dict[MessageKey, int] = {}  # in the queue
+        self.expires: dict[MessageKey, int] = {}  # of those: when, in milliseconds
         self.waiting_elsewhere = waiting_elsewhere  # in the queue, but in the store only
         self.is_whole = is_whole  # else there are too many messages to look at
         self.retained = retained  # of the topic that is asked about
@@ -76,7 +78,9 @@ class ClientView:
         key = (topic, received_ms)
         self.in_flight[key] = self.in_flight.get(key, 0) + 1
 
-    def add_waiting(self, topic: str, received_ms: int) -> None:
-        """Add a message that waits in the queue."""
+    def add_waiting(self, topic: str, received_ms: int, expires_ms: int = 0) -> None:
+        """Add a message that waits in the queue; one that never expires has `expires_ms` 0."""
         key = (topic, received_ms)
+        if expires_ms:
+            self.expires[key] = expires_ms
         self.waiting[key] = self.waiting.get(key, 0) + 1

@@ -22,18 +22,29 @@ from mqtt_broker.topics.names import is_wildcard, matches, split_share
 
 SENTENCES_MAX: Final = 20
 _PUBLICATIONS_MAX: Final = 200
+_GROUP_TOPICS_MAX: Final = 20  # of which it is looked up which members got them
 _ADVICE: Final = {
     outcomes.IN_FLIGHT: "The broker sent it; look at the device: it did not acknowledge.",
     outcomes.WAITING: "It is sent when the client is connected and acknowledges what it has.",
+    outcomes.EXPIRED: "Its Message Expiry Interval is over: it is dropped when its turn comes.",
+    outcomes.WAITS_FOR_MEMBER: "It is given to the next member that connects.",
     outcomes.AWAY_QOS0: "Publish at QoS 1 and subscribe at QoS 1, so that it waits for the client.",
     outcomes.SENT_QOS0: "If it did not arrive, the network lost it: use QoS 1.",
-    outcomes.LOST: "Let the session outlive its connections: set a Session Expiry Interval.",
+}
+_LOST_ADVICE: Final = {
+    kinds.EXPIRED: "Raise the client's Session Expiry Interval, or let it connect sooner.",
+    kinds.REPLACED: "Let the client connect without Clean Start, so that it keeps its session.",
+    kinds.NOT_KEPT: "Let the session outlive its connections: set a Session Expiry Interval.",
 }
 _DROP_ADVICE: Final = {
     "slow_reader": "The client reads more slowly than it is sent to; see the slow subscribers.",
     "queue_full": "Raise queue_messages_max or queue_bytes_max, or let the client connect sooner.",
     "expired": "Its Message Expiry Interval was over before it could be sent.",
     "packet_too_large": "The client's Maximum Packet Size is smaller than the message.",
+    "not_authorized": "No rule lets the client read this topic any more.",
+    "no_member": "No member of the shared subscription was online, and QoS 0 does not wait.",
+    "not_stored": "The database did not take it; its publisher was told, and may send it again.",
+    "queue_cleared": "An operator cleared the queue of the client.",
 }
 
 
@@ -80,6 +91,7 @@ class Inquiry:
         self._publications = Search(since_ms, _PUBLICATIONS_MAX)
         self._events = Search(0)
         self._refusals = Search(since_ms, _PUBLICATIONS_MAX)
+        self._of_groups = Search(since_ms)
         self.outcomes: list[Outcome] = []  # of every publication that was found, the oldest first
         self.answer: Answer | None = None
 
@@ -96,7 +108,25 @@ class Inquiry:
         client_id = self._view.client_id
         yield from self._events.events(traffic, client_id)
         yield from self._events.evidence_of(evidence.rings_of(client_id), client_id)
+        yield from self._find_in_groups()
         self.answer = self._conclude()
+
+    def _find_in_groups(self) -> Iterator[None]:
+        """Find what the shared subscriptions of the client did with the publications."""
+        own = {one.filter for one in self._view.subscriptions}
+        groups: set[str] = set()
+        topics: set[str] = set()
+        for fact in self._publications.found:
+            shared = own.intersection(() if fact.receivers is None else fact.receivers.groups)
+            if shared:
+                groups |= shared
+                topics.add(fact.topic)
+        recorder, search = self._recorder, self._of_groups
+        for topic in sorted(topics)[:_GROUP_TOPICS_MAX]:
+            yield from search.given(recorder.traffic, topic)
+        for group in groups:
+            yield from search.events(recorder.traffic, group)
+            yield from search.evidence_of(recorder.evidence.rings_of(group), group)
 
     def _find_publications(self) -> Iterator[None]:
         """Find what was published, and who was refused to."""
@@ -130,7 +160,7 @@ class Inquiry:
         back_to_ms = self.sees_back_to_ms
         if self._events.is_cut:  # it has found the newest
             back_to_ms = max([back_to_ms] + [fact.at_ms for fact in self._events.found[-1:]])
-        known = Evidence(self._events.found, back_to_ms)
+        known = Evidence(self._events.found, back_to_ms, self._now_ms, self._of_groups.found[::-1])
         found = sorted(self._publications.found, key=lambda fact: fact.at_ms)
         told = [outcome_of(fact, self._view, known) for fact in found]
         self.outcomes = told
@@ -282,8 +312,14 @@ _SUBSCRIBE: Final = "Compare the topic and the filter, level by level."
 _RECEIVED: Final = (outcomes.ACKNOWLEDGED, outcomes.SENT_QOS0)
 # What is asked about most, first: what went wrong, then what is under way, then what went well.
 _TELLING: Final = (
-    (outcomes.DROPPED, outcomes.PARTLY_DROPPED, outcomes.AWAY_QOS0, outcomes.LOST),
-    (outcomes.IN_FLIGHT, outcomes.WAITING),
+    (
+        outcomes.DROPPED,
+        outcomes.PARTLY_DROPPED,
+        outcomes.AWAY_QOS0,
+        outcomes.LOST,
+        outcomes.EXPIRED,
+    ),
+    (outcomes.IN_FLIGHT, outcomes.WAITING, outcomes.WAITS_FOR_MEMBER),
     (outcomes.NOT_KNOWN, outcomes.OTHER_MEMBER, outcomes.OWN),
     (outcomes.ACKNOWLEDGED, outcomes.SENT_QOS0),
     (outcomes.UNMATCHED,),
@@ -311,6 +347,10 @@ def _says_more(retained: RetainedOutcome, chosen: Outcome | None) -> bool:
 def _advice_for(outcome: Outcome) -> str:
     if outcome.dropped is not None:
         return _DROP_ADVICE.get(kinds.DROP_REASONS[outcome.dropped.code], "")
+    if outcome.ended is not None:
+        return _LOST_ADVICE.get(outcome.ended.code, "")
+    if outcome.refused is not None:
+        return "Let the client connect: see why its CONNECT was refused."
     return _ADVICE.get(outcome.state, "")
 
 

@@ -24,6 +24,8 @@ WAITING: Final = "waiting"
 ACKNOWLEDGED: Final = "acknowledged"
 LOST: Final = "lost with its session"
 OTHER_MEMBER: Final = "given to another member"
+WAITS_FOR_MEMBER: Final = "waits for a member"
+EXPIRED: Final = "expired"  # and still in the queue
 OWN: Final = "its own message"
 UNMATCHED: Final = "not matched"
 NOT_KNOWN: Final = "not known"
@@ -38,14 +40,26 @@ class Evidence:
         "connections",
         "dropped",
         "given",
+        "now_ms",
+        "of_groups",
         "queued",
+        "refused",
         "resent",
         "sent",
         "sessions",
+        "takeovers",
     )
 
-    def __init__(self, facts: list[Fact], back_to_ms: int) -> None:
+    def __init__(
+        self,
+        facts: list[Fact],
+        back_to_ms: int,
+        now_ms: int = 0,
+        of_groups: list[Fact] | None = None,
+    ) -> None:
         self.back_to_ms = back_to_ms  # everything since is there
+        self.now_ms = now_ms
+        self.of_groups = of_groups or []  # what its groups queued, dropped and gave to members
         newest_last = facts[::-1]  # they were found newest first
         facts = sorted(newest_last, key=lambda fact: fact.at_ms)
         self.queued = _of(facts, kinds.QUEUED)
@@ -55,6 +69,8 @@ class Evidence:
         self.given = _of(facts, kinds.GIVEN)
         self.dropped = _of(facts, kinds.DROPPED)
         self.sessions = _of(facts, kinds.SESSION_ENDED)
+        self.takeovers = _of(facts, kinds.TAKEN_OVER)
+        self.refused = _of(facts, kinds.NOT_CONNECTED)
         self.connections = [
             fact for fact in facts if fact.kind in (kinds.CONNECTED, kinds.DISCONNECTED)
         ]
@@ -71,6 +87,18 @@ class Evidence:
         if self.connections:
             return self.connections[0].kind == kinds.DISCONNECTED
         return view.is_online
+
+    def refused_since(self, ms: int) -> Fact | None:
+        """Return the newest CONNECT that was refused, if none was accepted since."""
+        refused = _last(self.refused)
+        if refused is None or refused.at_ms < ms:
+            return None
+        came = [fact for fact in self.connections if fact.kind == kinds.CONNECTED]
+        return None if came and came[-1].at_ms >= refused.at_ms else refused
+
+    def takeover_between(self, since_ms: int, until_ms: int) -> Fact | None:
+        """Return the newest takeover between two times."""
+        return _last([fact for fact in self.takeovers if since_ms <= fact.at_ms <= until_ms])
 
     def away_since(self, ms: int) -> int:
         """Return since when the client was away at a time; 0: not known."""
@@ -91,16 +119,21 @@ class Outcome:
         "acknowledged_ms",
         "away_since_ms",
         "dropped",
+        "ended",
+        "expired_ms",
         "filter",
         "given_count",
+        "given_to",
         "granted",
         "group",
         "open_count",
         "publication",
         "queued",
+        "refused",
         "resent_ms",
         "sent_ms",
         "state",
+        "takeover",
     )
 
     def __init__(self, publication: Fact) -> None:
@@ -117,6 +150,11 @@ class Outcome:
         self.acknowledged_ms = 0
         self.dropped: Fact | None = None
         self.open_count = 0  # in flight, or waiting
+        self.given_to = ""  # another member of the shared subscription
+        self.ended: Fact | None = None  # the session that it was lost with
+        self.expired_ms = 0  # of a message that waits in vain
+        self.refused: Fact | None = None  # a CONNECT, while the message waited
+        self.takeover: Fact | None = None  # before it was sent again
 
     @property
     def qos(self) -> int:
@@ -164,7 +202,7 @@ class Outcome:
             if fact.topic == publication.topic and _overlap(fact, publication)
         )
         if not self.given_count:
-            self.state = OTHER_MEMBER
+            self.state = self._find_state_in_group(view.client_id, known)
             return
         self._follow(view, known)
         has_left = any(
@@ -174,6 +212,26 @@ class Outcome:
         if has_left and self.state == ACKNOWLEDGED:
             self.state = NOT_KNOWN
             self.acknowledged_ms = 0
+
+    def _find_state_in_group(self, client_id: str, known: Evidence) -> str:
+        """Find out what became of a message that this member was not given."""
+        publication = self.publication
+        facts = [
+            fact
+            for fact in known.of_groups
+            if fact.topic == publication.topic and _overlap(fact, publication)
+        ]
+        own = [fact for fact in facts if fact.client == self.group]
+        dropped = [fact for fact in _of(own, kinds.DROPPED) if fact.other == publication.client]
+        others = [fact for fact in _of(facts, kinds.GIVEN) if fact.client != client_id]
+        if dropped:
+            self.dropped = dropped[-1]
+            return _dropped_state(dropped[-1], publication)
+        if others:
+            self.given_to = others[-1].client
+            return OTHER_MEMBER
+        self.queued = _last(_of(own, kinds.QUEUED))
+        return NOT_KNOWN if self.queued is None else WAITS_FOR_MEMBER
 
     def _follow(self, view: ClientView, known: Evidence) -> None:
         """Follow a message from its publication to its end."""
@@ -203,6 +261,10 @@ class Outcome:
             if self.queued.code == kinds.AWAY:
                 self.away_since_ms = known.away_since(publication.at_ms)
         self.state = self._find_state(view, known)
+        if self.resent_ms:
+            self.takeover = known.takeover_between(publication.at_ms, self.resent_ms)
+        if self.state in (WAITING, EXPIRED) and not view.is_online:
+            self.refused = known.refused_since(publication.at_ms)
         if self.state not in (IN_FLIGHT, ACKNOWLEDGED):
             self.sent_ms = self.resent_ms = 0  # of those before and behind it
 
@@ -229,13 +291,14 @@ class Outcome:
         for held, state in ((view.in_flight, IN_FLIGHT), (view.waiting, WAITING)):
             self.open_count = _open(held, publication.topic, publication)
             if self.open_count:
-                return state
+                return self._waiting_state(view, known) if state == WAITING else state
         if self.dropped is not None:
             return _dropped_state(self.dropped, publication)
         if not view.is_whole or publication.at_ms < known.back_to_ms:
             return NOT_KNOWN
         ended = [fact for fact in known.sessions if fact.at_ms >= publication.at_ms]
         if ended:
+            self.ended = ended[0]
             return _state_after(ended[0])
         if not view.is_known:
             return NOT_KNOWN
@@ -244,6 +307,14 @@ class Outcome:
             return ACKNOWLEDGED if was_sent and not view.waiting_elsewhere else NOT_KNOWN
         self.acknowledged_ms = _time_of(known.acknowledged, publication)
         return ACKNOWLEDGED
+
+    def _waiting_state(self, view: ClientView, known: Evidence) -> str:
+        """Tell whether a message that waits has expired: then it is dropped when its turn comes."""
+        expires_ms = view.expires.get((self.publication.topic, self.publication.at_ms), 0)
+        if 0 < expires_ms <= known.now_ms:
+            self.expired_ms = expires_ms
+            return EXPIRED
+        return WAITING
 
 
 def outcome_of(publication: Fact, view: ClientView, known: Evidence) -> Outcome:

@@ -28,6 +28,7 @@ ROUTE_TAG: Final = 0x52 << 24
 TEXT_TAG: Final = 0x58 << 24
 TAGS: Final = 0xFF << 24
 NUMBERS: Final = (1 << 24) - 1
+SEPARATOR: Final = "\0"  # which no filter may have
 _AGE_MS_MAX: Final = 1 << 30  # of a segment: times in it are milliseconds since it began
 _ENTRY_BYTES: Final = 120  # of a name in a dictionary and a list, beside itself
 _REFERENCE_BYTES: Final = 16  # of a name that is there anyway: its session has it
@@ -46,7 +47,7 @@ class Receivers:
         groups: tuple[str, ...],
     ) -> None:
         self.clients = clients
-        self.filters = filters  # that match, by client
+        self.filters = filters  # that match, by client; of one with several, with SEPARATOR
         self.grants = grants  # the granted QoS, and 4 where No Local holds back its own messages
         self.groups = groups  # shared subscriptions: `$share/<name>/<filter>`
 

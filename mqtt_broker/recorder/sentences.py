@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Final
 
 from mqtt_broker.recorder import kinds, outcomes, retained_outcomes
 from mqtt_broker.recorder.outcomes import Outcome
 from mqtt_broker.recorder.retained_outcomes import RetainedOutcome
 from mqtt_broker.recorder.search import Fact
+from mqtt_broker.recorder.segments import SEPARATOR
 
 Clock = Callable[[int], str]
+_WAITS: Final = {
+    kinds.AWAY: "away",
+    kinds.WINDOW_FULL: "Receive Maximum or inflight_max reached",
+    kinds.READS_SLOWLY: "reads slowly",
+    kinds.BEHIND_OTHERS: "behind messages that wait",
+}
+_ENDS: Final = {
+    kinds.EXPIRED: "it expired",
+    kinds.REPLACED: "replaced by Clean Start, or ended by an operator",
+    kinds.NOT_KEPT: "it was not to outlive its connection",
+}
 
 
 def clock_for(now_ms: int) -> Clock:
@@ -39,7 +52,7 @@ def sentence_of(outcome: Outcome, client_id: str, clock: Clock) -> str:
         parts.append(f"no subscription of {quoted(client_id)} matched")
         return ", ".join(parts)
     parts.append(
-        f"matched {quoted(outcome.filter)} of {quoted(client_id)} granted QoS {outcome.granted}"
+        f"matched {_filters(outcome.filter)} of {quoted(client_id)} granted QoS {outcome.granted}"
     )
     if outcome.given_count and outcome.given_count < publication.count:
         parts.append(f"{outcome.given_count} of {publication.count} given to this member")
@@ -50,9 +63,16 @@ def sentence_of(outcome: Outcome, client_id: str, clock: Clock) -> str:
         when = max(outcome.sent_ms, outcome.resent_ms)
         parts.append(f"delivered {clock(when)}{dup}")
     elif outcome.resent_ms:
+        if outcome.takeover is not None:
+            parts.append(f"taken over by {outcome.takeover.topic} at {clock(outcome.takeover.at_ms)}")
         parts.append(f"sent again {clock(outcome.resent_ms)} with DUP")
     parts.append(_end_of(outcome, clock))
     return ", ".join(parts)
+
+
+def _filters(text: str) -> str:
+    """Quote each of the filters that match."""
+    return " and ".join(quoted(one) for one in text.split(SEPARATOR))
 
 
 def _published(publication: Fact, clock: Clock) -> str:
@@ -69,7 +89,9 @@ def _published(publication: Fact, clock: Clock) -> str:
 
 def _queued(outcome: Outcome, clock: Clock) -> str:
     assert outcome.queued is not None
-    why = kinds.WAIT_NAMES.get(outcome.queued.code, "")
+    why = _WAITS.get(outcome.queued.code, "")
+    if outcome.state == outcomes.WAITS_FOR_MEMBER:
+        why = "no member of the group was online"
     if outcome.away_since_ms:
         why = f"away since {clock(outcome.away_since_ms)}"
     some = ""
@@ -88,7 +110,12 @@ def _end_of(outcome: Outcome, clock: Clock) -> str:
         some = f"{outcome.open_count} of {publication.count} " if many else ""
         return f"{some}never acknowledged"
     if state == outcomes.WAITING:
-        return "still in its queue"
+        return f"still in its queue{_refused(outcome, clock)}"
+    if state == outcomes.EXPIRED:
+        at = clock(outcome.expired_ms)
+        return f"expired {at} and still in its queue{_refused(outcome, clock)}"
+    if state == outcomes.WAITS_FOR_MEMBER:
+        return "given to no member yet"
     if state == outcomes.DROPPED and outcome.dropped is not None:
         return f"dropped {clock(outcome.dropped.at_ms)} ({reason_of(outcome.dropped)})"
     if state == outcomes.PARTLY_DROPPED and outcome.dropped is not None:
@@ -99,12 +126,32 @@ def _end_of(outcome: Outcome, clock: Clock) -> str:
     if state == outcomes.SENT_QOS0:
         return "sent at QoS 0, which nobody acknowledges"
     if state == outcomes.LOST:
-        return "its session has ended since, with messages that were not acknowledged"
+        return _lost(outcome, clock)
     if state == outcomes.OTHER_MEMBER:
-        return "given to another member of the shared subscription"
+        return f"given to another member of the shared subscription: {quoted(outcome.given_to)}"
     if state == outcomes.OWN:
         return "not delivered: its own message, and the subscription says No Local"
     return "what followed is not known: it is no longer recorded, or not certain"
+
+
+def _refused(outcome: Outcome, clock: Clock) -> str:
+    refused = outcome.refused
+    if refused is None:
+        return ""
+    return f"; its CONNECT of {clock(refused.at_ms)} was refused: {refused.other}"
+
+
+def _lost(outcome: Outcome, clock: Clock) -> str:
+    """Say how the session ended, with how many messages."""
+    ended = outcome.ended
+    if ended is None:
+        return "its session has ended since"
+    left = ended.first_ms + ended.last_ms
+    messages = "1 message" if left == 1 else f"{left} messages"
+    return (
+        f"its session ended {clock(ended.at_ms)} ({_ENDS.get(ended.code, '')}) with {messages} "
+        "not acknowledged"
+    )
 
 
 def reason_of(dropped: Fact) -> str:

@@ -13,7 +13,7 @@ from mqtt_broker.core.interfaces.message_log import TopicWriter
 from mqtt_broker.core.interfaces.payload_checks import PayloadCheck
 from mqtt_broker.core.routing.shared_groups import SharedGroup
 from mqtt_broker.recorder.runs import TopicRuns
-from mqtt_broker.recorder.segments import NOBODY, Receivers
+from mqtt_broker.recorder.segments import NOBODY, SEPARATOR, Receivers
 from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.names import text_bytes
 from mqtt_broker.topics.trie import Trie
@@ -50,7 +50,7 @@ class Target:
                 self.plain = True
                 return
         if len(subscriptions) > 1:
-            self.filters = ", ".join(s.filter for s in subscriptions)
+            self.filters = SEPARATOR.join(s.filter for s in subscriptions)
         qos = max(s.qos for s in subscriptions)
         identifiers = tuple(i for s in subscriptions for i in s.identifiers)
         as_published = any(s.retain_as_published for s in subscriptions)
