@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.recorder.reach import reach_s
+from tests.bench.recorder import reach_s
 
 
 def test_the_reach_depends_on_topics_and_not_on_messages() -> None:
