@@ -22,6 +22,7 @@ from mqtt_broker.topics.names import is_wildcard, matches, split_share
 
 SENTENCES_MAX: Final = 20
 _PUBLICATIONS_MAX: Final = 200
+_OUTCOMES_A_STEP: Final = 5
 _GROUP_TOPICS_MAX: Final = 20  # of which it is looked up which members got them
 _ADVICE: Final = {
     outcomes.IN_FLIGHT: "The broker sent it; look at the device: it did not acknowledge.",
@@ -109,6 +110,7 @@ class Inquiry:
         yield from self._events.events(traffic, client_id)
         yield from self._events.evidence_of(evidence.rings_of(client_id), client_id)
         yield from self._find_in_groups()
+        yield from self._follow()
         self.answer = self._conclude()
 
     def _find_in_groups(self) -> Iterator[None]:
@@ -156,14 +158,28 @@ class Inquiry:
             recorder.evidence.sees_back_to_ms(self._view.client_id),
         )
 
-    def _conclude(self) -> Answer:
+    def _known_back_to_ms(self) -> int:
+        """Return the time from which on everything that was found is whole."""
         back_to_ms = self.sees_back_to_ms
         if self._events.is_cut:  # it has found the newest
             back_to_ms = max([back_to_ms] + [fact.at_ms for fact in self._events.found[-1:]])
-        known = Evidence(self._events.found, back_to_ms, self._now_ms, self._of_groups.found[::-1])
+        return back_to_ms
+
+    def _follow(self) -> Iterator[None]:
+        """Find out what became of each publication."""
+        known = Evidence(
+            self._events.found, self._known_back_to_ms(), self._now_ms, self._of_groups.found[::-1]
+        )
+        yield
         found = sorted(self._publications.found, key=lambda fact: fact.at_ms)
-        told = [outcome_of(fact, self._view, known) for fact in found]
-        self.outcomes = told
+        for place, fact in enumerate(found, 1):
+            self.outcomes.append(outcome_of(fact, self._view, known))
+            if place % _OUTCOMES_A_STEP == 0:
+                yield
+
+    def _conclude(self) -> Answer:
+        back_to_ms = self._known_back_to_ms()
+        told = self.outcomes
         refusals = self._refused_here()
         retained = self._retained_here()
         said = {id(one.subscription) for one in retained}

@@ -19,6 +19,7 @@ from mqtt_broker.recorder.segments import (
     NUMBERS,
     PUBLICATION,
     ROUTE_TAG,
+    TOPIC_TAG,
     TRAFFIC_CELL,
     Receivers,
     Segment,
@@ -28,7 +29,8 @@ from mqtt_broker.recorder.segments import (
 FACTS_MAX: Final = 2_000  # of one search
 _FOREVER_MS: Final = 1 << 62
 _FEW: Final = 4  # numbers that are searched for one by one; of more, every cell is looked at
-_CELLS_A_STEP: Final = 2_000
+_CELLS_A_STEP: Final = 500
+_NAMES_A_STEP: Final = 1_000
 _TOPIC_AT: Final = 4  # in a publication
 _PUBLISHER_AT: Final = 8
 _ROUTE_AT: Final = 12
@@ -187,15 +189,13 @@ class Search:
     ) -> Iterator[None]:
         """Find publications to a topic or, if it is empty, to the wanted ones."""
         for segment in ring.newest_first():
+            numbers: list[int] = []
             if topic:
                 number = segment.topic_numbers.get(topic, 0)
                 numbers = [number] if number else []
+                yield
             elif is_wanted is not None:
-                found = list(segment.topic_numbers.items())
-                numbers = [one for name, one in found if is_wanted(name)]
-            else:
-                numbers = []
-            yield
+                yield from _wanted_topics(segment, is_wanted, numbers)
             if numbers:
                 yield from self._collect(segment, numbers, _TOPIC_AT, kinds.PUBLISHED)
             if self.is_cut:
@@ -208,10 +208,7 @@ class Search:
         wanted = set(groups)
         for segment in ring.newest_first():
             numbers: list[int] = []
-            for index, receivers in enumerate(segment.routes):
-                if client_id in receivers.clients or not wanted.isdisjoint(receivers.groups):
-                    numbers.append(ROUTE_TAG | index)
-            yield
+            yield from _routes_to(segment, client_id, wanted, numbers)
             if numbers:
                 yield from self._collect(segment, numbers, _ROUTE_AT, kinds.PUBLISHED)
             if self.is_cut:
@@ -323,6 +320,34 @@ class Search:
             return False
         self.found.append(fact)
         return True
+
+
+def _wanted_topics(
+    segment: Segment, is_wanted: Callable[[str], bool], numbers: list[int]
+) -> Iterator[None]:
+    """Collect the numbers of the topics that are wanted."""
+    topics = segment.topics  # another list, if the segment is used anew
+    for begin in range(0, len(topics), _NAMES_A_STEP):
+        for index, name in enumerate(topics[begin : begin + _NAMES_A_STEP], begin):
+            if is_wanted(name):
+                numbers.append(TOPIC_TAG | index)
+        yield
+    if segment.topics is not topics:
+        numbers.clear()
+
+
+def _routes_to(
+    segment: Segment, client_id: str, groups: set[str], numbers: list[int]
+) -> Iterator[None]:
+    """Collect the numbers of the routes to a client, or to one of its shared subscriptions."""
+    routes = segment.routes
+    for begin in range(0, len(routes), _NAMES_A_STEP):
+        for index, receivers in enumerate(routes[begin : begin + _NAMES_A_STEP], begin):
+            if client_id in receivers.clients or not groups.isdisjoint(receivers.groups):
+                numbers.append(ROUTE_TAG | index)
+        yield
+    if segment.routes is not routes:
+        numbers.clear()
 
 
 def _number_at(segment: Segment, offset: int) -> int:

@@ -64,7 +64,9 @@ def sentence_of(outcome: Outcome, client_id: str, clock: Clock) -> str:
         parts.append(f"delivered {clock(when)}{dup}")
     elif outcome.resent_ms:
         if outcome.takeover is not None:
-            parts.append(f"taken over by {outcome.takeover.topic} at {clock(outcome.takeover.at_ms)}")
+            parts.append(
+                f"taken over by {outcome.takeover.topic} at {clock(outcome.takeover.at_ms)}"
+            )
         parts.append(f"sent again {clock(outcome.resent_ms)} with DUP")
     parts.append(_end_of(outcome, clock))
     return ", ".join(parts)

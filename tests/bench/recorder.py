@@ -33,6 +33,7 @@ CASES: Final = (
     (100_000, 10_000),
 )  # fmt: skip
 CLIENTS: Final = 10_000
+RUNS: Final = 7  # of each question, of which the shortest counts
 START: Final = 1_700_000_000.0
 
 
@@ -194,10 +195,13 @@ def main() -> None:
         f"{now - recorder.traffic.begins_ms / 1000:,.0f} s\n\n"
         "| Question | Takes | Longest step | Steps | Sentences |\n|---|---|---|---|---|\n"
     )
-    for name, question in questions(recorder, now).items():
-        took = ask(question)
+    runs = [questions(recorder, now) for _ in range(RUNS)]
+    for name in runs[0]:
+        asked = [ask(one[name]) for one in runs]
+        took = min(asked)
+        longest_s = min(one.longest_step_s for one in asked)
         sys.stdout.write(
-            f"| {name} | {took.seconds * 1000:,.1f} ms | {took.longest_step_s * 1000:,.1f} ms | "
+            f"| {name} | {took.seconds * 1000:,.1f} ms | {longest_s * 1000:,.1f} ms | "
             f"{took.steps} | {took.sentences} |\n"
         )
 

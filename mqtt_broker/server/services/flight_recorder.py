@@ -39,6 +39,7 @@ from mqtt_broker.server.services.event_files import EventFiles
 QUESTIONS_MAX: Final = 32  # that wait for their answers
 EVENTS_MAX: Final = 5_000  # of one answer
 TOPICS_MAX: Final = 1_000  # of one answer
+_TURN_S: Final = 0.002  # of one turn of the loop, for questions
 _WRITE_S: Final = 1.0
 _TRACE_KEPT_S: Final = 3_600.0  # that its last lines can be read
 
@@ -248,10 +249,13 @@ class FlightRecorder:
         self._loop.call_soon_threadsafe(begin)
 
     def _go_on(self) -> None:
-        """Take a step of the first question."""
+        """Take steps of the first question, for as long as a turn may take longer."""
         steps = self._waiting[0]
-        if next(steps, self) is self:
-            self._waiting.popleft()
+        until = self._loop.time() + _TURN_S
+        while self._loop.time() < until:
+            if next(steps, self) is self:
+                self._waiting.popleft()
+                break
         if self._waiting:
             self._loop.call_soon(self._go_on)
 
