@@ -39,6 +39,10 @@ _ZSH: Final = """\
 # Completion of fleetmq for zsh: fleetmq completion zsh > "${fpath[1]}/_fleetmq"
 autoload -U +X bashcompinit && bashcompinit
 """
+# zsh loads the file when it completes for the first time: from then on the function above is asked.
+_ZSH_END: Final = """\
+[[ $funcstack[1] == _fleetmq ]] && _bash_complete -F _fleetmq
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
     script = bash()
-    print(script if args.shell == "bash" else _ZSH + script.partition("\n")[2], end="")
+    of_zsh = _ZSH + script.partition("\n")[2] + _ZSH_END
+    print(script if args.shell == "bash" else of_zsh, end="")
     return DONE
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
 import subprocess
+import tty
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,74 @@ def test_zsh_reads_its_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "function" in done.stdout
+
+
+class Zsh:
+    """An interactive zsh that completes `fleetmq`, a function which prints its words."""
+
+    def __init__(self, folder: Path, *setup: str) -> None:
+        if ZSH is None:
+            pytest.skip("no zsh")
+        self._screen, inner = pty.openpty()
+        tty.setraw(inner)
+        self._process = subprocess.Popen(
+            [ZSH, "-f", "-i"], stdin=inner, stdout=inner, stderr=inner, cwd=folder,
+            env={"TERM": "xterm", "PATH": os.environ["PATH"], "HOME": str(folder)},
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(inner)
+        self._seen = ""
+        self.do("unsetopt prompt_sp; PS1='' PS2=''; setopt no_beep")
+        for line in (*setup, "fleetmq() { print -r -- RAN:$*: }"):
+            self.do(line)
+
+    def _wait(self, words: str) -> str:
+        """Read until these words; return what stood before them."""
+        while words not in self._seen:
+            self._seen += os.read(self._screen, 65_536).decode(errors="replace")
+        before, _, self._seen = self._seen.partition(words)
+        return before
+
+    def do(self, line: str) -> None:
+        os.write(self._screen, f"{line}; print DO''NE\n".encode())
+        self._wait("DONE")
+
+    def complete(self, typed: str) -> str:
+        """Type this, press Tab, press Return; return the command that ran."""
+        os.write(self._screen, f"fleetmq {typed}\t\n".encode())
+        self._wait("RAN:")
+        return self._wait(":").strip()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._screen)
+
+
+@pytest.fixture
+def zsh_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert main(["completion", "zsh"]) == 0
+    path = tmp_path / "_fleetmq"
+    path.write_text(capsys.readouterr().out)
+    return path
+
+
+@pytest.mark.parametrize("way", ["fpath", "sourced"])
+def test_zsh_completes_from_the_first_time_on(zsh_script: Path, way: str) -> None:
+    """As the file of a folder of completions, and read by a start file."""
+    compinit = "autoload -U compinit && compinit -u -d dump"
+    setup = ["fpath=($PWD $fpath)", compinit] if way == "fpath" else [compinit, "source ./_fleetmq"]
+    zsh = Zsh(zsh_script.parent, *setup)
+    try:
+        assert zsh.complete("ctl cert") == "ctl certificates"
+        assert zsh.complete("ctl acl ex") == "ctl acl explain"
+        assert zsh.complete("ctl listener cl") == "ctl listener close"
+        assert zsh.complete("ctl clients --back") == "ctl clients --backlog-min"
+        assert zsh.complete("ctl log-level deb") == "ctl log-level debug"
+        assert zsh.complete("broker --config _flee") == "broker --config _fleetmq"
+        assert zsh.complete("nothing xyz") == "nothing xyz"
+    finally:
+        zsh.close()
 
 
 def test_other_shells_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
