@@ -65,7 +65,7 @@ const USERS = {
     { label: "Kept in", rank: 2, show: (one) => one.source },
   ],
   fields: (one) => [
-    one ? null : { name: "name", label: "User", required: true },
+    one ? null : { name: "name", label: "User", required: true, autocomplete: "username" },
     { name: "password", label: one ? "New password" : "Password", type: "password", required: !one, autocomplete: "new-password",
       hint: one ? "Empty: it stays." : "" },
     { name: "roles", label: "Roles", value: one ? one.roles.join(", ") : "", hint: "Names, separated by commas." },
