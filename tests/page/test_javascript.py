@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import shutil
 import subprocess
 from typing import Any
@@ -10,7 +12,15 @@ from urllib.parse import unquote
 
 import pytest
 
-from iot_sim.report.charts import step_of_time, value_step
+from iot_sim.report.charts import (
+    POINTS_MAX,
+    TICKS_MAX,
+    Line,
+    downsample,
+    line_chart,
+    step_of_time,
+    value_step,
+)
 from mqtt_broker.cli.api_client import escaped
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.packets import Connect, Publish, Subscribe
@@ -49,6 +59,32 @@ def test_scales_are_those_of_the_simulators_report() -> None:
     assert node("chart_scale.js", "args[0].map(m.timeStep)", times) == [
         step_of_time(value) for value in times
     ]
+
+
+def test_scales_agree_on_thousands_of_values() -> None:
+    rng = random.Random(7)
+    values = [rng.choice((1, 2, 2.5, 5, rng.uniform(1, 10))) * 10.0**power for power in
+              range(-6, 12) for _ in range(100)]  # fmt: skip
+    assert node("chart_scale.js", "args[0].map(m.valueStep)", values) == pytest.approx(
+        [value_step(value) for value in values]
+    )
+    times = [rng.randrange(1, 3_000_000) for _ in range(2_000)]
+    assert node("chart_scale.js", "args[0].map(m.timeStep)", times) == [
+        step_of_time(value) for value in times
+    ]
+    assert node("chart_scale.js", "m.TICKS_MAX") == TICKS_MAX
+
+
+@pytest.mark.parametrize("length", [0, 1, 359, 360, 361, 720, 1_000, 3_601])
+def test_long_series_are_reduced_in_the_same_way(length: int) -> None:
+    rng = random.Random(length)
+    values = [None if rng.random() < 0.2 else rng.randrange(1_000) for _ in range(length)]
+    reduced = downsample(values)
+    assert node("chart_scale.js", f"m.downsample(args[0], {POINTS_MAX})", values) == reduced
+    pieces = node("chart_scale.js", "m.runs(args[0], (x) => x, (y) => y)", reduced)
+    chart = line_chart("c", list(range(len(values))), [Line("a", "s", values)], str)
+    drawn = re.findall(r'points="([^"]*)"', chart)
+    assert [len(points) for points in pieces] == [len(points.split()) for points in drawn]
 
 
 def test_byte_ticks_are_round_in_powers_of_1024() -> None:

@@ -1,5 +1,5 @@
 // The scales of line charts. They follow those of the simulator's report, iot_sim/report/charts.py;
-// a test compares both.
+// a test compares both on thousands of values. docs/decisions/0059 says why there are two.
 
 export const TICKS_MAX = 5;
 const CLOCK_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
