@@ -32,7 +32,7 @@ from mqtt_broker.server.process import log_output
 from mqtt_broker.server.process.allocator import keep_large_buffers
 from mqtt_broker.server.process.systemd import Notifier
 from mqtt_broker.server.process.watchdog import Watchdog
-from mqtt_broker.server.server import Server
+from mqtt_broker.server.server import Server, check_telemetry
 from mqtt_broker.server.services.extensions import load_strategy, partition_functions
 from mqtt_broker.version import __version__
 
@@ -107,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         partition_functions(config)
         check_files(config.endpoints)
         if args.check:
+            check_telemetry(config)
             if config.needs_store:
                 # Imported here: SQL loads only when state is stored.
                 from mqtt_broker.server.services.storage import check_store

@@ -65,7 +65,12 @@ def bash() -> str:
     words: dict[str, list[str]] = {"": [*COMMANDS, "--help", "--version"]}
     values: dict[str, str] = {}
     for name in COMMANDS:
-        _collect(f"/{name}", parser_of(name), words, values)
+        try:
+            parser = parser_of(name)
+        except ModuleNotFoundError:  # an extra that is not installed: its options are left out
+            words[f"/{name}"] = ["--help"]
+        else:
+            _collect(f"/{name}", parser, words, values)
     return _BASH.format(
         paths="|".join(_quoted(path) for path in words if path),
         values="\n".join(_case(path, found) for path, found in values.items()),

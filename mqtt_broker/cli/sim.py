@@ -265,7 +265,11 @@ def _check_writable(path: str | None) -> None:
 def _list() -> int:
     print("scenarios (fleetmq sim run NAME):")
     for name, path in ready_scenarios().items():
-        scenario = load(str(path))
+        try:
+            scenario = load(str(path))
+        except ScenarioError as error:  # it needs an extra
+            print(f"  {name:22} cannot run here: {str(error).removeprefix(f'{path}: ')}")
+            continue
         print(f"  {name:22} {scenario.summary}")
         print(
             f"  {'':22} {scenario.device_count:,} devices, {scenario.duration_s:g} s,"

@@ -87,7 +87,8 @@ def open_engine(text: str) -> Engine:
             arguments["timeout"] = _WAIT_S
         return create_engine(url, connect_args=arguments, pool_pre_ping=True, hide_parameters=True)
     except ModuleNotFoundError as error:
-        raise FileError(f"the database URL needs the Python package {error.name}") from None
+        extra = ": pip install 'fleetmq[postgres]'" if error.name == "psycopg" else ""
+        raise FileError(f"the database URL needs the Python package {error.name}{extra}") from None
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise FileError("invalid database URL: expected dialect+driver://user@host/name") from None
 

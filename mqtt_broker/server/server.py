@@ -408,16 +408,25 @@ def _why_not_listening(error: OSError | ValueError) -> str:
     return f"{reason}; {hint}" if hint else reason
 
 
-def _telemetry(config: Config) -> Telemetry | None:
+def check_telemetry(config: Config) -> None:
+    """Check that the libraries for traces are installed, if they are needed; ConfigError."""
     if not config.otel_endpoint:
-        return None
+        return
     try:
         # Not above: the libraries of an extra.
-        from mqtt_broker.server.services.telemetry import Telemetry
+        import mqtt_broker.server.services.telemetry  # noqa: F401
     except ImportError as error:
         raise config.error(
-            "otel_endpoint", f"needs the package {error.name}: install fleetmq[otel]"
+            "otel_endpoint", f"needs the package {error.name}: pip install 'fleetmq[otel]'"
         ) from None
+
+
+def _telemetry(config: Config) -> Telemetry | None:
+    check_telemetry(config)
+    if not config.otel_endpoint:
+        return None
+    from mqtt_broker.server.services.telemetry import Telemetry
+
     return Telemetry(config.otel_endpoint, config.otel_sample)
 
 

@@ -124,20 +124,14 @@ def postgres_engine(url: URL, application_name: str) -> Engine:
         "tcp_user_timeout": "10000",
         "application_name": application_name,
     }
-    try:
-        engine = create_engine(
-            url,
-            connect_args={**options, **url.query},
-            poolclass=NullPool,
-            # A returned connection is closed, which ends its transaction. A rollback before that
-            # would fail again on a lost connection.
-            pool_reset_on_return=None,
-        )
-    except ModuleNotFoundError as error:
-        raise StoreError(
-            f"the database URL needs the Python package {error.name}: "
-            "pip install 'fleetmq[postgres]'"
-        ) from None
+    engine = create_engine(
+        url,
+        connect_args={**options, **url.query},
+        poolclass=NullPool,
+        # A returned connection is closed, which ends its transaction. A rollback before that
+        # would fail again on a lost connection.
+        pool_reset_on_return=None,
+    )
 
     @event.listens_for(engine, "connect")
     def on_connect(driver: Any, _: object) -> None:
@@ -160,9 +154,22 @@ def parse_url(text: str) -> URL:
         raise StoreError(f"not a database URL: {text.split('@')[-1]!r}; expected {_URLS}") from None
     if backend == "sqlite" and url.database in (None, "", ":memory:"):
         raise StoreError("a SQLite URL must name a file: sqlite:///directory/fleetmq.db")
-    if backend == "sqlite" or (backend == "postgresql" and dialect.driver == "psycopg"):
+    if backend == "sqlite":
+        return url
+    if backend == "postgresql" and dialect.driver == "psycopg":
+        _check_driver(dialect)
         return url
     raise StoreError(f"unsupported database {url.drivername!r}: expected {_URLS}")
+
+
+def _check_driver(dialect: type[Dialect]) -> None:
+    try:
+        dialect.import_dbapi()
+    except ImportError:  # psycopg says so too where it finds no libpq
+        raise StoreError(
+            f"the database URL needs the Python package {dialect.driver}: "
+            "pip install 'fleetmq[postgres]'"
+        ) from None
 
 
 # Statements.
