@@ -25,8 +25,8 @@ from sqlalchemy.pool import NullPool
 from sessions.journal.records import Corrupt
 
 # How long a statement waits for a lock of another process.
-_URLS: Final = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 LOCK_WAIT_S: Final = 1.0
+_URLS: Final = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 # Rows of any columns.
 Found = CursorResult[*tuple[Any, ...]]
 
