@@ -21,7 +21,7 @@ from mqtt_broker.recorder.segments import (
 
 SEGMENTS: Final = 4
 CELLS_EACH: Final = 16  # of a client, in one segment of the common ring
-_SHARE_BYTES: Final = 2 * 2 * 2048  # of the ring of one client: two segments, half of it names
+_SHARE_BYTES: Final = 2 * 2 * 2048  # of the ring of one client: two segments
 _SHARE_OVERHEAD_BYTES: Final = 2_000
 _RECENT_MAX: Final = 4_096
 IN_SHARE: Final = -1  # in place of a generation

@@ -35,7 +35,7 @@ from mqtt_broker.recorder.segments import (
 )
 from mqtt_broker.recorder.slow_acks import SlowAcks
 
-SEGMENTS: Final = 8
+SEGMENTS: Final = 6
 _OPEN_MAX: Final = 500  # runs whose cells are behind them
 _MORE_PUBLISHED: Final = Struct("<IIH")  # count, bytes, lasted
 _MORE_EVENTS: Final = Struct("<iIIH")  # last, count, topic, lasted

@@ -2,8 +2,8 @@
 
 A ring has a few segments. Each has its own table of the names that its cells refer to by number:
 when the oldest segment is reused, its cells and its names go together, so that a ring never takes
-more than its bytes, and no name is kept for longer than the cells that mention it. One half of the
-bytes is for cells, the other for names; a segment ends when either is full.
+more than its bytes, and no name is kept for longer than the cells that mention it. Cells and names
+share the bytes of a segment: few topics leave room for many cells.
 
 A number has a tag in its highest byte, so that a search for the four bytes of a number (`search`)
 rarely stops at anything else.
@@ -31,6 +31,7 @@ NUMBERS: Final = (1 << 24) - 1
 SEPARATOR: Final = "\0"  # which no filter may have
 _AGE_MS_MAX: Final = 1 << 30  # of a segment: times in it are milliseconds since it began
 _ENTRY_BYTES: Final = 120  # of a name in a dictionary and a list, beside itself
+_NO_CELLS: Final = bytes(64 << 10)  # that a segment grows by, at most
 _REFERENCE_BYTES: Final = 16  # of a name that is there anyway: its session has it
 
 
@@ -68,13 +69,12 @@ class Segment:
 
     __slots__ = (
         "base_ms",
+        "bytes_max",
         "cell_bytes",
         "cells",
-        "cells_max",
         "clients",
         "generation",
         "name_bytes",
-        "name_bytes_max",
         "route_numbers",
         "routes",
         "size",
@@ -85,12 +85,11 @@ class Segment:
         "topics",
     )
 
-    def __init__(self, cell_bytes: int, cells_max: int, name_bytes_max: int) -> None:
+    def __init__(self, cell_bytes: int, bytes_max: int) -> None:
         self.cell_bytes = cell_bytes
-        self.cells_max = cells_max
-        self.cells = bytearray()  # made when it is used first
+        self.bytes_max = bytes_max  # of cells and names together
+        self.cells = bytearray()  # grows: few names leave room for many cells
         self.size = 0  # bytes of cells in use
-        self.name_bytes_max = name_bytes_max
         self.name_bytes = 0
         self.generation = 0  # 0: never used
         self.base_ms = 0
@@ -105,8 +104,7 @@ class Segment:
 
     def begin(self, generation: int, now_ms: int) -> None:
         """Forget everything, and begin anew."""
-        if not self.generation:
-            self.cells = bytearray(self.cell_bytes * self.cells_max)
+        self.cells = bytearray()
         self.generation = generation
         self.base_ms = now_ms
         self.size = 0
@@ -122,11 +120,7 @@ class Segment:
 
     @property
     def is_full(self) -> bool:
-        return (
-            self.size >= len(self.cells)
-            or self.name_bytes >= self.name_bytes_max
-            or len(self.clients) >= NUMBERS
-        )
+        return self.size + self.name_bytes >= self.bytes_max or len(self.clients) >= NUMBERS
 
     def number_client(self, client_id: str) -> int:
         """Return a new number of a client; the caller remembers it as long as the segment lives."""
@@ -170,6 +164,8 @@ class Segment:
         """Return the place of a new cell; the segment must not be full."""
         offset = self.size
         self.size = offset + self.cell_bytes
+        if self.size > len(self.cells):
+            self.cells.extend(_NO_CELLS[: max(self.cell_bytes, self.bytes_max // 64)])
         return offset
 
     def name_of(self, number: int) -> str:
@@ -202,9 +198,8 @@ class SegmentRing:
     __slots__ = ("current", "generation", "segments")
 
     def __init__(self, cell_bytes: int, ring_bytes: int, count: int) -> None:
-        share = ring_bytes // count // 2
-        cells_max = max(1, share // cell_bytes)
-        self.segments = [Segment(cell_bytes, cells_max, share) for _ in range(count)]
+        share = ring_bytes // count
+        self.segments = [Segment(cell_bytes, share) for _ in range(count)]
         self.generation = 0
         self.current = self.segments[0]
 

@@ -95,7 +95,7 @@ def filled_by_a_fleet(size: int = BYTES, clients: int = CLIENTS) -> tuple[Record
             n = rng.randrange(clients)
             recorder.published(telemetry[n], runs[n], 1, 1, 64, now)
             for collector in collectors:
-                recorder.acknowledged(collector, telemetry[n].topic, 1, now, now, now + 0.002)
+                recorder.acknowledged(collector, telemetry[n].topic, 1, now, now, now)
             if rng.random() < 0.1:
                 _command_to(recorder, runs[n], commands[n], app, rng, now)
     return recorder, now
@@ -109,14 +109,14 @@ def _command_to(
     chance = rng.random()
     if chance < 0.1:
         recorder.queued(device, kinds.AWAY, route.topic, 1, now, now, is_first=True)
-        recorder.sent(device, 1, now, now, now + 5.0)
+        recorder.sent(device, 1, now - 5.0, now - 5.0, now)
     elif chance < 0.12:
         recorder.dropped(device, "queue_full", route.topic, "app", 1, now, now)
         return
     elif chance < 0.13:
         recorder.disconnected(device, 0, "192.0.2.1", "keep alive timeout", now)
         recorder.connected(device, "192.0.2.1", "MQTT 5", now)
-    recorder.acknowledged(device, route.topic, 1, now, now, now + 0.05)
+    recorder.acknowledged(device, route.topic, 1, now, now, now)
 
 
 def _client_id(n: int) -> str:

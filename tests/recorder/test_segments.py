@@ -11,8 +11,8 @@ from mqtt_broker.recorder.segments import (
 )
 
 
-def used(now_ms: int = 5, cells: int = 4) -> Segment:
-    segment = Segment(TRAFFIC_CELL, cells, 10_000)
+def used(now_ms: int = 5, cells: int = 400) -> Segment:
+    segment = Segment(TRAFFIC_CELL, TRAFFIC_CELL * cells)
     segment.begin(1, now_ms)
     return segment
 
@@ -55,7 +55,7 @@ def test_a_segment_is_full_of_cells_or_of_names() -> None:
 
 
 def test_the_oldest_segment_is_reused() -> None:
-    ring = SegmentRing(TRAFFIC_CELL, TRAFFIC_CELL * 2 * 2 * 3, 3)  # three, of two cells each
+    ring = SegmentRing(TRAFFIC_CELL, TRAFFIC_CELL * 2 * 3, 3)  # three, of two cells each
     begins = []
     for at in range(7):
         ring.writable(at).reserve()
