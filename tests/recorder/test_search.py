@@ -62,3 +62,42 @@ def test_a_segment_that_is_reused_meanwhile_is_left_out() -> None:
     for _ in steps:
         pass
     assert all(fact.kind == kinds.PUBLISHED for fact in search.found)
+
+
+def test_names_are_looked_at_a_part_at_a_time() -> None:
+    """However many there are: the broker works between two steps."""
+    recorder = recorder_of(2_500, 1)
+    looked: list[int] = [0]
+
+    def is_wanted(name: str) -> bool:
+        looked[-1] += 1
+        return name == "t/2400"
+
+    search = Search(0)
+    for _ in search.publications(recorder.traffic, is_wanted, ""):
+        looked.append(0)
+    assert max(looked) == 1_000 and sum(looked) == 2_500
+    assert [fact.topic for fact in search.found] == ["t/2400"]
+
+
+def test_a_segment_that_is_used_anew_meanwhile_is_left_out() -> None:
+    recorder = recorder_of(2_500, 1)
+    search = Search(0)
+    steps = search.publications(recorder.traffic, lambda name: True, "")
+    next(steps)
+    recorder.traffic.current.begin(recorder.traffic.generation + 6, 9_000)
+    assert sum(1 for _ in steps) < 10
+    assert search.found == []
+
+
+def test_the_publications_of_one_client() -> None:
+    recorder = recorder_of(5, 4)
+    for client_id, count in (("p", 20), ("nobody", 0)):
+        search = Search(0, until_ms=100_000)
+        for _ in search.publications_by(recorder.traffic, client_id):
+            pass
+        assert len(search.found) == count
+    search = Search(0, until_ms=3_000)
+    for _ in search.publications_by(recorder.traffic, "p"):
+        pass
+    assert [fact.at_ms // 1000 for fact in search.found] == [2] * 5 + [0] * 5
