@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqtt_broker.http_api.acceptor import Acceptor
 from mqtt_broker.http_api.request.broker_interface import BrokerInterface
+from mqtt_broker.http_api.send_watch import SendWatch
 from mqtt_broker.server.process.descriptors import Descriptors
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ class HttpServer:
             assert runner.server is not None
             if len(runner.server.connections) >= limits.connections_max:
                 return _Refusal()
-            return Connection(runner.server, loop=loop, **options)
+            connection = Connection(runner.server, loop=loop, **options)
+            return SendWatch(connection, limits.send_s, loop.call_later)
 
         await runner.setup()
         acceptor = Acceptor(

@@ -315,6 +315,22 @@ def test_who_does_not_read_is_cut_off(broker: LogBroker) -> None:
     assert http.lines == []
 
 
+def test_who_asks_and_never_reads_is_cut_off(broker: LogBroker) -> None:
+    with (
+        Serving(broker, broker.root, connections_max=1, send_s=0.1) as http,
+        socket.socket() as near,
+    ):
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        near.connect(("127.0.0.1", http.port))
+        ask = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        near.sendall(ask * 100)  # more than the system keeps for it
+        deadline = time.monotonic() + PATIENCE_S  # its place is free when it is cut off
+        while http.get("/healthz").status != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert http.lines == []
+
+
 def test_pipelined_requests_are_answered_in_order(http: Serving) -> None:
     with raw(http) as near:
         near.sendall(

@@ -13,9 +13,10 @@ from typing import Final
 from aiohttp import web
 
 from mqtt_broker.http_api.request.bodies import Query
-from mqtt_broker.http_api.request.middleware import Site, json_answer
+from mqtt_broker.http_api.request.middleware import CALLER, Site, json_answer
 from mqtt_broker.http_api.request.open_streams import Answer, OpenStreams, Piece
 from mqtt_broker.http_api.request.operations import Operation, get
+from mqtt_broker.http_api.request.problems import unauthorized
 from mqtt_broker.streams.format.batch import NEVER
 from mqtt_broker.streams.format.errors import EndBeforeStart
 from mqtt_broker.streams.format.offsets import LATEST
@@ -101,6 +102,8 @@ class _Ranges:
         if answer.piece is None:
             return web.Response(status=204, headers=_headers(answer, offset))
         with answer.piece.file:
+            if not self._site.access.still_allows(request[CALLER]):
+                raise unauthorized()  # the token was withdrawn while the reader waited
             return await self._send(request, answer, answer.piece)
 
     async def _wait_for(

@@ -16,8 +16,8 @@ class HttpLimits:
     body_bytes_max: int = 1 << 20
     body_s: float = 10.0
     answer_s: float = 10.0  # how long the broker has to answer
-    send_s: float = 30.0  # how long a client has to read the answer,
-    send_bytes_per_s_min: int = 64 << 10  # extended by the size of the answer at this rate
+    send_s: float = 30.0  # how long a client has to read some of an answer, or a part of the log,
+    send_bytes_per_s_min: int = 64 << 10  # extended by the size of that part at this rate
     threads: int = 4  # requests that wait for the disk at once
     requests_per_s: float = 100.0  # to the API, of a token, a session or an address,
     requests_burst: float = 400.0  # and as many at once

@@ -39,7 +39,7 @@ from mqtt_broker.http_api.request.access import (
 from mqtt_broker.http_api.request.broker_interface import BrokerInterface, NotSupported
 from mqtt_broker.http_api.request.http_limits import HttpLimits
 from mqtt_broker.http_api.request.open_streams import OpenStreams
-from mqtt_broker.http_api.request.problems import Problem, encoded
+from mqtt_broker.http_api.request.problems import Problem, encoded, unauthorized
 from mqtt_broker.http_api.request.rates import Rates
 from mqtt_broker.streams.format.errors import StreamError
 from mqtt_broker.streams.remote.http_protocol import encode_error, status_of
@@ -148,11 +148,7 @@ def guard(site: Site, open_routes: Collection[tuple[str, str]]) -> Middleware:
             caller = _caller(request, site)
             _check_rate(request, site, caller)
             if caller is None and not _is_open(request, open_routes):
-                raise Problem(
-                    401,
-                    "Unauthorized",
-                    "the token is missing or wrong: send Authorization: Bearer TOKEN",
-                )
+                raise unauthorized()
             request[CALLER] = caller or NOBODY
             return await handler(request)
         except Exception as error:

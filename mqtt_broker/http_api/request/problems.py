@@ -29,6 +29,15 @@ class Problem(Exception):
         self.headers = headers or {}
 
 
+def unauthorized() -> Problem:
+    """Return the problem of a request without a valid token."""
+    return Problem(
+        401,
+        "Unauthorized",
+        "the token is missing or wrong: send Authorization: Bearer TOKEN",
+    )
+
+
 def bad_request(text: str) -> Problem:
     """Return the answer 400 with this text."""
     return Problem(400, "BadRequest", text)

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
+from mqtt_broker.http_api.request.access import VIEWER, ApiToken, Credentials, digest_of
 from mqtt_broker.streams.format.batch import seed_of, split
 from mqtt_broker.streams.format.errors import StreamGone
 from mqtt_broker.streams.remote.remote_source import RemoteReader, RemoteSource
@@ -346,6 +347,20 @@ def test_two_hundred_who_wait_are_all_told(broker: LogBroker, http: Serving) -> 
     fill(broker, 1)
     for near in waiting:
         assert near.getresponse().status == 200
+        near.close()
+
+
+def test_who_waits_with_a_token_that_is_withdrawn_gets_nothing(broker: LogBroker) -> None:
+    tokens = [ApiToken(name, digest_of(name), VIEWER) for name in ("viewer", "other")]
+    known = Credentials(tokens)
+    with Serving(broker, broker.root, credentials=lambda: known) as http:
+        near = http.connect()
+        head = {"Authorization": "Bearer viewer"}
+        near.request("GET", f"{P}?offset=0&wait_s=30", headers=head)
+        assert http.get("/api/v1/me", headers=head).status == 200  # it was asked later
+        known = Credentials(tokens[1:])
+        fill(broker, 1)
+        assert near.getresponse().status == 401
         near.close()
 
 

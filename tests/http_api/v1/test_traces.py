@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
+from mqtt_broker.http_api.request.access import OPERATOR, ApiToken, Credentials, digest_of
+from mqtt_broker.http_api.server_interface import ServerInterface
 from mqtt_broker.http_api.v1.traces import ROOT
 from mqtt_broker.testing import ThreadedBroker
+from tests.http_api.brokers import Serving
+from tests.server.running import Running
 
 
 class Http:
@@ -54,6 +58,24 @@ def test_a_trace_is_read_to_its_end(served: Http) -> None:
     assert served.ask("DELETE", f"/{begun['n']}") == (200, {"ended": begun["n"]})
     assert served.ask("DELETE", f"/{begun['n']}")[0] == 404
     assert served.ask("GET", f"/{begun['n']}/packets")[0] == 404
+
+
+def test_a_trace_ends_when_its_token_is_withdrawn() -> None:
+    tokens = [ApiToken(name, digest_of(name), OPERATOR) for name in ("operator", "other")]
+    known = Credentials(tokens)
+    with (
+        Running() as broker,
+        Serving(ServerInterface(broker.server), None, credentials=lambda: known) as http,
+    ):
+        head = {"Authorization": "Bearer operator"}
+        assert http.ask("POST", ROOT, {"topic": "#"}, headers=head).status == 201
+        near = http.connect()
+        near.request("GET", f"{ROOT}/1/packets", headers=head)
+        answer = near.getresponse()
+        assert answer.status == 200
+        known = Credentials(tokens[1:])
+        assert answer.read() == b""  # it ends by itself
+        near.close()
 
 
 @pytest.mark.parametrize(
