@@ -294,7 +294,7 @@ def _wait(api: Api, args: argparse.Namespace, found: dict[str, Any]) -> dict[str
 def _reload(args: argparse.Namespace) -> int:
     found = api_client.connect(args).send("POST", "/reload")
     print_json(found) if args.json else print_details(found)
-    return DONE
+    return FAILED if isinstance(found, dict) and found.get("failed") else DONE
 
 
 def _log_level(args: argparse.Namespace) -> int:

@@ -45,14 +45,12 @@ class _Notes:
         self.changes: list[ConfigChange] = []
         self.failed: dict[str, str] = {}
 
-    def on_change(
-        self, name: str, now: str, replaced: Listener | None, configured: Endpoint
-    ) -> None:
-        """Note that a listener was opened, changed or closed."""
+    def on_change(self, name: str, now: str, replaced: Listener | None, place: str = "") -> None:
+        """Note that a listener was opened, changed or closed; `place`: its table in the file."""
         before = CLOSED if replaced is None else replaced.endpoint.url
         if now == before:
             now, before = f"{now} with other keys", "with those of before"
-        change = ConfigChange(f"listener {name}", now, before, configured.place, _AT_ONCE)
+        change = ConfigChange(f"listener {name}", now, before, place, _AT_ONCE)
         self.changes.append(change)
 
 
@@ -231,7 +229,7 @@ class ListenerService:
         for one in leaving.values():  # before others open, which may need their addresses
             if one.listener in self.open:
                 assert one.listener is not None
-                notes.on_change(one.listener.endpoint.name, CLOSED, one.listener, one.endpoint)
+                notes.on_change(one.listener.endpoint.name, CLOSED, one.listener)
                 self._close(one.listener, disconnect=True)
         in_use = [one.listener for one in self._configured.values()]
         for listener in [one for one in self.open if one in old and one not in in_use]:
@@ -282,7 +280,7 @@ class ListenerService:
             self._added.pop(holder.endpoint.name, None)
             self._swap(holder, None)
         self._configured[key] = _Configured(endpoint, listener)
-        notes.on_change(listener.endpoint.name, listener.endpoint.url, replaced, endpoint)
+        notes.on_change(listener.endpoint.name, listener.endpoint.url, replaced, endpoint.place)
 
     def _set_up(
         self, endpoint: Endpoint, holder: Listener | None, own: Listener | None

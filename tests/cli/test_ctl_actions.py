@@ -134,6 +134,10 @@ def test_a_backup_that_fails(ctl: Ctl) -> None:
 def test_reload_and_the_level_of_the_log(ctl: Ctl) -> None:
     ctl.api.answers["POST /reload"] = {"taken_up": ["max_keepalive"], "needs_restart": []}
     assert ctl("reload")[1] == "taken_up       max_keepalive\nneeds_restart  -\n"
+    assert ctl("reload")[0] == 0
+    ctl.api.answers["POST /reload"] = {"taken_up": [], "failed": {"listener b": "port in use"}}
+    code, out, _ = ctl("reload")
+    assert code == 1 and "port in use" in out
     ctl.api.answers["GET /log-level"] = {"level": "info"}
     assert ctl("log-level")[1] == "info\n"
     ctl.api.answers["PUT /log-level"] = lambda asked: asked.body

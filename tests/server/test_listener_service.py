@@ -309,6 +309,16 @@ def test_no_tables_is_the_default_address_or_that_of_the_keys(tmp_path: Path, ta
         assert list(it.urls) == ["a"]
 
 
+def test_a_file_that_was_cut_off_disconnects_nobody(tmp_path: Path) -> None:
+    with reloading(tmp_path, [table(name="a", port=0)]) as it:
+        client = it.connect("a")
+        report = it.reload()
+        assert [(change.key, change.holds) for change in report.changes] == [("[[listeners]]", "")]
+        client.send(b"\xc0\x00")
+        assert client.packet() == b"\xd0\x00"
+        assert changes(it.reload(table(name="a", port=0))) == {}
+
+
 def test_listeners_with_a_free_port_are_told_apart(tmp_path: Path) -> None:
     with reloading(tmp_path, [table(port=0), table(port=0)]) as it:
         first, second = it.urls

@@ -88,8 +88,13 @@ def _listeners_wait(in_force: Config, read: Config) -> bool:
 
 
 def are_listeners_live(in_force: Config, read: Config) -> bool:
-    """Tell whether a reload takes up the listeners: no address at the top of the file changed."""
-    return all(value_of(in_force, key) == value_of(read, key) for key in _ADDRESSES)
+    """Tell whether a reload takes up the listeners.
+
+    Not if an address at the top of the file has changed, nor if the last table is gone: a file that
+    was cut off would disconnect everybody.
+    """
+    is_cut = "listeners" in _names(in_force) and "listeners" not in _names(read)
+    return not is_cut and all(value_of(in_force, key) == value_of(read, key) for key in _ADDRESSES)
 
 
 def with_listeners(in_force: Config, read: Config, outcome: ListenerOutcome) -> Config:
