@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup install compile wheels lock run demo test test-slow test-browser test-compiled test-ranges test-wheel check bench bench-fair bench-spark torture \
-	powerloss soak sabotage spark-kill spark-zip load fuzz docs release clean
+	powerloss soak sabotage cluster-sim spark-kill spark-zip load fuzz docs release clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,6 +15,7 @@ SPARK_KILLS ?= 12
 LOAD_SECONDS ?= 60
 RANGE_SECONDS ?= 1800
 SEED ?= 1
+SEEDS ?= 1000
 SOAK_PART ?= 16
 HOST ?= 127.0.0.1
 PORT ?= 1883
@@ -162,6 +163,10 @@ soak: setup  ## fill every limit in bytes at once by hostile clients, and compar
 
 sabotage: $(VENV)/.dev  ## put known defects back, one after the other, and see that the searches find each
 	@$(BIN)/python -m tests.sabotage --seeds 10
+
+cluster-sim: $(VENV)/.dev  ## play SEEDS (1000) worlds of the cluster's model, and take each of its rules out
+	@$(BIN)/python -m tests.sim.cluster.run --seeds $(SEEDS)
+	@$(BIN)/python -m tests.sim.cluster.ablations
 
 spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their commits, and executors, and count
 	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS)

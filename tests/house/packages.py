@@ -67,6 +67,7 @@ RULE: Final[dict[str, str]] = {
     "core.inbound": "recorder core.limits core.interfaces core.runtime core.routing core.clients "
     f"{_SESSIONS} qos topics codec",
     "core": f"recorder {_CORE} {_SESSIONS} qos topics codec version",
+    "cluster": "topics",
     "streams.format": "topics codec",
     "streams.read": "streams.format",
     "streams.remote": "streams.format streams.read",

@@ -15,7 +15,7 @@ PURE: Final = {
     name
     for name in packages.RULE
     if name.partition(".")[0] in ("qos", "codec", "topics", "core")
-    or name in ("sessions", "sessions.messages", "sessions.journal")
+    or name in ("sessions", "sessions.messages", "sessions.journal", "cluster")
 }
 _ANY_BUT_PURE: Final = set(packages.RULE) - PURE
 

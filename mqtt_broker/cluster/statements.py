@@ -1,0 +1,141 @@
+"""Statements as data, the transactions that yield them, and how a transaction fails.
+
+A transaction is a generator. It yields batches of statements, each one round trip, is sent the
+rows of each statement, and returns its result. The last statement of its last batch is `Commit`.
+PostgreSQL executes a batch as a pipeline: what follows a statement that fails is not executed.
+
+TransactionError
+    Refused         a required row is not there, or an inserted one is: nothing was written
+    Aborted         a deadlock or a lock timeout: nothing was written, and it may be tried again
+    ConnectionLost  the connection ended; whether an unanswered COMMIT was applied is unknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+Row = dict[str, Any]
+Rows = list[Row]
+Result = TypeVar("Result")
+
+
+class Statement:
+    """A statement of a batch."""
+
+    __slots__ = ()
+
+
+class Select(Statement):
+    """Read the rows of a table in the order of their keys; lock them with `for_update`.
+
+    `above` reads only rows with a larger value of a column.
+    """
+
+    __slots__ = ("above", "for_update", "table", "where")
+
+    def __init__(
+        self,
+        table: str,
+        where: Row | None = None,
+        *,
+        above: tuple[str, int] | None = None,
+        for_update: bool = False,
+    ) -> None:
+        self.table = table
+        self.where = where or {}
+        self.above = above
+        self.for_update = for_update
+
+
+class Insert(Statement):
+    """Insert a row; fail with `Refused` if its key exists."""
+
+    __slots__ = ("row", "table")
+
+    def __init__(self, table: str, row: Row) -> None:
+        self.table = table
+        self.row = row
+
+
+class Put(Statement):
+    """Insert a row, or replace the one with its key."""
+
+    __slots__ = ("row", "table")
+
+    def __init__(self, table: str, row: Row) -> None:
+        self.table = table
+        self.row = row
+
+
+class Update(Statement):
+    """Change the rows that match, and return them as they are then.
+
+    With `required` a statement that matches no row fails with `Refused`.
+    """
+
+    __slots__ = ("change", "required", "table", "where")
+
+    def __init__(self, table: str, where: Row, change: Row, *, required: bool = False) -> None:
+        self.table = table
+        self.where = where
+        self.change = change
+        self.required = required
+
+
+class Delete(Statement):
+    """Delete the rows that match; with `up_to` only those whose column is not above the value."""
+
+    __slots__ = ("table", "up_to", "where")
+
+    def __init__(self, table: str, where: Row, *, up_to: tuple[str, int] | None = None) -> None:
+        self.table = table
+        self.where = where
+        self.up_to = up_to
+
+
+class LockTimeout(Statement):
+    """Fail with `Aborted` when a statement of this transaction waits longer for a row."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
+class EndBackends(Statement):
+    """End all other connections that carry this label, the epoch of the host that uses them."""
+
+    __slots__ = ("label",)
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+
+class Commit(Statement):
+    """Commit; the answer comes when the commit is as safe as the database is asked to make it."""
+
+    __slots__ = ()
+
+
+Transaction = Generator[list[Statement], list[Rows], Result]
+
+
+class TransactionError(Exception):
+    """A transaction has failed."""
+
+
+class Refused(TransactionError):
+    """A required row is not there, or an inserted one is."""
+
+
+class Aborted(TransactionError):
+    """The database ended the transaction, and nothing of it was written."""
+
+
+class ConnectionLost(TransactionError):
+    """The connection ended before the transaction was answered."""
+
+    def __init__(self, *, is_unknown: bool) -> None:
+        super().__init__("the connection to the database was lost")
+        self.is_unknown = is_unknown  # COMMIT was sent

@@ -1,0 +1,15 @@
+"""Tables of the cluster, with the columns of their keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NODES: Final = "nodes"  # a row for each number
+WANTS: Final = "wants"  # a row for each number that its own process waits for
+GROUPS: Final = "groups"  # the journals of all numbers, until they are folded
+
+KEYS: Final[dict[str, tuple[str, ...]]] = {
+    NODES: ("number",),
+    WANTS: ("number",),
+    GROUPS: ("number", "group"),
+}

@@ -1,0 +1,206 @@
+"""A process's end of a connection to the database, over a network that may end it at any moment.
+
+A connection that is cut may still deliver what was under way, seconds later, to a backend that does
+not know yet. The process learns of the end some time later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from mqtt_broker.cluster.statements import (
+    Commit,
+    ConnectionLost,
+    Rows,
+    Statement,
+    Transaction,
+    TransactionError,
+)
+from tests.sim.cluster.database import Backend, Database
+
+LATENCIES_S = (0.0001, 0.0003, 0.001)
+
+
+class Caller(Protocol):
+    """The process that a connection belongs to."""
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Do this now; a process that is frozen does it when it goes on, a dead one never."""
+
+
+class Network(Protocol):
+    """The faults of the network."""
+
+    cut_chance: float
+    database: Database
+
+    def next_backend(self) -> int: ...
+
+
+class Connection:
+    def __init__(
+        self,
+        network: Network,
+        caller: Caller,
+        label: str,
+        on_open: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._network = network
+        self._caller = caller
+        self._database = network.database
+        self._rng = network.database.rng
+        self._after = network.database.time.after
+        self._label = label
+        self._on_open = on_open
+        self._on_lost = on_lost
+        self._backend: Backend | None = None
+        self._transaction: Transaction[Any] | None = None
+        self._on_done: Callable[[Any], None] = lambda result: None
+        self._on_failed: Callable[[TransactionError], None] = lambda error: None
+        self._results: list[Rows] = []
+        self._wanted = 0
+        self._number = 0  # of the transaction
+        self._answered_at = 0.0  # answers come in their order
+        self._has_sent_commit = False
+        self._goes_through = False  # what was under way when the connection was cut
+        self._late_s = 0.0
+        self.is_open = self.is_cut = self.is_over = False
+        self._after(self._latency(), self._accept)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_open and not self.is_over and self._transaction is None
+
+    def _latency(self) -> float:
+        return self._rng.choice(LATENCIES_S)
+
+    def _accept(self) -> None:
+        if self.is_cut:
+            return
+        if not self._database.is_up:
+            self._after(0.1, self._tell_lost)
+            return
+        self._backend = Backend(self._database, self._label, self._network.next_backend())
+        self._backend.on_ended = self._on_ended
+        self._after(self._latency(), lambda: self._caller.call(self._opened))
+
+    def _opened(self) -> None:
+        if not self.is_over:
+            self.is_open = True
+            self._on_open()
+
+    # Transactions.
+
+    def run(
+        self,
+        transaction: Transaction[Any],
+        on_done: Callable[[Any], None],
+        on_failed: Callable[[TransactionError], None],
+    ) -> None:
+        assert self.is_idle
+        self._transaction = transaction
+        self._on_done = on_done
+        self._on_failed = on_failed
+        self._has_sent_commit = False
+        self._number += 1
+        self._go_on(lambda: next(transaction))
+
+    def _go_on(self, advance: Callable[[], list[Statement]]) -> None:
+        try:
+            batch = advance()
+        except StopIteration as end:
+            self._transaction = None
+            self._on_done(end.value)
+        except TransactionError as error:
+            self._transaction = None
+            assert self._backend is not None
+            self._backend.rollback()
+            self._on_failed(error)
+        else:
+            self._send(batch)
+
+    def _send(self, batch: list[Statement]) -> None:
+        self._results = []
+        self._wanted = len(batch)
+        self._has_sent_commit = isinstance(batch[-1], Commit)
+        delay_s = 0.0
+        for statement in batch:
+            delay_s += self._latency()
+            self._after(delay_s, partial(self._arrive, self._number, statement))
+        if self._rng.random() < self._network.cut_chance:
+            self._after(self._rng.random() * 2 * delay_s, self.cut)
+
+    def _arrive(self, number: int, statement: Statement) -> None:
+        assert self._backend is not None
+        backend = self._backend
+        if not self.is_cut:
+            backend.arrive(number, statement, self._reply)
+        elif self._goes_through:
+            self._after(self._late_s, lambda: backend.arrive(number, statement, self._reply))
+
+    def _reply(self, answer: Rows | TransactionError) -> None:
+        if not self.is_cut:
+            now = self._database.time.now
+            self._answered_at = max(self._answered_at + 1e-6, now + self._latency())
+            delay_s = self._answered_at - now
+            self._after(delay_s, lambda: self._caller.call(lambda: self._got(answer)))
+
+    def _got(self, answer: Rows | TransactionError) -> None:
+        if self.is_over:
+            return
+        transaction = self._transaction
+        assert transaction is not None
+        if isinstance(answer, TransactionError):
+            self._rollback(transaction, answer)
+            return
+        self._results.append(answer)
+        if len(self._results) == self._wanted:
+            results = self._results
+            self._go_on(lambda: transaction.send(results))
+
+    def _rollback(self, transaction: Transaction[Any], error: TransactionError) -> None:
+        def throw() -> list[Statement]:
+            batch = transaction.throw(error)
+            raise AssertionError(f"a failed transaction goes on: {batch}")
+
+        self._go_on(throw)
+
+    # Its end.
+
+    def cut(self) -> None:
+        """End it; nobody knows what of that which is under way still arrives, or when."""
+        if self.is_cut:
+            return
+        self.is_cut = True
+        self._goes_through = self._rng.random() < 0.6
+        self._late_s = self._rng.choice([0.0, 0.01, 0.3, 3.0])
+        if self._backend is not None:
+            self._after(self._late_s + 0.01, self._backend.hang_up)
+        self._after(self._rng.choice([0.0, 0.01, 1.0]), self._tell_lost)
+
+    def close(self) -> None:
+        """End it from this side."""
+        self._transaction = None
+        self.is_over = True
+        self.cut()
+
+    def _on_ended(self) -> None:
+        self.is_cut = True
+        self._after(self._latency(), self._tell_lost)
+
+    def _tell_lost(self) -> None:
+        self._caller.call(self._lost)
+
+    def _lost(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self.is_open = False
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.close()
+            self._on_failed(ConnectionLost(is_unknown=self._has_sent_commit))
+        self._on_lost()

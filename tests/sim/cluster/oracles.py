@@ -1,0 +1,32 @@
+"""What has to hold in a cluster, each with the name that a finding begins with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ORACLES: Final[dict[str, str]] = {
+    "lost": "what was acknowledged is there",
+    "once": "what was sent again is there once",
+    "order": "what one client wrote is there in its order",
+    "torn": "what one transaction folded is there as a whole, and nothing older over it",
+    "one-owner": "at rest one process hosts a number, and its memory is what the database has",
+    "needless": "nobody takes a number from a host that works",
+    "deadlock": "no two transactions wait for each other",
+    "bounded": "at rest journals are folded, and no lock is held",
+    "rest": "when the faults are over, everything that was asked for is done",
+}
+
+
+class Broken(AssertionError):
+    """A rule does not hold."""
+
+    def __init__(self, oracle: str, text: str) -> None:
+        super().__init__(f"[{oracle}] {text}")
+        self.oracle = oracle
+
+
+def check(oracle: str, holds: bool, text: str) -> None:
+    """Raise `Broken` for a rule that does not hold."""
+    assert oracle in ORACLES, oracle
+    if not holds:
+        raise Broken(oracle, text)

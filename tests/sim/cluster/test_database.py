@@ -1,0 +1,215 @@
+"""The model of PostgreSQL does what PostgreSQL does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqtt_broker.cluster.statements import (
+    Aborted,
+    Commit,
+    Delete,
+    EndBackends,
+    Insert,
+    LockTimeout,
+    Put,
+    Refused,
+    Row,
+    Rows,
+    Select,
+    Statement,
+    TransactionError,
+    Update,
+)
+from tests.sim.cluster.database import IDLE_IN_TRANSACTION_S, Backend, Database
+from tests.sim.cluster.events import Events
+
+KEYS: dict[str, tuple[str, ...]] = {"t": ("k",)}
+
+
+class Session:
+    """A connection without a network."""
+
+    numbers = 0
+
+    def __init__(self, database: Database, label: str = "") -> None:
+        Session.numbers += 1
+        self.backend = Backend(database, label, Session.numbers)
+        self.answers: list[Rows | TransactionError] = []
+        self._number = 0
+
+    def send(self, *statements: Statement, first: bool = True) -> None:
+        self._number += first
+        for statement in statements:
+            self.backend.arrive(self._number, statement, self.answers.append)
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events(1)
+
+
+@pytest.fixture
+def database(events: Events) -> Database:
+    database = Database(events, KEYS)
+    session = Session(database)
+    session.send(Put("t", {"k": 1, "v": 0}), Put("t", {"k": 2, "v": 0}), Commit())
+    events.run_until(events.now + 1)
+    database.calm_down()
+    return database
+
+
+def run(events: Events, seconds: float = 0.5) -> None:
+    events.run_until(events.now + seconds)
+
+
+def change(key: int, value: int) -> Update:
+    return Update("t", {"k": key}, {"v": value})
+
+
+def values(database: Database) -> list[Any]:
+    return [row["v"] for row in database.rows("t")]
+
+
+def test_statements_see_what_is_committed_and_what_is_their_own(
+    events: Events, database: Database
+) -> None:
+    one, two = Session(database), Session(database)
+    one.send(change(1, 5), Select("t", {"k": 1}))
+    run(events)
+    two.send(Select("t", {"k": 1}))
+    run(events)
+    assert one.answers[1] == [{"k": 1, "v": 5}] and two.answers == [[{"k": 1, "v": 0}]]
+    one.send(Commit(), first=False)
+    run(events)
+    two.send(Select("t", {"k": 1}), first=False)
+    run(events)
+    assert two.answers[1] == [{"k": 1, "v": 5}]
+
+
+def test_a_writer_waits_for_the_row_and_examines_it_again(
+    events: Events, database: Database
+) -> None:
+    one, two = Session(database), Session(database)
+    one.send(change(1, 5))
+    run(events)
+    two.send(Update("t", {"k": 1, "v": 0}, {"v": 9}, required=True), Commit())
+    run(events)
+    assert two.answers == []
+    one.send(Commit(), first=False)
+    run(events)
+    assert isinstance(two.answers[0], Refused) and values(database) == [5, 0]
+
+
+def test_a_wait_may_time_out(events: Events, database: Database) -> None:
+    one, two = Session(database), Session(database)
+    one.send(change(1, 5))
+    run(events)
+    two.send(LockTimeout(1.0), change(1, 9), Commit())
+    run(events, 2)
+    assert isinstance(two.answers[1], Aborted)
+
+
+def test_a_ring_of_waits_is_a_deadlock(events: Events, database: Database) -> None:
+    one, two = Session(database), Session(database)
+    one.send(change(1, 5))
+    two.send(change(2, 6))
+    run(events)
+    one.send(change(2, 5), Commit(), first=False)
+    run(events)
+    two.send(change(1, 6), Commit(), first=False)
+    run(events)
+    assert isinstance(two.answers[-1], Aborted) and database.deadlocks == 1
+    assert values(database) == [5, 5]
+
+
+@pytest.mark.parametrize("row", [{"k": 1, "v": 7}])
+def test_an_inserted_row_must_be_new(events: Events, database: Database, row: Row) -> None:
+    session = Session(database)
+    session.send(Insert("t", row), change(2, 9), Commit())
+    run(events)
+    assert isinstance(session.answers[0], Refused) and len(session.answers) == 1
+    assert values(database) == [0, 0]
+
+
+def test_rows_are_deleted_up_to_a_value(events: Events, database: Database) -> None:
+    session = Session(database)
+    session.send(Delete("t", {}, up_to=("k", 1)), Commit())
+    run(events)
+    assert [row["k"] for row in database.rows("t")] == [2]
+
+
+def test_a_transaction_that_is_idle_is_ended(events: Events, database: Database) -> None:
+    session = Session(database)
+    session.send(change(1, 5))
+    run(events, IDLE_IN_TRANSACTION_S + 1)
+    assert session.backend.is_ended and not database.locks and values(database) == [0, 0]
+
+
+def test_backends_are_ended_by_their_label(events: Events, database: Database) -> None:
+    one, two, three = Session(database, "a"), Session(database, "a"), Session(database, "b")
+    one.send(change(1, 5))
+    run(events)
+    two.send(EndBackends("a"), Commit())
+    run(events, 1)
+    assert one.backend.is_ended and not two.backend.is_ended and not three.backend.is_ended
+
+
+def commit_unsafely(events: Events, database: Database) -> Session:
+    """Let a commit be visible before the standby has it."""
+    for _ in range(100):
+        session = Session(database)
+        session.send(change(1, 5), Commit())
+        for _ in range(200):
+            events.run_until(events.now + 0.0001)
+            if values(database)[0] == 5 and len(session.answers) < 2:
+                return session
+        session.send(change(1, 0), Commit())
+        run(events)
+    raise AssertionError("no commit is visible before it is safe")
+
+
+def test_a_fail_over_may_lose_what_others_have_seen(events: Events, database: Database) -> None:
+    lost = 0
+    for _ in range(20):
+        session = commit_unsafely(events, database)
+        database.stop()
+        database.fail_over()
+        lost += values(database)[0] == 0
+        assert len(session.answers) == 1 and session.backend.is_ended
+        reset = Session(database)
+        reset.send(change(1, 0), Commit())
+        run(events)
+    assert lost and database.timeline == 21 and database.lost_commits == lost
+
+
+def test_a_restart_loses_no_commit(events: Events, database: Database) -> None:
+    commit_unsafely(events, database)
+    database.stop()
+    database.restart()
+    assert values(database)[0] == 5 and database.timeline == 1
+
+
+def test_an_answered_commit_survives_a_fail_over(events: Events, database: Database) -> None:
+    session = Session(database)
+    session.send(change(1, 5), Commit())
+    while len(session.answers) < 2:
+        events.run_until(events.now + 0.001)
+    database.stop()
+    database.fail_over()
+    assert values(database) == [5, 0]
+
+
+def test_without_synchronous_replication_it_may_not(events: Events, database: Database) -> None:
+    database.is_synchronous = False
+    found = set()
+    for value in range(1, 30):
+        session = Session(database)
+        session.send(change(1, value), Commit())
+        while len(session.answers) < 2:
+            events.run_until(events.now + 0.0001)
+        database.stop()
+        database.fail_over()
+        found.add(values(database)[0] == value)
+    assert found == {True, False}
