@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Final
@@ -53,3 +54,38 @@ def test_names_are_found() -> None:
     assert _exists("core.interfaces.access.Access")
     assert not _exists("core.interfaces.access.Door")
     assert not _exists("core.doors")
+
+
+# In guides a word with underscores is a key, an argument or a column; metrics have their own test.
+_WORD: Final = re.compile(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`")
+_GUIDES: Final = (
+    ROOT / "README.md",
+    *(ROOT / "docs").glob("how-to/*.md"),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in (
+            "tutorial DEPLOY EMBEDDING SIMULATOR SIZING SPARK STREAMS TESTING UPGRADING"
+        ).split()
+    ),
+)
+
+
+@pytest.mark.parametrize("path", _GUIDES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_key_in_a_guide_exists(path: Path) -> None:
+    found = {word for word in _WORD.findall(path.read_text()) if not word.startswith("fleetmq_")}
+    assert found - _words_of_the_product() == set()
+
+
+@functools.cache
+def _words_of_the_product() -> set[str]:
+    folders = "mqtt_broker sessions qos iot_sim spark_ingest deploy".split()
+    files = [
+        path for folder in folders for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".toml", ".yaml"}
+    ]  # fmt: skip
+    return {word for path in files for word in re.findall(r"[a-z][a-z0-9_]*", path.read_text())}
+
+
+def test_keys_are_found() -> None:
+    assert "session_expiry_s_max" in _words_of_the_product()
+    assert "client_ca" not in _words_of_the_product()
