@@ -30,12 +30,21 @@ IN_SHARE: Final = -1  # in place of a generation
 class Evidence:
     """Keeps what was dropped and refused, and who came and went."""
 
-    __slots__ = ("_lost_ms", "_recent", "_shares_max", "common", "shares", "strangers")
+    __slots__ = (
+        "_lost_ms",
+        "_recent",
+        "_shares_bytes_max",
+        "_shares_max",
+        "common",
+        "shares",
+        "strangers",
+    )
 
     def __init__(self, bytes_max: int) -> None:
         self.common = SegmentRing(EVIDENCE_CELL, bytes_max // 2, SEGMENTS)
         self.strangers = SegmentRing(EVIDENCE_CELL, bytes_max // 8, 2)
-        self._shares_max = max(1, bytes_max * 3 // 8 // (_SHARE_BYTES + _SHARE_OVERHEAD_BYTES))
+        self._shares_bytes_max = bytes_max * 3 // 8
+        self._shares_max = max(1, self._shares_bytes_max // (_SHARE_BYTES + _SHARE_OVERHEAD_BYTES))
         self.shares: dict[str, SegmentRing] = {}  # by client id, in the order they were made in
         self._lost_ms = 0  # what was in shares before this time may be lost
         # Of sessions that have ended, their places: the next one of the client goes on with them.
@@ -74,6 +83,8 @@ class Evidence:
         EVIDENCE.pack_into(
             segment.cells, offset, at, number, about, by, count, first, last, 0, kind, code
         )
+        if segment.name_bytes > _SHARE_BYTES and client.evident_in == IN_SHARE:
+            self._trim_shares(client.client_id, now_ms)
         return segment, offset
 
     def _segment_for(self, client: ClientRuns, now_ms: int, *, is_stranger: bool) -> Segment:
@@ -109,6 +120,21 @@ class Evidence:
         client.move_evidence(IN_SHARE)
         return share
 
+    def _trim_shares(self, client_id: str, now_ms: int) -> None:
+        """Drop the oldest rings of other clients if long names made the rings too large."""
+        size = self._shares_bytes
+        for other in list(self.shares):
+            if size <= self._shares_bytes_max:
+                return
+            if other != client_id:
+                size -= _SHARE_OVERHEAD_BYTES + self.shares.pop(other).bytes
+                self._lost_ms = now_ms
+
+    @property
+    def _shares_bytes(self) -> int:
+        overhead = len(self.shares) * _SHARE_OVERHEAD_BYTES
+        return overhead + sum(ring.bytes for ring in self.shares.values())
+
     def _number(self, client: ClientRuns, segment: Segment) -> int:
         """Return the number of a client in the segment that it writes to."""
         if client.evident_in == IN_SHARE:  # of which it is the only client
@@ -143,6 +169,4 @@ class Evidence:
     @property
     def bytes(self) -> int:
         """The bytes in use."""
-        shares = len(self.shares) * _SHARE_OVERHEAD_BYTES
-        rings = [self.common, self.strangers, *self.shares.values()]
-        return shares + sum(ring.bytes for ring in rings)
+        return self._shares_bytes + self.common.bytes + self.strangers.bytes

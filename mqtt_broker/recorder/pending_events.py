@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final
 
-EVENTS_MAX: Final = 20_000  # between two writes of the server
+BYTES_MAX: Final = 4 << 20  # of events between two writes of the server: 10,000 and more
+TEXT_CHARS_MAX: Final = 1_000  # of a topic or a reason, which may have 65,535
+_EVENT_BYTES: Final = 150  # of one event, beside its texts
 
 # client id, kind, code, topic or address, publisher or reason, milliseconds, messages
 Event = tuple[str, int, int, str, str, int, int]
@@ -13,10 +16,11 @@ Event = tuple[str, int, int, str, str, int, int]
 class PendingEvents:
     """Collects events while somebody takes them. What does not fit is counted."""
 
-    __slots__ = ("_events", "_lost", "_lost_since_ms", "is_wanted")
+    __slots__ = ("_bytes", "_events", "_lost", "_lost_since_ms", "is_wanted")
 
     def __init__(self) -> None:
         self._events: list[Event] = []
+        self._bytes = 0
         self.is_wanted = False
         self._lost = 0
         self._lost_since_ms = 0
@@ -34,11 +38,13 @@ class PendingEvents:
         """Add an event, unless nobody takes them or too many wait."""
         if not self.is_wanted:
             return
-        if len(self._events) >= EVENTS_MAX:
+        if self._bytes >= BYTES_MAX:
             if not self._lost:
                 self._lost_since_ms = at_ms
             self._lost += 1
             return
+        topic, why = _shortened(topic), _shortened(why)
+        self._bytes += _EVENT_BYTES + getsizeof(client_id) + getsizeof(topic) + getsizeof(why)
         self._events.append((client_id, kind, code, topic, why, at_ms, count))
 
     def take_lost(self) -> tuple[int, int]:
@@ -49,4 +55,9 @@ class PendingEvents:
     def take(self) -> list[Event]:
         """Return the events that wait, and begin a new list."""
         taken, self._events = self._events, []
+        self._bytes = 0
         return taken
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}..."

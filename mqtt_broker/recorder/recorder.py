@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final
 
 from mqtt_broker.recorder import kinds
-from mqtt_broker.recorder.busy_topics import FIGURES_BYTES, BusyTopics
+from mqtt_broker.recorder.busy_topics import BusyTopics
 from mqtt_broker.recorder.evidence import Evidence
 from mqtt_broker.recorder.pending_events import PendingEvents
 from mqtt_broker.recorder.runs import OPENED, OTHER, RUN_MAX, RUN_MS, ClientRuns, Run, TopicRuns
@@ -74,7 +74,7 @@ class Recorder:
         self.started_ms = to_ms(now)
         self.traffic = SegmentRing(TRAFFIC_CELL, bytes_max * 3 // 4, SEGMENTS)
         self.evidence = Evidence(bytes_max * 3 // 16)
-        self.busy_topics = BusyTopics(bytes_max // 32 // FIGURES_BYTES)
+        self.busy_topics = BusyTopics(bytes_max // 32)
         self.slow_acks = SlowAcks(bytes_max // 32)
         self.events = PendingEvents()
         # Runs that were extended since their cells were written: a cell is written once for many.
@@ -85,7 +85,8 @@ class Recorder:
     @property
     def bytes(self) -> int:
         """The bytes in use."""
-        return self.traffic.bytes + self.evidence.bytes + FIGURES_BYTES * len(self.busy_topics)
+        counted = self.busy_topics.bytes + self.slow_acks.bytes
+        return self.traffic.bytes + self.evidence.bytes + counted
 
     # Publications.
 

@@ -7,12 +7,13 @@ are acknowledged together, the oldest counts.
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import Final
 
 from mqtt_broker.recorder.log_histogram import LogHistogram
 
 LEAST_S: Final = 0.5  # an acknowledgement that takes so long is slow
-_ENTRY_BYTES: Final = 900
+_ENTRY_BYTES: Final = 800  # of one entry, beside its texts
 _HALF_LIFE_S: Final = 300.0
 
 
@@ -48,10 +49,11 @@ class SlowAck:
 class SlowAcks:
     """Ranks clients and topics; when there are too many, the lighter half is forgotten."""
 
-    __slots__ = ("_clients", "_entries", "_entries_max")
+    __slots__ = ("_bytes_max", "_clients", "_entries", "bytes")
 
     def __init__(self, bytes_max: int) -> None:
-        self._entries_max = max(2, bytes_max // _ENTRY_BYTES)
+        self._bytes_max = bytes_max
+        self.bytes = 0
         self._entries: dict[tuple[str, str], SlowAck] = {}
         self._clients: set[str] = set()  # that have entries
 
@@ -62,18 +64,26 @@ class SlowAcks:
         """
         entry = self._entries.get((client_id, topic))
         if entry is None and took_s >= LEAST_S:
-            if len(self._entries) >= self._entries_max:
+            if self.bytes >= self._bytes_max:
                 self._forget_lighter(now)
             entry = self._entries[(client_id, topic)] = SlowAck(client_id, topic)
             self._clients.add(client_id)
+            self.bytes += _weight(entry)
         if entry is not None:
             entry.note(took_s, now)
         return 0.0 if client_id in self._clients else LEAST_S
 
     def _forget_lighter(self, now: float) -> None:
-        kept = self.slowest(self._entries_max // 2, now)
-        self._entries = {(one.client_id, one.topic): one for one in kept}
-        self._clients = {one.client_id for one in kept}
+        """Keep the slowest, as far as half of the bytes go."""
+        ranked = self.slowest(len(self._entries) // 2, now)
+        self._entries = {}
+        self._clients = set()
+        self.bytes = 0
+        for entry in ranked:
+            if self.bytes + _weight(entry) <= self._bytes_max // 2:
+                self._entries[(entry.client_id, entry.topic)] = entry
+                self._clients.add(entry.client_id)
+                self.bytes += _weight(entry)
 
     def slowest(self, count: int, now: float) -> list[SlowAck]:
         """Return the slowest, the slowest first."""
@@ -81,3 +91,7 @@ class SlowAcks:
             self._entries.values(),
             key=lambda entry: (-entry.weight(now), entry.client_id, entry.topic),
         )[:count]
+
+
+def _weight(entry: SlowAck) -> int:
+    return _ENTRY_BYTES + getsizeof(entry.client_id) + getsizeof(entry.topic)

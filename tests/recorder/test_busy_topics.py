@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mqtt_broker.recorder.busy_topics import BusyTopics, rate_of
+from mqtt_broker.recorder.busy_topics import FIGURES_BYTES, BusyTopics, rate_of
 
 
 def test_the_busiest_come_first() -> None:
-    topics = BusyTopics(10)
+    topics = BusyTopics(1 << 20)
     for name, count in (("slow", 10), ("fast", 100)):
         topics.find(name, 0).messages += count
     assert [one.topic for one in topics.busiest(5, 10_000)] == ["fast", "slow"]
@@ -14,7 +14,7 @@ def test_the_busiest_come_first() -> None:
 
 
 def test_the_quieter_half_is_forgotten() -> None:
-    topics = BusyTopics(10)
+    topics = BusyTopics(10 * FIGURES_BYTES)
     for number in range(10):
         topics.find(f"t{number}", 0).messages += number
     topics.find("new", 1_000)
@@ -23,7 +23,7 @@ def test_the_quieter_half_is_forgotten() -> None:
 
 
 def test_a_rate_is_of_the_last_seconds() -> None:
-    topics = BusyTopics(10)
+    topics = BusyTopics(1 << 20)
     figures = topics.find("t", 0)
     figures.messages += 1_000
     assert rate_of(figures, 1_000) == 1_000
@@ -33,7 +33,17 @@ def test_a_rate_is_of_the_last_seconds() -> None:
 
 
 def test_it_is_bounded() -> None:
-    topics = BusyTopics(100)
+    topics = BusyTopics(100 * FIGURES_BYTES)
     for number in range(10_000):
         topics.find(f"t{number}", number)
     assert len(topics) <= 100
+    assert topics.bytes <= 100 * FIGURES_BYTES + 1_000
+
+
+def test_long_names_count_with_their_bytes() -> None:
+    topics = BusyTopics(1 << 20)
+    topics.find("short", 0).messages += 5
+    for number in range(1_000):
+        topics.find(f"{number}/" + "t" * 60_000, number)
+    assert len(topics) < 20
+    assert topics.find("short", 1_000).messages == 5

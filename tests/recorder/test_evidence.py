@@ -58,6 +58,21 @@ def test_shares_are_bounded_and_what_they_lose_is_told() -> None:
     assert max(fact.at_ms for fact in found(evidence, "c0")) == at + 1
 
 
+def test_long_names_do_not_make_shares_larger() -> None:
+    evidence = Evidence(2 << 20)
+    at = 0
+    for number in range(60):
+        client = ClientRuns(f"c{number}")
+        for _ in range(CELLS_EACH + 5):
+            at += 1
+            evidence.write(
+                client, kinds.REFUSED, 135, f"{at}/" + "t" * 60_000, "why", at, are_texts=False
+            )
+    assert evidence.bytes < 2 << 20
+    assert evidence.sees_back_to_ms("c0") > 0
+    assert found(evidence, "c59")
+
+
 def test_strangers_write_to_a_ring_of_their_own() -> None:
     evidence = Evidence(1 << 20)
     known = ClientRuns("known")

@@ -56,3 +56,13 @@ def test_a_client_that_was_forgotten_is_looked_at_no_more() -> None:
     ranked.note("c", "t", 9.0, 1.0)
     assert ranked.note("a", "t", 0.1, 1.0) == LEAST_S
     assert ranked.note("b", "t", 0.1, 1.0) == 0.0
+
+
+def test_long_names_count_with_their_bytes() -> None:
+    ranked = SlowAcks(1 << 20)
+    ranked.note("slowest", "t", 100.0, 10.0)
+    for number in range(1_000):
+        ranked.note("c", f"{number}/" + "t" * 60_000, 1.0, 10.0)
+    assert len(ranked.slowest(10_000, 10.0)) < 20
+    assert ranked.bytes < (1 << 20) + 61_000
+    assert ranked.slowest(1, 10.0)[0].client_id == "slowest"

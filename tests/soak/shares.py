@@ -11,6 +11,7 @@ from typing import Final
 
 from mqtt_broker.core.limits.preconnect_limits import SMALL_BYTES
 from mqtt_broker.core.limits.settings import Settings
+from mqtt_broker.recorder import pending_events
 from mqtt_broker.streams.replay.context import BUFFERED_BYTES_MAX
 from mqtt_broker.topics import cache
 
@@ -64,6 +65,8 @@ def memory_shares(settings: Settings, *, is_stored: bool = True) -> list[MemoryS
         ("outbox_total_bytes_max", "unread bytes, and an eighth more of connections that close",
          one.outbox_total_bytes_max * 9 // 8),
         ("recorder_bytes_max", "the flight recorder", one.recorder_bytes_max),
+        ("", "events of clients on their way to the disk",
+         2 * pending_events.BYTES_MAX * (one.recorder_bytes_max > 0)),
         ("", "routes of topics, kept until subscriptions change", routes),
     ]  # fmt: skip
     if is_stored:

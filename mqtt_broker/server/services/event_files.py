@@ -72,12 +72,10 @@ class EventFiles:
     def _append(self, events: list[Event]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         newest = self._file_to_write()
-        data = "".join(json.dumps(event) + "\n" for event in events)
-        if self._may_be_cut:  # the last line, by a crash or a full disk
-            data = "\n" + data
-        self._may_be_cut = True
+        begin, self._may_be_cut = b"\n" if self._may_be_cut else b"", True
         with os.fdopen(os.open(newest, _APPEND, 0o600), "ab") as file:
-            file.write(data.encode())
+            file.write(begin)  # the last line may be cut, by a crash or a full disk
+            file.writelines((json.dumps(event) + "\n").encode() for event in events)
         self._may_be_cut = False
 
     def _fail(self, why: str, events: list[Event]) -> None:
