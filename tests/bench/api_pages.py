@@ -1,10 +1,14 @@
 """How long pages of the API take with many clients and topics, and what others wait meanwhile.
 
-    python tests/bench/api_pages.py [--clients 15000] [--topics 100000] [--seconds 10]
+    python tests/bench/api_pages.py [--clients 15000] [--topics 100000] [--seconds 10] [--browser]
 
 A broker of its own gets that many idle connections and retained messages. Then a client sends
 PINGREQ in a loop and notes how long each answer takes: first alone, then while the API is asked for
 one page after the other, as a page that is open asks (once a second), and as fast as it answers.
+
+`--browser`: instead, a headless Chromium has the page open, at its overview and then at its list of
+clients. Alone and with the page take turns, since the browser shares the processors: a page of
+another broker, which has no clients, shows how much of the difference is that.
 """
 
 from __future__ import annotations
@@ -29,8 +33,10 @@ from urllib.parse import urlsplit
 
 from mqtt_broker.version import build_kind
 from tests.core.peers import connect, publish
+from tests.page.webdriver import Browser
 
 PINGREQ: Final = b"\xc0\x00"
+ROUNDS: Final = 5  # of the browser
 PATHS: Final = {
     "clients": "/clients",
     "clients, 1,000 a page": "/clients?limit=1000",
@@ -143,10 +149,71 @@ class Api:
         return (time.perf_counter() - begin) * 1e3, found
 
 
+def percentile(times: list[float], part: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(len(times) * part))]
+
+
 def percentiles(times: list[float]) -> str:
-    times = sorted(times)
-    picked = [times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.99, 0.999)]
-    return "  ".join(f"{value:8.2f}" for value in [*picked, times[-1]])
+    picked = [percentile(times, part) for part in (0.5, 0.99, 0.999, 1.0)]
+    return "  ".join(f"{value:8.2f}" for value in picked)
+
+
+def time_pages(api: Api) -> None:
+    """Print how long each page takes."""
+    print(f"{'page':28}  {'total':>7}  {'first ms':>9}  {'median ms':>9}")
+    for name, path in PATHS.items():
+        time.sleep(1.1)  # until nothing of the last one is kept
+        first, found = api.ask(path)
+        again = []
+        for _ in range(2):
+            time.sleep(1.1)
+            again.append(api.ask(path)[0])
+        total = found.get("total", "")
+        print(f"{name:28}  {total:>7}  {first:9.1f}  {statistics.median(again):9.1f}")
+
+
+def time_others(api: Api, pinger: Pinger, seconds: float) -> None:
+    """Print what others wait while the API is asked."""
+    every = list(PATHS.values())
+
+    def open_page() -> None:
+        for path in ("/overview", "/clients?sort=-backlog", "/retained/tree"):
+            api.ask(path)
+        time.sleep(1)
+
+    def hurry() -> None:
+        for path in every:
+            api.ask(path)
+
+    for name, meanwhile in (
+        ("alone", None), ("a page that is open", open_page), ("pages without a pause", hurry),
+        ("alone again", None),
+    ):  # fmt: skip
+        print(f"{name:31}  {percentiles(pinger.measure(seconds, meanwhile))}", flush=True)
+
+
+def time_browser(url: str, other: str, pinger: Pinger, seconds: float) -> None:
+    """Print what others wait while a browser shows the page, and the ratios of the p99."""
+    ratios: dict[str, list[float]] = {}
+    with Browser() as browser:
+        for _ in range(ROUNDS):
+            browser.go("about:blank")
+            alone = pinger.measure(seconds, None)
+            print(f"{'an empty page':31}  {percentiles(alone)}", flush=True)
+            for name, page in (
+                ("another broker's overview", f"{other}/#/"),
+                ("the overview", f"{url}/#/"), ("the list of clients", f"{url}/#/clients"),
+            ):  # fmt: skip
+                browser.go("about:blank")
+                browser.go(page)
+                browser.wait("document.querySelector('h1') !== null")
+                time.sleep(2)
+                found = pinger.measure(seconds, None)
+                ratio = percentile(found, 0.99) / percentile(alone, 0.99)
+                ratios.setdefault(name, []).append(ratio)
+                print(f"{name:31}  {percentiles(found)}", flush=True)
+    for name, each in ratios.items():
+        print(f"{name}: p99 {statistics.median(each):.2f} of that with an empty page, the median")
 
 
 def main() -> None:
@@ -154,6 +221,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=15_000)
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--browser", action="store_true", help="open the page in Chromium")
     args = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -161,35 +229,17 @@ def main() -> None:
         crowd = [enter(port, f"c{number}") for number in range(args.clients)]
         fill(port, args.topics)
         print(f"{build_kind()}; {len(crowd)} clients, {args.topics} retained topics")
-        api = Api(url)
-        print(f"{'page':28}  {'total':>7}  {'first ms':>9}  {'median ms':>9}")
-        for name, path in PATHS.items():
-            time.sleep(1.1)  # until nothing of the last one is kept
-            first, found = api.ask(path)
-            again = []
-            for _ in range(2):
-                time.sleep(1.1)
-                again.append(api.ask(path)[0])
-            total = found.get("total", "")
-            print(f"{name:28}  {total:>7}  {first:9.1f}  {statistics.median(again):9.1f}")
         pinger = Pinger(port)
-        every = list(PATHS.values())
-
-        def open_page() -> None:
-            for path in ("/overview", "/clients?sort=-backlog", "/retained/tree"):
-                api.ask(path)
-            time.sleep(1)
-
-        def hurry() -> None:
-            for path in every:
-                api.ask(path)
-
-        print(f"PINGREQ, ms{'':20}  {'p50':>8}  {'p99':>8}  {'p99.9':>8}  {'max':>8}")
-        for name, meanwhile in (
-            ("alone", None), ("a page that is open", open_page), ("pages without a pause", hurry),
-            ("alone again", None),
-        ):  # fmt: skip
-            print(f"{name:31}  {percentiles(pinger.measure(args.seconds, meanwhile))}", flush=True)
+        heads = "  ".join(f"{head:>8}" for head in ("p50", "p99", "p99.9", "max"))
+        if args.browser:
+            with tempfile.TemporaryDirectory() as beside, broker(beside) as (_, other):
+                print(f"PINGREQ, ms{'':20}  {heads}")
+                time_browser(url, other, pinger, args.seconds)
+        else:
+            api = Api(url)
+            time_pages(api)
+            print(f"PINGREQ, ms{'':20}  {heads}")
+            time_others(api, pinger, args.seconds)
         for near in crowd:
             near.close()
 
