@@ -95,20 +95,6 @@ def _is_open(item: Delivery) -> bool:
     return txn is not None and txn.is_open
 
 
-def _received(items: list[Delivery]) -> tuple[float, float]:
-    """Return when the first and the last of these were received."""
-    first = last = items[0][0].envelope.received_at
-    if len(items) == 1:
-        return first, last
-    for item in items:
-        received_at = item[0].envelope.received_at
-        if received_at > last:
-            last = received_at
-        elif received_at < first:
-            first = received_at
-    return first, last
-
-
 class Outbound(ClientRuns):
     """The window, the queue and the outbox of one session."""
 
@@ -458,7 +444,8 @@ class Outbound(ClientRuns):
         may_hold = self.journal is not None and self.journal.awaits_commit
         may_read = self.may_read
         room = self._room_until_seen()
-        numbered: list[Delivery] = []  # in the window now
+        numbered = 0  # in the window now, received from `first_at` to `last_at`
+        first_at = last_at = 0.0
         while queue.head and self.outbox.state < CONGESTED:
             if not window.room_for(queue.head[0][0].envelope.size):  # [MQTT-4.9.0-2]
                 self._wait_for_others(window)
@@ -482,7 +469,10 @@ class Outbound(ClientRuns):
                     begun.append(item)  # from now on the group may not give it to another member
                     item = (message, options, 0, None)
                 packet_id = window.admit_one(item, options.qos)
-                numbered.append(item)
+                received_at = message.envelope.received_at
+                first_at = min(first_at, received_at) if numbered else received_at
+                last_at = max(last_at, received_at)
+                numbered += 1
                 if place and self.session_number:
                     sent.append((packet_id, item))
                 if place and options.qos == 2 and (may_hold or _is_open(item)):
@@ -501,8 +491,7 @@ class Outbound(ClientRuns):
         self._drop_queue_if_empty()
         recorder = self.backlog.recorder
         if recorder is not None and numbered:
-            first, last = _received(numbered)
-            recorder.sent(self, len(numbered), first, last, now)
+            recorder.sent(self, numbered, first_at, last_at, now)
         journal = self.journal
         if journal is not None:
             if sent and self.session_number:
@@ -776,12 +765,14 @@ class Outbound(ClientRuns):
         )
 
     def _record_acknowledged(self, done: list[Delivery], now: float) -> None:
-        """Record acknowledgements, by when the messages were received."""
-        recorder = self.backlog.recorder
+        """Record acknowledgements, by when the messages that were just released were received."""
+        backlog = self.backlog
+        recorder = backlog.recorder
         if recorder is not None:
-            first, last = _received(done)
-            topic = done[0][0].envelope.topic
-            recorder.acknowledged(self, topic, len(done), first, last, now)
+            first_at = backlog.released_first_at
+            if recorder.acknowledged(self, len(done), first_at, backlog.released_last_at, now):
+                topic = done[0][0].envelope.topic
+                recorder.note_slow(self, topic, now - first_at, now)
 
     def _record_dropped(self, reason: str, message: Message, now: float, count: int = 1) -> None:
         recorder = self.backlog.recorder

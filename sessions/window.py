@@ -18,6 +18,7 @@ from sessions.messages.backlog import Backlog
 FREE_BYTES: Final = 64 << 10  # of a window that is not looked at while there is enough for all
 PLACE_BYTES: Final = 200  # of a message in one more window
 RELEASED_BYTES: Final = 100  # of a packet id that awaits its PUBCOMP
+_NEVER: Final = 1e300  # a time behind all others
 
 
 class Window(Sender[Delivery]):
@@ -125,14 +126,23 @@ class Window(Sender[Delivery]):
         self._backlog.inflight_bytes += taken
 
     def _release(self, items: list[Delivery]) -> None:
-        freed = 0
+        """Stop counting them, and note for the recorder when they were received."""
+        freed = taken = 0
+        first_at, last_at = _NEVER, 0.0
         for item in items:
             message = item[0]
-            size = message.envelope.size
-            self.bytes -= size
+            envelope = message.envelope
+            size = envelope.size
+            taken += size
             message.holders -= 1
             freed += PLACE_BYTES if message.holders else size
-        self._backlog.inflight_bytes -= freed
+            received_at = envelope.received_at
+            if received_at < first_at:
+                first_at = received_at
+            if received_at > last_at:
+                last_at = received_at
+        self.bytes -= taken
+        self._backlog.release(freed, first_at, last_at)
 
     def _count(self, change: int) -> None:
         self.bytes += change

@@ -152,15 +152,35 @@ class Recorder:
     # What happens to messages at a client. Times are those at which they were received.
 
     def acknowledged(
-        self, client: ClientRuns, topic: str, count: int, first: float, last: float, now: float
-    ) -> None:
-        """Record an acknowledgement of messages; `topic` is that of the first."""
+        self, client: ClientRuns, count: int, first: float, last: float, now: float
+    ) -> bool:
+        """Record an acknowledgement of messages; True: it is one for `note_slow`.
+
+        An open run is extended here as `_extend` does it, in fewer steps.
+        """
         flow = client.flow
         if flow is None:
             flow = client.open_flow()
-        self._extend(client, flow.acknowledged, kinds.ACKNOWLEDGED, 0, "", count, first, last, now)
-        if now - first >= flow.slow_from_s:
-            flow.look_from(self.slow_acks.note(client.client_id, topic, now - first, now))
+        run = flow.acknowledged
+        lasted = int(now * 1000.0) - run.began_ms
+        if (
+            run.is_open
+            and run.generation == self.traffic.generation
+            and first >= run.last_at
+            and 0 <= lasted < RUN_MS
+            and run.count < RUN_MAX
+        ):
+            run.extend_open(count, last, lasted)
+        else:
+            self._extend(client, run, kinds.ACKNOWLEDGED, 0, "", count, first, last, now)
+        return now - first >= flow.slow_from_s
+
+    def note_slow(self, client: ClientRuns, topic: str, took_s: float, now: float) -> None:
+        """Rank the acknowledgement that `acknowledged` has told of; `topic` is of its first."""
+        flow = client.flow
+        if flow is None:
+            flow = client.open_flow()
+        flow.look_from(self.slow_acks.note(client.client_id, topic, took_s, now))
 
     def queued(
         self, client: ClientRuns, why: int, topic: str, count: int, received_at: float, now: float,

@@ -83,6 +83,8 @@ class Backlog:
     large: LargeQueues = field(default_factory=LargeQueues)
     published: int = 0  # PUBLISH packets sent by sessions,
     published_bytes: int = 0  # and their bytes
+    released_first_at: float = 0.0  # the oldest time of receipt of what a window released last
+    released_last_at: float = 0.0  # and the newest
     starved: dict[StarvedSession, None] = field(default_factory=dict)  # wait for others' windows
     dropped: dict[str, int] = field(default_factory=dict)
     dead_letters: DeadLetterSink | None = None
@@ -99,6 +101,12 @@ class Backlog:
         if self._limits is None:
             self._limits = QueueLimits(self.queue_messages_max, self.queue_bytes_max)
         return self._limits
+
+    def release(self, size: int, first_at: float, last_at: float) -> None:
+        """Count bytes that a window has let go of, of messages received within these times."""
+        self.inflight_bytes -= size
+        self.released_first_at = first_at
+        self.released_last_at = last_at
 
     def count_queued(self, messages: int, size: int) -> None:
         """Count messages that came into a queue, or (below 0) left it."""

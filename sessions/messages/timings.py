@@ -17,6 +17,17 @@ _PUBACK: Final = 4
 _PUBREC: Final = 5
 
 
+SHORT: Final = 1 << 12
+LENGTHS: Final = bytes(value.bit_length() for value in range(SHORT))  # of small numbers
+
+
+def bit_length(value: int) -> int:
+    """Return `value.bit_length()`, which costs a call of a method where this is compiled."""
+    if value < SHORT:
+        return LENGTHS[value]
+    return 12 + bit_length(value >> 12)
+
+
 class Histogram:
     """Counts by bucket: `counts[n]` of values below 2**n and not below 2**(n-1)."""
 
@@ -31,7 +42,7 @@ class Histogram:
         if value < 0:
             value = 0
         counts = self.counts
-        bucket = value.bit_length()
+        bucket = bit_length(value)
         if bucket >= len(counts):
             bucket = len(counts) - 1
         counts[bucket] += count

@@ -49,7 +49,7 @@ def reach_s(rate: int, topics: int, size: int = BYTES) -> float:
         for _ in range(1_000):
             topic = turn % topics
             recorder.published(runs[topic], publishers[topic], burst, 1, 64 * burst, now)
-            recorder.acknowledged(collector, runs[topic].topic, burst, now, now, now)
+            recorder.acknowledged(collector, burst, now, now, now)
             turn += 1
             now += burst / rate
     return now - recorder.traffic.begins_ms / 1000
@@ -95,7 +95,7 @@ def filled_by_a_fleet(size: int = BYTES, clients: int = CLIENTS) -> tuple[Record
             n = rng.randrange(clients)
             recorder.published(telemetry[n], runs[n], 1, 1, 64, now)
             for collector in collectors:
-                recorder.acknowledged(collector, telemetry[n].topic, 1, now, now, now)
+                recorder.acknowledged(collector, 1, now, now, now)
             if rng.random() < 0.1:
                 _command_to(recorder, runs[n], commands[n], app, rng, now)
     return recorder, now
@@ -116,7 +116,7 @@ def _command_to(
     elif chance < 0.13:
         recorder.disconnected(device, 0, "192.0.2.1", "keep alive timeout", now)
         recorder.connected(device, "192.0.2.1", "MQTT 5", now)
-    recorder.acknowledged(device, route.topic, 1, now, now, now)
+    recorder.acknowledged(device, 1, now, now, now)
 
 
 def _client_id(n: int) -> str:

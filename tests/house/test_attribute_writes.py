@@ -51,7 +51,7 @@ OTHERS_MAX: Final[dict[str, int]] = {
     "server.net": 11,
     "server.process": 4,
     "server.services": 1,
-    "sessions": 25,
+    "sessions": 24,
     "sessions.journal": 16,
     "sessions.messages": 3,
     "sessions.store": 3,

@@ -47,12 +47,12 @@ def test_equal_publications_within_a_second_are_one_run() -> None:
 def test_acknowledgements_within_a_second_are_one_run() -> None:
     recorder, client = Recorder(1 << 20, 0.0), ClientRuns("c")
     for number in range(5):
-        recorder.acknowledged(client, "t", 2, 1.0 + number, 1.5 + number, 10.0 + number / 8)
+        recorder.acknowledged(client, 2, 1.0 + number, 1.5 + number, 10.0 + number / 8)
     found = events(recorder, "c")
     assert [(f.kind, f.count, f.first_ms, f.last_ms, f.until_ms) for f in found] == [
         (kinds.ACKNOWLEDGED, 10, 1_000, 5_500, 10_500)
     ]
-    recorder.acknowledged(client, "t", 1, 1.0, 1.0, 10.6)  # received before: another run
+    recorder.acknowledged(client, 1, 1.0, 1.0, 10.6)  # received before: another run
     assert len(events(recorder, "c")) == 2
 
 
@@ -84,8 +84,10 @@ def test_refusals_of_one_topic_are_one_run() -> None:
 
 def test_slow_acknowledgements_are_ranked() -> None:
     recorder, client = Recorder(1 << 20, 0.0), ClientRuns("c")
-    recorder.acknowledged(client, "t", 1, 1.0, 1.0, 1.1)
-    recorder.acknowledged(client, "t", 1, 2.0, 2.0, 9.0)
+    assert not recorder.acknowledged(client, 1, 1.0, 1.0, 1.1)
+    assert recorder.acknowledged(client, 1, 2.0, 2.0, 9.0)
+    recorder.note_slow(client, "t", 7.0, 9.0)
+    assert recorder.acknowledged(client, 1, 9.0, 9.0, 9.0)  # counts for the percentiles
     assert [(one.client_id, one.slowest_s) for one in recorder.slow_acks.slowest(5, 9.0)] == [
         ("c", 7.0)
     ]
@@ -93,7 +95,7 @@ def test_slow_acknowledgements_are_ranked() -> None:
 
 def test_times_that_a_cell_cannot_hold_are_cut() -> None:
     recorder, client = Recorder(1 << 20, 0.0), ClientRuns("c")
-    recorder.acknowledged(client, "t", 1, 0.0, 0.0, 1e9)
+    recorder.acknowledged(client, 1, 0.0, 0.0, 1e9)
     recorder.dropped(client, "expired", "t", "p", 1, 0.0, 1e9)
     recorder.session_ended(client, kinds.EXPIRED, 1 << 40, 1 << 40, 1e9)
     assert len(events(recorder, "c")) == 3

@@ -31,6 +31,7 @@ from mqtt_broker.topics.names import level_count
 from sessions.journal.journal import COMMIT
 from sessions.journal.transaction import PublishTransaction
 from sessions.messages.message import DeliveryOptions, Envelope, Message
+from sessions.messages.timings import LENGTHS, SHORT, bit_length
 from sessions.messages.work import CHECKED, DONE, MORE, PUBLISHED, WorkItem
 from sessions.session import Session
 
@@ -46,7 +47,9 @@ def on_publish(connection: Connection, packet: Publish, now: float) -> None:
     counters = broker.counters
     counters.packets_received[PUBLISH] += packet.count
     counters.publish_bytes_received += len(packet.raw)
-    broker.timings.packet_sizes[(packet.size - 1).bit_length()] += packet.count
+    size = packet.size - 1
+    length = LENGTHS[size] if size < SHORT else bit_length(size)
+    broker.timings.packet_sizes[length] += packet.count
     topic = packet.topic
     is_text = False
     if packet.properties:

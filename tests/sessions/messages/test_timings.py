@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from mqtt_broker.core.limits.settings import Settings, memory_limit_bytes
 from sessions.messages.counters import Counters
-from sessions.messages.timings import TIME_BUCKETS, Histogram, Timings
+from sessions.messages.timings import TIME_BUCKETS, Histogram, Timings, bit_length
 from tests.core.peers import World, publish
 from tests.core.stored import StoredWorld
+
+
+def test_bit_length_is_that_of_integers() -> None:
+    for value in (0, 1, 2, 255, 4_095, 4_096, 1 << 24, (1 << 24) - 1, 1 << 28, 1 << 70):
+        assert bit_length(value) == value.bit_length()
 
 
 def test_a_value_is_below_the_bound_of_its_bucket() -> None:
