@@ -66,7 +66,7 @@ def test_a_segment_that_is_reused_meanwhile_is_left_out() -> None:
 
 def test_names_are_looked_at_a_part_at_a_time() -> None:
     """However many there are: the broker works between two steps."""
-    recorder = recorder_of(2_500, 1)
+    recorder = recorder_of(2_500, 1, 16 << 20)
     looked: list[int] = [0]
 
     def is_wanted(name: str) -> bool:
@@ -81,7 +81,7 @@ def test_names_are_looked_at_a_part_at_a_time() -> None:
 
 
 def test_a_segment_that_is_used_anew_meanwhile_is_left_out() -> None:
-    recorder = recorder_of(2_500, 1)
+    recorder = recorder_of(2_500, 1, 16 << 20)
     search = Search(0)
     steps = search.publications(recorder.traffic, lambda name: True, "")
     next(steps)
