@@ -89,11 +89,11 @@ class World:
             return bool(json.loads(answer.read()) == {"status": "ok"})
 
     def ailing(self) -> str:
-        """Why it is not healthy."""
-        with pytest.raises(urllib.error.HTTPError) as caught, self.get("/healthz"):
+        """Why it is not ready."""
+        with pytest.raises(urllib.error.HTTPError) as caught, self.get("/readyz"):
             pass
         with caught.value:
-            return str(json.loads(caught.value.read())["why"])
+            return str(json.loads(caught.value.read())["detail"])
 
     def metric(self, name: str) -> float:
         with self.get("/metrics") as answer:
@@ -189,7 +189,7 @@ def world_is_well(world: World) -> None:
 def test_none_are_left_at_all(tmp_path: Path) -> None:
     """Somebody else in the process took them: files cannot be opened either."""
     with World(tmp_path, before=EATER).run() as world, contextlib.ExitStack() as stack:
-        assert world.healthy()
+        world.settle_http()
         first = stack.enter_context(connected(world.through("tcp", world.raw("tcp")), "first"))
         second = stack.enter_context(connected(world.through("tcp", world.raw("tcp")), "second"))
         world.eat()
