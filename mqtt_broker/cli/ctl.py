@@ -1,6 +1,7 @@
 """`fleetmq ctl`: see and change a running broker, and maintain the state of one that is stopped.
 
-export, import, restore       the state of a stopped broker, in files and databases
+export, import                the state of a stopped broker as lines of JSON: `ctl_state`
+restore                       a place for a broker, made of a backup: `ctl_restore`
 acl, ban, unban, bans         access rules and bans, of a broker or of a configuration file
 everything else               asks a running broker by its HTTP API: `ctl_lists`, `ctl_actions`,
                               `ctl_users`, `ctl_listeners`, `ctl_live`
@@ -9,13 +10,9 @@ everything else               asks a running broker by its HTTP API: `ctl_lists`
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
-import os
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from mqtt_broker.cli import (
     ctl_access,
@@ -23,13 +20,8 @@ from mqtt_broker.cli import (
     ctl_listeners,
     ctl_lists,
     ctl_live,
-    ctl_restore,
     ctl_users,
 )
-from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
-from sessions.store import export_import
-from sessions.store.sqlite_files import sync
-from sessions.store.store import Store, StoreError, Unreachable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +47,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if is_written:
             action.add_argument("--force", action="store_true", help="overwrite FILE")
         action.add_argument("file", metavar="FILE", nargs="?", default="-", help=file)
-    ctl_restore.add_actions(actions)
+    _add_restore(actions)
     for part in (ctl_lists, ctl_actions, ctl_users, ctl_listeners, ctl_live, ctl_access):
         part.add_actions(actions)
+
+
+def _add_restore(actions: Any) -> None:
+    summary = "restore a backup into an empty place"
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "restore",
+        help=summary,
+        description=f"{summary.capitalize()}. Every file is compared with its checksum. The broker "
+        "must not run on that place.",
+    )
+    parser.add_argument("backup", metavar="BACKUP", help="the directory of the backup")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="the new data directory; streams are always in it"
+    )
+    parser.add_argument(
+        "--database-url", metavar="URL", help="the empty database that gets the state"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="compare the checksums, and restore nothing"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,93 +78,11 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     if hasattr(args, "act"):
         return args.act(args)  # type: ignore[no-any-return]
+    # SQLAlchemy is four fifths of what these import; who asks a broker does not wait for it.
     if args.action == "restore":
+        from mqtt_broker.cli import ctl_restore
+
         return ctl_restore.run(args)
-    if not args.data_dir and not args.database_url:
-        raise UsageError("no store given: use --data-dir DIR or --database-url URL")
-    if args.data_dir and args.database_url:
-        raise UsageError("--data-dir and --database-url name two stores: give one")
-    try:
-        if args.action == "export":
-            _export(args)
-        else:
-            _import(args)
-    except Unreachable as error:
-        raise Failure(str(error), NO_DATABASE) from None
-    except StoreError as error:
-        raise Failure(str(error)) from None
-    return DONE
+    from mqtt_broker.cli import ctl_state
 
-
-@contextlib.contextmanager
-def _store(args: argparse.Namespace, *, must_exist: bool) -> Iterator[Store]:
-    store = Store.open(
-        data_dir=args.data_dir or "", database_url=args.database_url or "", must_exist=must_exist
-    )
-    try:
-        yield store
-    finally:
-        store.abandon()
-
-
-def _progress(args: argparse.Namespace) -> Callable[[int], None]:
-    def say(rows: int) -> None:
-        if not args.quiet:
-            print(f"{rows} rows", file=sys.stderr)
-
-    return say
-
-
-def _export(args: argparse.Namespace) -> None:
-    with _store(args, must_exist=True) as store:
-        if args.file == "-":
-            count = _write(sys.stdout, store, args)
-        else:
-            count = _write_file(Path(args.file), store, args)
-    if not args.quiet:
-        print(f"exported {count} rows", file=sys.stderr)
-
-
-def _write_file(path: Path, store: Store, args: argparse.Namespace) -> int:
-    """Write the file whole or not at all, by way of a `.part` file. It is for its owner alone."""
-    if path.exists() and not args.force:
-        raise UsageError(f"{path} exists: use --force to overwrite it")
-    part = path.with_name(path.name + ".part")
-    try:
-        part.unlink(missing_ok=True)
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            count = _write(file, store, args)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        with contextlib.suppress(PermissionError):  # a directory that can be written and not read
-            sync(path.parent)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise Failure(f"{path}: {error.strerror}") from None
-    return count
-
-
-def _write(file: TextIO, store: Store, args: argparse.Namespace) -> int:
-    lines = 0
-    for line in export_import.export(store, _progress(args)):
-        file.write(line)
-        lines += 1
-    return lines - 2  # without header and trailer
-
-
-def _import(args: argparse.Namespace) -> None:
-    with contextlib.ExitStack() as stack:
-        try:
-            # As bytes, so that a line that is not UTF-8 is named by its number, too.
-            file = sys.stdin.buffer if args.file == "-" else stack.enter_context(
-                Path(args.file).open("rb")
-            )  # fmt: skip
-        except OSError as error:
-            raise UsageError(f"{args.file}: {error.strerror}") from None
-        store = stack.enter_context(_store(args, must_exist=False))
-        counts = export_import.load(store, file, _progress(args))
-    if not args.quiet:
-        found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        print(f"imported {found or 'nothing'}", file=sys.stderr)
+    return ctl_state.run(args)

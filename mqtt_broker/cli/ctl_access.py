@@ -1,14 +1,12 @@
 """`fleetmq ctl acl|ban|unban|bans`: explain access decisions and edit the list of bans.
 
 They ask a running broker, which knows the roles of its users, unless `--config` names the file of a
-broker that is stopped: then rules are read from it, and the list of bans is edited.
+broker that is stopped: then `ctl_files` reads its rules, and edits the list of bans.
 """
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,17 +14,11 @@ from mqtt_broker.cli import api_client
 from mqtt_broker.cli.api_client import duration
 from mqtt_broker.cli.ctl_lists import LISTS, show_list
 from mqtt_broker.cli.ctl_output import print_json
-from mqtt_broker.cli.errors import DONE, FAILED, NO_DATABASE, Failure, UsageError
+from mqtt_broker.cli.errors import DONE, FAILED, UsageError
 from mqtt_broker.cli.stream_text import plain
 from mqtt_broker.codec.errors import Violation
 from mqtt_broker.codec.strings import decode_utf8
-from mqtt_broker.security.files.errors import FileError, Unavailable
-from mqtt_broker.security.protection.bans import KINDS, Ban, add_ban, lift_ban, make_ban, read_bans
-from mqtt_broker.security.rules.identity import Identity
-from mqtt_broker.security.rules.ruleset import RuleSet
-from mqtt_broker.server.config.config import read_security_of
-from mqtt_broker.server.config.security import SQL_RULES_FROM, SecurityConfig
-from mqtt_broker.server.config.tables import ConfigError
+from mqtt_broker.security.protection.bans import KINDS
 from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
 
 
@@ -81,26 +73,17 @@ def _add_place(parser: argparse.ArgumentParser, act: Callable[[argparse.Namespac
 
 def run(args: argparse.Namespace) -> int:
     """Ask the broker, or read the files of a configuration."""
+    if args.action == "acl":
+        _check_topic(args.topic, is_publish=args.what == "publish")
     if args.config is None:
         return _ask(args)
     if args.api or args.data_dir or args.token_file or args.json:
         raise UsageError(
             "--config asks no broker: leave out --api, --data-dir, --token-file, --json"
         )
-    try:
-        security = read_security_of(args.config)
-        if args.action == "acl":
-            return _explain(security, args)
-        return _bans(security, args)
-    except ConfigError as error:
-        raise UsageError(str(error)) from None
-    except FileError as error:
-        raise Failure(str(error)) from None
-    except Unavailable as error:
-        raise Failure(str(error), NO_DATABASE) from None
+    from mqtt_broker.cli import ctl_files  # imports most of the server's configuration
 
-
-# A running broker.
+    return ctl_files.run(args)
 
 
 def _ask(args: argparse.Namespace) -> int:
@@ -123,7 +106,6 @@ def _ask(args: argparse.Namespace) -> int:
 
 def _ask_rules(args: argparse.Namespace) -> int:
     """Print the decision of the running broker; return 0 if allowed, 1 if denied."""
-    _check_topic(args.topic, is_publish=args.what == "publish")
     asked = {
         "client": args.client, "user": args.user, "address": args.address, "action": args.what,
         "topic": args.topic, "roles": args.role,
@@ -142,44 +124,6 @@ def _ask_rules(args: argparse.Namespace) -> int:
     return DONE if is_allowed else FAILED
 
 
-# Rules of a file.
-
-
-def _explain(security: SecurityConfig, args: argparse.Namespace) -> int:
-    """Print the decision and its rule; return 0 if allowed, 1 if denied."""
-    is_publish = args.what == "publish"
-    _check_topic(args.topic, is_publish=is_publish)
-    roles = frozenset(args.role) | security.roles.get(args.user or "", frozenset())
-    try:
-        address = ipaddress.ip_address(args.address) if args.address else None
-    except ValueError:
-        raise UsageError(f"--address {args.address!r} is not an IP address") from None
-    identity = Identity(args.client, args.user, roles, address)
-    rules = RuleSet(_all_rules(security), is_on=security.has_rules)
-    ask = rules.may_publish if is_publish else rules.may_subscribe
-    decision = ask(identity, args.topic)
-    print("allowed" if decision.is_allowed else "denied")
-    if decision.rule is not None:
-        print(f"by {decision.rule.where}: {decision.rule.describe()}")
-    if decision.rule is None or not decision.is_allowed:
-        print(decision.why)
-    return DONE if decision.is_allowed else FAILED
-
-
-def _all_rules(security: SecurityConfig) -> list[Any]:
-    if not security.rules_url:
-        return list(security.rules)
-    from mqtt_broker.security.sql import SqlRules, open_engine
-
-    engine = open_engine(security.rules_url)
-    try:
-        of_tables = SqlRules(engine)
-        of_tables.load(SQL_RULES_FROM)
-    finally:
-        engine.dispose()
-    return [*security.rules, *of_tables.rules]
-
-
 def _check_topic(text: str, *, is_publish: bool) -> None:
     try:
         decode_utf8(text.encode("utf-8", "surrogateescape"))
@@ -193,33 +137,3 @@ def _check_topic(text: str, *, is_publish: bool) -> None:
         )
     if problem := filter_problem(inner):
         raise UsageError(f"{text!r}: {problem}")
-
-
-# Bans of a file.
-
-
-def _bans(security: SecurityConfig, args: argparse.Namespace) -> int:
-    path = security.bans_file
-    if not path:
-        raise UsageError(f"{args.config}: bans need a file: set bans_file in [security]")
-    now = time.time()
-    if args.action == "bans":
-        for ban in read_bans(path):
-            if ban.holds(now):
-                print(_describe(ban, now))
-        return DONE
-    until = now + duration("--for", args.span) if getattr(args, "span", None) else 0.0
-    wanted = make_ban(args.kind, args.value, until, getattr(args, "why", ""))
-    try:
-        if args.action == "ban":
-            add_ban(path, wanted, now)
-        elif not lift_ban(path, wanted.kind, wanted.value, now):
-            raise Failure(f"there is no ban of {wanted.kind} {wanted.value}")
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror}") from None
-    return DONE
-
-
-def _describe(ban: Ban, now: float) -> str:
-    until = f"for {int(ban.until - now)} s more" if ban.until else "until it is lifted"
-    return f"{ban.kind} {ban.value!r} {until}{f': {ban.why}' if ban.why else ''}"

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mqtt_broker.backup.manifest import BackupError, Manifest, read
 from mqtt_broker.backup.restore import restore, verify
@@ -15,28 +15,6 @@ from mqtt_broker.cli.errors import DONE, NO_DATABASE, Failure, UsageError
 from sessions.store.database import StoreError, Unreachable, parse_url
 
 _PROGRESS_BYTES: Final = 1 << 30
-
-
-def add_actions(actions: Any) -> None:
-    """Add the action."""
-    summary = "restore a backup into an empty place"
-    parser: argparse.ArgumentParser = actions.add_parser(
-        "restore",
-        help=summary,
-        description=f"{summary.capitalize()}. Every file is compared with its checksum. The broker "
-        "must not run on that place.",
-    )
-    parser.add_argument("backup", metavar="BACKUP", help="the directory of the backup")
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="the new data directory; streams are always in it"
-    )
-    parser.add_argument(
-        "--database-url", metavar="URL", help="the empty database that gets the state"
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="compare the checksums, and restore nothing"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
 
 
 def run(args: argparse.Namespace) -> int:

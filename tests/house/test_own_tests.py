@@ -20,7 +20,9 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     # Subcommands are run by their command line.
     "cli.broker": "server/test_process.py",
     "cli.ctl": "cli/test_passwd.py sessions/store/test_transfer.py",
+    "cli.ctl_files": "cli/test_passwd.py cli/test_ctl_access.py",
     "cli.ctl_restore": "cli/test_ctl_restore.py",
+    "cli.ctl_state": "sessions/store/test_transfer.py",
     "cli.demo": "e2e/test_demo.py",
     "cli.passwd": "cli/test_passwd.py",
     "cli.sim": "iot_sim/run/test_command.py",
