@@ -2,8 +2,9 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup install compile wheels lock run demo test test-slow test-browser test-compiled test-ranges test-wheel check bench bench-fair bench-spark torture \
-	powerloss soak sabotage cluster-sim spark-kill spark-zip load fuzz docs release clean
+.PHONY: help setup install compile wheels lock run demo test test-examples test-slow test-browser test-compiled \
+	test-ranges test-wheel check bench bench-fair bench-spark torture powerloss soak sabotage cluster-sim spark-kill \
+	spark-zip load fuzz docs release clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -89,6 +90,11 @@ test test-slow test-browser test-compiled test-ranges test-wheel check: export P
 # Many tests wait for a disk or another process: two workers a core take less time than one.
 test: install $(VENV)/.dev  ## run the fast tests on all cores
 	@$(BIN)/python -m pytest -q -n $$((2 * $$(nproc))) --dist worksteal -m 'not slow'
+
+# `make test` tries a quarter of them.
+test-examples test-slow: export TESTS_EXAMPLES = all
+test-examples: $(VENV)/.dev  ## try every property of the fast tests with all its examples
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'hypothesis and not slow'
 
 # One after the other: most of them keep a JVM, a database or both cores busy by themselves.
 test-slow: $(VENV)/.dev  ## run the slow tests of SLOW (tests), one after the other

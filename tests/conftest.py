@@ -16,8 +16,9 @@ from typing import Final
 import hypothesis
 import pytest
 
-# The same examples in each run, however slow the machine is: a new seed belongs to the fuzzers.
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+from tests.property_examples import examples
+
+hypothesis.settings.register_profile("repeatable", examples())
 hypothesis.settings.load_profile("repeatable")
 
 # A shell lets its background jobs ignore SIGINT, and their children inherit that.

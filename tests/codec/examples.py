@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from mqtt_broker.codec import constants as c
@@ -27,11 +26,10 @@ from mqtt_broker.codec.packets import (
     Will,
 )
 from mqtt_broker.codec.properties import NO_PROPERTIES, TABLE, USER_PROPERTY, Kind, Properties
+from tests.property_examples import examples
 
 # The same examples every time, on every machine.
-CHECK: Final = settings(
-    derandomize=True, deadline=None, print_blob=True, max_examples=120, database=None
-)
+CHECK: Final = examples(120)
 
 VERSIONS: Final = (c.V31, c.V311, c.V5)
 versions = st.sampled_from(VERSIONS)

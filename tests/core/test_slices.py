@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.codec import properties as prop
@@ -19,6 +19,7 @@ from mqtt_broker.codec.packets import Ack, Connack, Publish, Suback, Unsuback, W
 from sessions.messages.work import SHARE_UNITS, Work
 from tests.core.peers import Peer, World, disconnect, publish, subscribe, unsubscribe
 from tests.core.stored import StoredWorld
+from tests.property_examples import examples
 
 CLIENTS: Final = 5
 FILTERS: Final = ("a", "b", "#", "+", "a/#", "$share/g/a", "$share/h/#")
@@ -145,7 +146,7 @@ actions = st.tuples(
 
 @pytest.mark.parametrize("make", [World, StoredWorld])
 @given(st.lists(actions, max_size=40), st.sampled_from([1, 15, 60, 500]))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_slices_do_not_matter(make: Callable[..., World], script: list[Action], share: int) -> None:
     small, large = Play(make, share), Play(make, SHARE_UNITS)
     for client in range(CLIENTS):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz import exchanges, grammar
@@ -25,8 +25,9 @@ from tests.fuzz.targets import (
     upgrade_once,
     websocket_once,
 )
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=300)
+CHECK = examples(300)
 TARGETS = {
     "decode": decode_once,
     "connection": connection_once,

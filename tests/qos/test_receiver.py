@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from qos.receiver import Receiver
+from tests.property_examples import examples
 
 IDS = st.integers(1, 12)
 
@@ -55,14 +55,7 @@ class ReceiverMachine(RuleBasedStateMachine):
 
 
 TestReceiver = ReceiverMachine.TestCase
-TestReceiver.settings = settings(
-    derandomize=True,
-    deadline=None,
-    print_blob=True,
-    database=None,
-    max_examples=100,
-    stateful_step_count=40,
-)
+TestReceiver.settings = examples(100, stateful_step_count=40)
 
 
 @pytest.mark.rule("MQTT-4.3.3-10", "MQTT-4.3.3-12")

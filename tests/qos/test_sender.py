@@ -5,21 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from qos import PACKET_ID_MAX, Sender, WrongAck
 from qos.sender import allocate
+from tests.property_examples import examples
 
-CHECK = settings(
-    derandomize=True,
-    deadline=None,
-    print_blob=True,
-    database=None,
-    max_examples=120,
-    stateful_step_count=40,
-)
+CHECK = examples(120, stateful_step_count=40)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -11,6 +10,7 @@ from sessions.journal.transaction import Delivery, JournalNumbers, PublishTransa
 from sessions.messages.backlog import Backlog, QueueFull, QueueLimits
 from sessions.messages.message import DeliveryOptions, single
 from sessions.queue import MessageQueue
+from tests.property_examples import examples
 
 LIVE, SHARED = DeliveryOptions(1), DeliveryOptions(1, group=object())  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestQueueMachine.settings = examples(150, stateful_step_count=40)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from sqlalchemy import MetaData, text
@@ -29,6 +29,7 @@ from spark_ingest.sinks.console import ConsoleSink
 from spark_ingest.sinks.mqtt import MqttSink, messages, parse
 from spark_ingest.sinks.sql import SqlSink, open_engine
 from tests.fault.postgres import PostgreSQL, Unavailable
+from tests.property_examples import examples
 from tests.spark_ingest import extremes, results
 
 LONG: Final = st.sampled_from([n for n in extremes.INTEGERS if -(2**63) <= n < 2**63])
@@ -54,7 +55,7 @@ def test_every_job_is_asked() -> None:
 
 
 @given(st.lists(st.tuples(LONG | st.none(), DOUBLE, TIMES, TIMES, st.booleans()), max_size=12))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_machines_say_only_what_a_column_has_room_for(
     rows: list[tuple[int | None, float, int, int, bool]],
 ) -> None:

@@ -21,6 +21,7 @@ from mqtt_broker.streams.format.records import records
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
 from mqtt_broker.streams.read.verify import verify
+from tests.property_examples import examples
 from tests.streams.conftest import MEMORY
 from tests.streams.logs import NAME, START_US, Sent, Writing, read, sent
 
@@ -194,13 +195,16 @@ class Machine(RuleBasedStateMachine):
         return self.committed[number][-1][0] + 1 if self.committed[number] else 0
 
 
+def _examples(count: int) -> settings:
+    return examples(
+        count,
+        stateful_step_count=60,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
 TestModel = Machine.TestCase
-TestModel.settings = settings(
-    max_examples=40,
-    stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+TestModel.settings = _examples(100)
 
 
 class LongMachine(Machine):
@@ -208,4 +212,4 @@ class LongMachine(Machine):
 
 
 TestLong = pytest.mark.slow(LongMachine.TestCase)
-TestLong.settings = settings(TestModel.settings, max_examples=200)
+TestLong.settings = _examples(200)

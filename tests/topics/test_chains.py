@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -18,8 +18,9 @@ from mqtt_broker.topics.chains import fits_chain, join_chain, shared_levels, spl
 from mqtt_broker.topics.names import matches, text_bytes
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.trie import Trie
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+CHECK = examples(150)
 
 # Long runs of the same levels, which part where a filter says so.
 RUNS = st.lists(

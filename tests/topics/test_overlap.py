@@ -8,14 +8,15 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mqtt_broker.topics.overlap import FilterOverlap
 from mqtt_broker.topics.trie import Trie
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=100)
+CHECK = examples(100)
 FILTERS = (
     st.tuples(
         st.lists(st.sampled_from(["a", "b", "", "+", "+"]), max_size=7),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from mqtt_broker.topics.names import matches
 from mqtt_broker.topics.retained import RetainedScan, RetainedTree
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=200)
+CHECK = examples(200)
 # Few names and long runs of them: nodes are split and merged all the time.
 LEVELS = ["a", "a", "b", "", "$x"]
 TOPICS = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=7).map("/".join).filter(bool)

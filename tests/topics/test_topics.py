@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -24,8 +24,9 @@ from mqtt_broker.topics.names import (
 from mqtt_broker.topics.retained import RetainedTree
 from mqtt_broker.topics.shared import STRATEGIES
 from mqtt_broker.topics.trie import Trie
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, database=None, max_examples=150)
+CHECK = examples(150)
 # Few levels of few names: what collides is what is interesting. "" is a level, too.
 LEVELS = ["", "a", "b", "$x"]
 topic_names = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=5).map("/".join).filter(bool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.codec.constants import V5, V311
@@ -17,8 +17,9 @@ from sessions.messages.backlog import Backlog
 from sessions.messages.work import MATCHED, ROUTE, Work
 from sessions.session import Session, Subscription
 from tests.core.peers import World
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=150)
+CHECK = examples(150)
 FILTERS: Final = ["a", "a/b", "a/+", "a/#", "+", "+/b", "#", "b"]
 TOPICS: Final = ["a", "a/b", "a/c", "b", "c/b"]
 VERSIONS: Final = {"v3": V311, "v5": V5, "other": V5}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.http_api.request.bodies import (
@@ -25,8 +25,9 @@ from mqtt_broker.http_api.request.http_limits import HttpLimits
 from mqtt_broker.http_api.request.problems import Problem
 from mqtt_broker.streams.format.errors import Invalid
 from mqtt_broker.streams.format.stream_settings import StreamSettings
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None)
+CHECK = examples()
 
 
 def body(read: Callable[[], Awaitable[bytes]], **limits: Any) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.http_api.request.json_types import Limits, Object, json_default, shape_of
 from mqtt_broker.http_api.request.problems import Problem
+from tests.property_examples import examples
 
-CHECK: Final = settings(derandomize=True, deadline=None, print_blob=True, database=None)
+CHECK: Final = examples()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iot_sim.devices.device import TELEMETRY, Publication
@@ -15,8 +15,9 @@ from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import V5, V311
 from mqtt_broker.codec.decode import Decoder
 from mqtt_broker.codec.packets import Publish
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=200)
+CHECK = examples(200)
 SENT_US = 1_700_000_000_000_000
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=8)
 PUBLICATIONS = st.builds(

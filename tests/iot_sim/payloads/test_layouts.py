@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iot_sim.payloads.layouts import (
@@ -23,8 +23,9 @@ from iot_sim.payloads.layouts import (
 )
 from iot_sim.payloads.schema import BOOLEAN, DOUBLE, LONG, STRING, Field
 from iot_sim.payloads.templates import TEMPLATE_CHARS_MAX, Template, TemplateError
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=150)
+CHECK = examples(150)
 
 NUMBERS: Final = (
     Field("temperature", DOUBLE, nullable=True),

@@ -6,13 +6,14 @@ import contextlib
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from iot_sim.payloads import sparkplug as spb
 from iot_sim.payloads.sparkplug import Metric, Payload, SparkplugError
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=200)
+CHECK = examples(200)
 
 TS: Final = 1_772_668_800_123
 BIRTH: Final = bytes.fromhex(

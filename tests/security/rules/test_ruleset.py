@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.security.rules.identity import Identity, TokenRule, address_of
@@ -15,6 +15,7 @@ from mqtt_broker.security.rules.rule_parser import rule_of
 from mqtt_broker.security.rules.ruleset import RuleSet
 from mqtt_broker.topics.filter_sets import levels_of
 from mqtt_broker.topics.names import filter_problem, matches
+from tests.property_examples import examples
 
 WORDS: Final = ("a", "b", "", "$x")
 # A level more than filters have, so that what `#` reaches below every filter is in the world.
@@ -70,7 +71,7 @@ def slowly(found: list[Rule], action: str, name: str) -> bool:
 
 
 @given(rules, filters)
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_a_rule_set_decides_like_a_list(
     rows: list[tuple[bool, str, str, str | None]], wanted: str
 ) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.journal import packing, records
 from sessions.journal.packing import Entry, pack
 from sessions.journal.transaction import JournalNumbers, PendingCommit, PublishTransaction
 from sessions.messages.message import DeliveryOptions, single
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=200)
+CHECK = examples(200)
 
 replaces_seal = pytest.mark.skipif(
     not packing.__file__.endswith(".py"), reason="compiled code calls seal() itself"

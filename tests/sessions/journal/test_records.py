@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sessions.journal import records
@@ -31,8 +31,9 @@ from sessions.journal.records import (
     unseal,
 )
 from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow, WillRow
+from tests.property_examples import examples
 
-CHECK = settings(derandomize=True, deadline=None, print_blob=True, database=None, max_examples=200)
+CHECK = examples(200)
 
 NUMBER = st.integers(0, 2**63 - 1)
 ID = st.integers(1, 65_535)

@@ -6,13 +6,14 @@ import json
 import random
 from collections.abc import Iterable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ingest.analysis.findings import Findings
 from spark_ingest.analysis.findings import QualityLimits as QualityLimits
 from spark_ingest.analysis.keyed import Finding, Machine, Reading
 from spark_ingest.analysis.statistics import AnomalyLimits, Statistics
+from tests.property_examples import examples
 
 SECOND = 1_000_000
 
@@ -143,7 +144,7 @@ def test_a_stuck_sensor_is_told_once_and_when_it_moves() -> None:
     st.lists(st.tuples(st.integers(0, 12), st.booleans(), st.integers(0, 30)), max_size=60),
     st.integers(0, 60),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_quality_counts_what_a_set_counts(numbers: list[tuple[int, bool, int]], cut: int) -> None:
     """Without restarts: missing is what lies between and was not seen; state survives JSON."""
     machine, other = quality(), quality()
@@ -174,7 +175,7 @@ def test_quality_counts_what_a_set_counts(numbers: list[tuple[int, bool, int]], 
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(-5, 40), st.booleans()), max_size=80),
     st.integers(0, 80),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_statistics_go_on_from_their_state(values: list[tuple[float, int, bool]], cut: int) -> None:
     limits = AnomalyLimits(warm_up=5, sigma=3, silence_us=20 * SECOND)
     rows = []

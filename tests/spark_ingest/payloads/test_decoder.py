@@ -8,12 +8,13 @@ from typing import Any, Final
 import cbor2
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from spark_ingest.payloads import decoder
 from spark_ingest.payloads.decoder import AUTO, CBOR, JSON, Decoder
 from spark_ingest.payloads.schemas import shape_of
+from tests.property_examples import examples
 from tests.spark_ingest.sent_payloads import SCHEMA, expected, expected_of, payloads
 
 SHAPE: Final = shape_of(SCHEMA)[0]
@@ -42,7 +43,7 @@ def check(found: list[bytes]) -> None:
 SOME = st.lists(payloads, min_size=1, max_size=12)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(100, suppress_health_check=[HealthCheck.too_slow])
 @given(SOME)
 @example([b'{"n":1}{"n":2}', b'{"n":1}\0}', GOOD])
 @example([b"null", GOOD])
@@ -54,13 +55,13 @@ def test_each_payload_is_what_it_is_by_itself(found: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(1_000, suppress_health_check=[HealthCheck.too_slow])
 @given(SOME)
 def test_so_are_many_more(found: list[bytes]) -> None:
     check(found)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(payloads, min_size=1, max_size=6), st.lists(st.integers(0, 2999), min_size=6))
 def test_a_few_bad_ones_among_many_are_told_apart(bad: list[bytes], places: list[int]) -> None:
     found = [b'{"n":%d,"t":2.5,"s":"x","l":[1,2]}' % number for number in range(3000)]
@@ -161,7 +162,7 @@ _TOKENS = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.lists(_TOKENS, max_size=2).map(b" ".join), min_size=1, max_size=8))
 @pytest.mark.parametrize("schema", [{"type": "number"}, {"type": "string"},
                                     {"type": "array", "items": {"type": "integer"}}])  # fmt: skip
@@ -190,7 +191,7 @@ _MAPS = st.dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(200, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(_MAPS.map(cbor2.dumps), st.binary(max_size=20)), min_size=1, max_size=6))
 def test_any_bytes_as_cbor(found: list[bytes]) -> None:
     values, reasons = decode(CBOR_DECODER, found)

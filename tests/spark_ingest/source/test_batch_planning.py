@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ingest.source.batch_planning import Measure, deal, share_rows
 from tests.http_api.brokers import LogBroker, Serving
+from tests.property_examples import examples
 from tests.spark_ingest import backlogs
 from tests.spark_ingest.backlogs import Backlog, check, opened
 from tests.spark_ingest.filled import SCHEMA
@@ -29,7 +30,7 @@ TIMES = st.lists(st.integers(1, 60) | st.integers(1, 10**15), max_size=40)
     st.integers(1, 50),
     st.lists(st.integers(0, 100), max_size=3),
 )
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_nobody_is_read_ahead_and_nobody_waits(
     found: list[tuple[list[int], int]], limit: int, hints: list[int]
 ) -> None:

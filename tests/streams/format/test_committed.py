@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.streams.format.committed import Reader, Writer, encode, peek, size_of
 from mqtt_broker.streams.format.disk import Disk
 from mqtt_broker.streams.format.errors import StreamGone, UnreadableFile, WrongEpoch
 from mqtt_broker.streams.format.offsets import Offsets
+from tests.property_examples import examples
 
 EPOCH = "e" * 36
 PARTITIONS = 3
@@ -50,7 +51,7 @@ def test_each_write_is_what_is_read_next(writer: Writer, reader: Reader) -> None
         assert reader.read() == one.ends == reader.read()
 
 
-@settings(derandomize=True, deadline=None, database=None)
+@examples()
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=9))
 def test_the_file_has_one_size_and_says_what_was_written(numbers: list[int]) -> None:
     text = Offsets(EPOCH, tuple(numbers)).text()
