@@ -20,12 +20,12 @@ from tests.core.stored import StoredWorld
 
 DEEP = "/".join(["ab"] * 199)
 KINDS: dict[str, tuple[int, Callable[[int], str], dict[str, Any]]] = {
-    "of a fleet": (500, lambda n: f"dev/device-{n}/state", {}),
-    "with a topic of 201 levels": (100, lambda n: f"{n}/{DEEP}/{n}", {}),
-    "with a topic of 20 KB": (60, lambda n: "x" * 20_000 + f"/{n}", {}),
-    "with a payload of 20 KB": (60, lambda n: f"dev/{n}", {"payload": bytes(20_000)}),
+    "of a fleet": (150, lambda n: f"dev/device-{n}/state", {}),
+    "with a topic of 201 levels": (40, lambda n: f"{n}/{DEEP}/{n}", {}),
+    "with a topic of 20 KB": (20, lambda n: "x" * 20_000 + f"/{n}", {}),
+    "with a payload of 20 KB": (20, lambda n: f"dev/{n}", {"payload": bytes(20_000)}),
     "with properties": (
-        500,
+        150,
         lambda n: f"dev/device-{n}/state",
         {
             "properties": {

@@ -26,7 +26,7 @@ CASES: dict[str, tuple[str, int, dict[int, Any]]] = {
     "an expiry": ("t", 1, {prop.MESSAGE_EXPIRY_INTERVAL: 1_000}),
     "a long correlation": ("t", 1, {prop.CORRELATION_DATA: bytes(5_000)}),
 }
-COUNT = 300
+COUNT = 100
 
 
 @pytest.mark.skipif(not dispatch.__file__.endswith(".py"), reason="compiled objects are not traced")
