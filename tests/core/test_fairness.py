@@ -367,6 +367,10 @@ def leaving_member() -> Arena:
 LONG: Final = (
     "$SYS to a crowd", "a retained message to a crowd", "a sweep of retained messages",
     "QoS 0 to a large crowd", "QoS 1 to a crowd that is away", "QoS 2 to a crowd",
+    "publishes of all lengths to a crowd", "a will to a crowd", "wills of a crowd are due",
+    "keep alives of a crowd", "sessions of a crowd expire", "members that come and go",
+    "Clean Start over much", "a session with much expires", "acknowledgements of much",
+    "SUBSCRIBE to many retained messages",
 )  # fmt: skip
 
 

@@ -49,11 +49,8 @@ def torn(path: Path) -> None:
     os.truncate(path, size)
 
 
-DAMAGES: Final = [
-    truncated,
-    missing,
-    *(pytest.param(one, marks=pytest.mark.slow) for one in (emptied, torn, zeroed, garbage)),
-]
+DAMAGES: Final = (truncated, missing, emptied, torn, zeroed, garbage)
+FEW: Final = ((truncated, "fleetmq.db"), (missing, "journal.db"))  # in the fast tests
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +91,14 @@ def refusal(broker: Lives, *argv: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("name", ["fleetmq.db", "journal.db"])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        pytest.param(damage, name, marks=[] if (damage, name) in FEW else pytest.mark.slow)
+        for damage in DAMAGES
+        for name in ("fleetmq.db", "journal.db")
+    ],
+)
 def test_a_damaged_file_is_refused(
     broker: Lives, damage: Callable[[Path], None], name: str
 ) -> None:

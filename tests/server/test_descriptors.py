@@ -127,7 +127,13 @@ class World:
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind in ("tcp", "wss") else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in KINDS
+    ],
+)
 def test_more_clients_than_descriptors(tmp_path: Path, kind: str) -> None:
     with World(tmp_path).run() as world, contextlib.ExitStack() as stack:
         begun = time.monotonic()

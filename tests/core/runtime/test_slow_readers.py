@@ -183,7 +183,7 @@ def test_who_reads_nothing_is_closed_though_below_its_share() -> None:
     assert world.broker.counters.refused == {f"disconnect/{READS_NOTHING}": closed(found)}
 
 
-def test_one_that_does_not_read_among_ten_thousand() -> None:
+def test_one_that_does_not_read_among_two_thousand() -> None:
     world = World()
     sink: list[int] = []
 
@@ -191,7 +191,7 @@ def test_one_that_does_not_read_among_ten_thousand() -> None:
         sink.append(len(data))
         return 0
 
-    for number in range(9_999):
+    for number in range(1_999):
         peer = world.client(f"r{number}", receive_maximum=10)
         peer.subscribe("news")
         peer.connection.outbox.write = count
@@ -199,7 +199,7 @@ def test_one_that_does_not_read_among_ten_thousand() -> None:
     publisher = world.client("p")
     for _ in range(10):
         publisher.send(publish("news", bytes(1_000_000)))
-    assert len(sink) == 9_999 * 10
+    assert len(sink) == 1_999 * 10
     assert world.broker.backlog.dropped == {"slow_reader": 5}
     assert world.broker.backpressure.held()["unread"] == 1 and one.is_paused
     assert not publisher.is_paused and unread(world) < 6 << 20

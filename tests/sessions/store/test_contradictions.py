@@ -23,7 +23,7 @@ from tests.sessions.store.conftest import MEMORY
 from tests.sessions.store.lives import Life, live_through_everything, serve
 
 ROWS_EACH: Final = 3  # of a table
-PARTS: Final = 32  # of which the fast tests examine one
+PARTS: Final = 64  # of which the fast tests examine one
 KEPT_TO_ITSELF: Final = {"meta": {"id", "store_id", "folded"}}  # whose store it is, and of when
 NUMBERS: Final = (0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63), 3.5, "text", b"\0")
 TIMES: Final = (0.0, -0.0, -1.0, 1e300, float("inf"), float("-inf"), "text", b"\0")
