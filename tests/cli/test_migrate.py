@@ -297,7 +297,7 @@ def test_options_of_the_command() -> None:
 @pytest.mark.skipif(TOOL is None, reason="mosquitto_passwd is not installed")
 def test_a_user_of_mosquitto_passwd_logs_in(capfd: pytest.CaptureFixture[str]) -> None:
     assert TOOL is not None
-    subprocess.run([TOOL, "-c", "-b", "pw", "ann", "secret"], check=True, timeout=20)
+    subprocess.run([TOOL, "-c", "-b", "pw", "ann", "secret"], check=True, timeout=120)
     found = migrate(capfd, "port 0\nbind_address 127.0.0.1\npassword_file pw\npersistence false\n")
     with Running(config=found.config) as broker:
         for password, code in ((b"secret", 0), (b"wrong", 0x86)):

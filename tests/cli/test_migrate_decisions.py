@@ -57,7 +57,7 @@ def mosquitto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     rules.write_text(ACL)
     users.touch()
     for name, password in (("ann", "a"), ("bob", "b")):
-        subprocess.run([TOOL, "-b", str(users), name, password], check=True, timeout=20)
+        subprocess.run([TOOL, "-b", str(users), name, password], check=True, timeout=120)
     for path in (tmp_path, users, rules):  # as root it becomes another user
         path.chmod(0o755)
     with socket.socket() as probe:

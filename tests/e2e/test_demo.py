@@ -184,7 +184,7 @@ def until(is_so: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 def gone(folder: Path) -> bool:
     """Killed processes need a moment until they are."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while left := processes_in(folder):
         if time.monotonic() > deadline:
             return not left

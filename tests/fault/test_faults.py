@@ -68,7 +68,7 @@ def small_files(broker: Lives) -> Iterator[None]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Another process, as it were, writes to the database and takes its time."""
-    connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=60)
     try:
         connection.execute("BEGIN EXCLUSIVE")
         yield

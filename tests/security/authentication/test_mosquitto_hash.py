@@ -166,7 +166,7 @@ def test_users_of_mosquitto_passwd_log_in_and_get_our_hash(tmp_path: Path) -> No
     for name, kind in (("ann", "sha512-pbkdf2"), ("bob", "sha512")):
         options = [] if path.exists() else ["-c"]
         made = [TOOL, "-H", kind, *options, "-b", str(path), name, f"{name}-secret"]
-        subprocess.run(made, check=True, timeout=20)
+        subprocess.run(made, check=True, timeout=120)
     assert secret_of(path, "ann").startswith("$7$") and secret_of(path, "bob").startswith("$6$")
     config_file = tmp_path / "f.toml"
     config_file.write_text(f"[[auth]]\ntype = 'password_file'\nfile = '{path}'")

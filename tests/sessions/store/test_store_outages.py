@@ -219,7 +219,7 @@ def _take_over(store: Store, database: Place) -> Watch:
     kept = store.check_owner
 
     def late(connection: Any) -> None:
-        assert opened.wait(10)
+        assert opened.wait(60)
         kept(connection)
 
     store.writer._prepare = late
