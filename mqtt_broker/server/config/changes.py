@@ -97,6 +97,18 @@ def are_listeners_live(in_force: Config, read: Config) -> bool:
     return not is_cut and all(value_of(in_force, key) == value_of(read, key) for key in _ADDRESSES)
 
 
+def have_listeners_changed(in_force: Config, read: Config) -> bool:
+    """Tell whether the tables of listeners differ from those that were taken up.
+
+    The endpoints in force may be others: of a program that runs a broker on addresses of its own.
+    """
+    return _listener_tables(in_force) != _listener_tables(read)
+
+
+def _listener_tables(config: Config) -> object:
+    return config.source.tables.get("listeners") if config.source is not None else None
+
+
 def with_listeners(in_force: Config, read: Config, outcome: ListenerOutcome) -> Config:
     """Return the configuration in force with the listeners that were taken up."""
     found = dataclasses.replace(in_force, endpoints=outcome.in_force or in_force.endpoints)

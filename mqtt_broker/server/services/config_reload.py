@@ -15,6 +15,7 @@ from mqtt_broker.server.config.changes import (
     ListenerOutcome,
     are_listeners_live,
     changes_between,
+    have_listeners_changed,
     with_listeners,
     with_live_keys,
     with_live_tables,
@@ -59,7 +60,9 @@ class ConfigReload:
             self.config = fresh
         self.config = with_live_tables(self.config, read)
         self.waiting = tuple(change for change in found if not change.holds)
-        if not are_listeners_live(self.config, read):
+        if not are_listeners_live(self.config, read) or not have_listeners_changed(
+            self.config, read
+        ):
             return Changes(found)
         outcome = self._take_up_listeners(read.endpoints)
         self.config = with_listeners(self.config, read, outcome)
