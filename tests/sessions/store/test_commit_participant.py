@@ -16,7 +16,7 @@ from sessions.journal import records
 from sessions.store import worker, writer
 from sessions.store.store import Store
 from tests.sessions.store.log_files import EMPTY, LogFiles
-from tests.sessions.store.places import Place, StorePart, Watch, rows_of, session_row
+from tests.sessions.store.places import PATIENCE_S, Place, StorePart, Watch, rows_of, session_row
 from tests.sessions.store.sabotage import CALLS_MAX, STEPS, sabotaged
 
 
@@ -103,7 +103,7 @@ def test_ends_are_there_after_a_stop_and_after_a_crash(place: Place) -> None:
     check(place, files)
     watch = begin(place, files)
     submit(watch, files, "telemetry")
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     check(place, files)
     assert files.ends(9) == {"telemetry": "9", "other": "3"}
 
@@ -232,7 +232,7 @@ def live(watch: Watch, files: LogFiles) -> None:
     watch.store.forget_ends("never")
     submit(watch, files, "other")
     watch.until_committed()
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     assert watch.committed == sorted(set(watch.committed))
     assert watch.states[-1] == ""
     assert files.known == files.ends(watch.number)
@@ -296,7 +296,7 @@ def test_groups_without_records_are_safe_before_the_database_hears_of_them(
     assert files.alone == 3 and files.recorded() == {"telemetry": "9", "other": "3"}
     submit(watch, files, "telemetry")
     watch.until_committed()
-    assert watch.store.flush(20)
+    assert watch.store.flush(PATIENCE_S)
     assert files.alone == 4 and files.recorded() == {"telemetry": "12", "other": "3"}
     check(place, files)
 
@@ -371,11 +371,11 @@ def test_forgotten_ends_go_without_a_commit(place: Place) -> None:
     files = LogFiles()
     watch = begin(place, files)
     submit(watch, files, "telemetry", "other")
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     watch = begin(place, files)
     watch.store.forget_ends("telemetry")
     watch.store.forget_ends("no such")
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     assert ends_of(place) == {"other": "3"}
 
 
@@ -393,7 +393,7 @@ def test_what_comes_again_under_a_forgotten_name_stays(place: Place) -> None:
     watch.submit(EMPTY)
     files.fails = lambda stage, call: False
     watch.until_committed()
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     assert ends_of(place) == {"telemetry": "1"}
     assert [state for state in watch.states if state] == ["telemetry log: disk full"]
 
@@ -408,7 +408,7 @@ def test_empty_groups_are_folded_and_removed(place: Place) -> None:
     watch.submit(records.seal([records.encode_session(session_row(1))]))
     for _ in range(300):
         watch.submit(EMPTY)
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     store = place.open()
     snapshot = store.snapshot()
     assert snapshot.last_number == 601

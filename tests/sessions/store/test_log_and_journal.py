@@ -22,7 +22,7 @@ from mqtt_broker.streams.write.writer import LogWriter
 from sessions.store import worker, writer
 from sessions.store.store import Store
 from tests.sessions.store.log_files import EMPTY
-from tests.sessions.store.places import Place, Watch
+from tests.sessions.store.places import PATIENCE_S, Place, Watch
 
 STREAMS = {"telemetry": 2, "other": 1}
 LIVES = 6
@@ -134,7 +134,7 @@ def test_what_stands_alone_is_there_whatever_the_journal_knows(
                 broker.watch.until_state("journal: ")
                 broker.die()
         if not life % 3:
-            assert broker.store.stop(20)  # the journal hears of all that it missed
+            assert broker.store.stop(PATIENCE_S)  # the journal hears of all that it missed
             broker.log.close()
             assert broker.store.commits > 1
 

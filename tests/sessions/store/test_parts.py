@@ -7,7 +7,15 @@ import pytest
 from sessions.journal import records
 from sessions.store import writer
 from tests.sessions.store.memory_store import Tables
-from tests.sessions.store.places import Place, Watch, check_same, delivered, queued, stored
+from tests.sessions.store.places import (
+    PATIENCE_S,
+    Place,
+    Watch,
+    check_same,
+    delivered,
+    queued,
+    stored,
+)
 
 
 def parts() -> list[bytes]:
@@ -51,7 +59,7 @@ def test_without_its_end_a_group_is_not_there(place: Place) -> None:
     again = place.open()
     check_same(again, tables)
     submit(Watch(again), tables, parts())
-    assert again.stop(20)
+    assert again.stop(PATIENCE_S)
     check_same(place.open(), tables)
 
 

@@ -16,6 +16,7 @@ from sessions.store.store import Store, StoreError
 from tests.sessions.store.histories import STREAMS
 from tests.sessions.store.places import (
     BYTES_MAX,
+    PATIENCE_S,
     Ledger,
     Place,
     Watch,
@@ -51,7 +52,7 @@ def test_a_history_survives_stops_and_crashes(place: Place, seed: int) -> None:
                 watch.apply_soon()
         watch.until_committed()
         if rng.random() < 0.5:
-            assert store.stop(20)
+            assert store.stop(PATIENCE_S)
         else:
             store.abandon()
 
@@ -163,7 +164,7 @@ def test_packet_ids_keep_their_order(place: Place) -> None:
     watch.submit(records.seal([records.encode_ids(records.COMPLETED, 1, [49])]))
     watch.submit(records.seal([records.encode_released(1, [(2, 2, 48)])]))
     watch.submit(records.seal([records.encode_ids(records.RECEIVED, 1, [9, 8, 7])]))
-    watch.store.stop(20)
+    watch.store.stop(PATIENCE_S)
     snapshot = place.open().snapshot()
     assert list(snapshot.releases) == [(1, [46, 44, 48])]
     assert list(snapshot.received) == [(1, [9, 8, 7])]
@@ -183,7 +184,7 @@ def test_a_stop_commits_and_folds_what_was_submitted(place: Place) -> None:
     ledger = Ledger(3)
     watch = Watch(place.open())
     ledger.submit(watch, 40)
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     assert watch.committed[-1] == watch.folded[-1] == 40
     assert not watch.store.lag
     assert watch.store.stop(1)  # again, for nothing
@@ -195,7 +196,7 @@ def test_a_stop_commits_and_folds_what_was_submitted(place: Place) -> None:
 
 
 def test_a_store_that_was_never_started_can_be_stopped(place: Place) -> None:
-    assert place.open().stop(5)
+    assert place.open().stop(PATIENCE_S)
     assert place.open().snapshot().last_number == 0
 
 
@@ -213,7 +214,7 @@ def test_one_broker_a_store(place: Place) -> None:
 def test_a_store_can_be_asked_for_that_must_exist(place: Place) -> None:
     with pytest.raises(StoreError, match="there is no store"):
         place.open(must_exist=True)
-    place.open().stop(5)
+    place.open().stop(PATIENCE_S)
     place.open(must_exist=True)
 
 

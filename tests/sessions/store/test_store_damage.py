@@ -17,7 +17,7 @@ import pytest
 from sessions.store import sqlite_files as sqlite_files
 from sessions.store.store import Store, StoreError
 from tests.sessions.store.log_files import EMPTY, LogFiles
-from tests.sessions.store.places import Ledger, Place, Watch, check_same
+from tests.sessions.store.places import PATIENCE_S, Ledger, Place, Watch, check_same
 
 FOLDED: Final = 60
 GROUPS: Final = 70
@@ -164,7 +164,7 @@ def live_on(store: Store, place: Place, ledger: Ledger) -> None:
     for blob, at in history.history.groups(20):
         watch.submit(blob, at)
     watch.until_folded()
-    assert store.stop(20)
+    assert store.stop(PATIENCE_S)
     names = {path.name for path in place.data_dir.iterdir() if "damaged" not in path.name}
     assert names == {"fleetmq.db", "journal.db", "lock"}
     sound = place.open()
@@ -253,7 +253,7 @@ def test_recover_leaves_a_sound_store_alone(broken: Place, whole: tuple[Path, Le
 
 
 def test_a_journal_of_another_store_is_refused(broken: Place, tmp_path: Path) -> None:
-    Place(tmp_path).open().stop(5)
+    Place(tmp_path).open().stop(PATIENCE_S)
     shutil.copy(tmp_path / "journal.db", journal_of(broken))
     with pytest.raises(StoreError, match="belongs to another store"):
         broken.open()
@@ -266,7 +266,7 @@ def test_one_file_from_a_backup_is_refused(files: Place, tmp_path: Path, part: s
     for _ in range(2):
         watch = Watch(files.open())
         ledger.submit(watch, 10)
-        assert watch.store.stop(20)
+        assert watch.store.stop(PATIENCE_S)
         if not (tmp_path / part).exists():
             shutil.copy(files.data_dir / part, tmp_path / part)
     shutil.copy(tmp_path / part, files.data_dir / part)
@@ -275,9 +275,9 @@ def test_one_file_from_a_backup_is_refused(files: Place, tmp_path: Path, part: s
 
 
 def test_a_first_start_that_was_cut_short_is_no_damage(files: Place) -> None:
-    files.open().stop(5)
+    files.open().stop(PATIENCE_S)
     tables_of(files).unlink()
-    files.open().stop(5)
+    files.open().stop(PATIENCE_S)
 
 
 def test_a_recovery_that_was_cut_short_is_finished(
@@ -332,7 +332,7 @@ def test_large_files_are_not_read_whole_at_each_start(
     """But with `recover` they are."""
     for module in ("sqlite_files", "store"):
         monkeypatch.setattr(f"sessions.store.{module}.CHECKED_BYTES_MAX", 1000)
-    broken.open().stop(5)
+    broken.open().stop(PATIENCE_S)
     middle = tables_of(broken).stat().st_size // 8192 * 4096  # of some long topic
     overwrite(tables_of(broken), middle, 4096, b"\xa5")
     log: list[str] = []

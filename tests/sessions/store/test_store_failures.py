@@ -42,7 +42,7 @@ def live(place: Place, ledger: Ledger) -> Watch:
     watch.until_folded()
     watch.page(next(iter(ledger.history.sessions)), 0, 10, BYTES_MAX)
     ledger.submit(watch, 1)
-    assert store.stop(20)
+    assert store.stop(PATIENCE_S)
     return watch
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, event, text
 from sessions.store import database, worker
 from sessions.store.store import Store
 from tests.fault.postgres import PostgreSQL
-from tests.sessions.store.places import BYTES_MAX, Ledger, Place, Watch, check_same
+from tests.sessions.store.places import BYTES_MAX, PATIENCE_S, Ledger, Place, Watch, check_same
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def finish(watch: Watch, ledger: Ledger, place: Place) -> None:
     watch.until_state("")
     watch.until_folded()
     assert watch.committed == sorted(set(watch.committed))
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     check_same(place.open(), ledger.tables(len(ledger.groups)))
 
 

@@ -11,7 +11,15 @@ from sqlalchemy import text
 from sessions.journal import records
 from sessions.journal.rows import ShareRow, StreamRow, SubscriptionRow, WillRow
 from sessions.store.store import Store
-from tests.sessions.store.places import Ledger, Place, Watch, delivered, session_row, stored
+from tests.sessions.store.places import (
+    PATIENCE_S,
+    Ledger,
+    Place,
+    Watch,
+    delivered,
+    session_row,
+    stored,
+)
 
 DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "SQL.md").read_text()
 QUERIES: Final = re.findall(r"^```sql\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
@@ -59,7 +67,7 @@ def small_fleet(place: Place) -> Store:
             ]
         )
     )
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     return place.open()
 
 
@@ -144,7 +152,7 @@ def test_views_bear_whatever_a_history_brings(place: Place) -> None:
     ledger = Ledger(9)
     watch = Watch(place.open())
     ledger.submit(watch, 60)
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     store = place.open()
     for view in VIEWS:
         ask(store, f"SELECT * FROM {view}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sessions.journal.journal import Journal
 from sessions.journal.rows import CursorRow, StreamRow
 from sessions.journal.snapshot import Snapshot
-from tests.sessions.store.places import Place, Watch, rows_of
+from tests.sessions.store.places import PATIENCE_S, Place, Watch, rows_of
 
 EPOCH = "11111111-2222-3333-4444-555555555555"
 LONG = "reader:" + "x" * 65_535  # a client id of any length, and what says that it is one
@@ -32,7 +32,7 @@ class Book:
 
     def restart(self) -> Snapshot:
         self.journal.flush(1.0)
-        assert self.watch.store.stop(20)
+        assert self.watch.store.stop(PATIENCE_S)
         self.watch = Watch(self.place.open())
         return self.watch.store.snapshot()
 

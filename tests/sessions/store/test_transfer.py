@@ -16,7 +16,7 @@ from mqtt_broker.cli.main import main
 from sessions.store import export_import, schema
 from sessions.store.store import StoreError
 from tests.sessions.store.log_files import EMPTY, LogFiles
-from tests.sessions.store.places import Ledger, Place, Watch, check_same, queued
+from tests.sessions.store.places import PATIENCE_S, Ledger, Place, Watch, check_same, queued
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_life_goes_on_after_a_move(state: tuple[Place, Ledger], place: Place) ->
     for number, (blob, at) in enumerate(state[1].history.groups(20), 1):
         watch.submit(blob, at)
         tables.apply_group(number, blob, at)
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
     check_same(place.open(), tables)
     place.close()
 
@@ -180,7 +180,7 @@ def test_a_store_that_is_not_empty_is_refused(state: tuple[Place, Ledger], place
     lines = export(state[0])
     if place is not state[0]:
         Watch(place.open()).submit(queued(1, 1))
-        assert place.opened[-1].stop(20)
+        assert place.opened[-1].stop(PATIENCE_S)
     with pytest.raises(StoreError, match="is not empty"):
         load(place, lines)
 

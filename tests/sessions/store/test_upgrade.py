@@ -17,7 +17,7 @@ from sessions.store.database import Database
 from sessions.store.store import Store, StoreError
 from tests.sessions.store.histories import History
 from tests.sessions.store.memory_store import Tables
-from tests.sessions.store.places import Place, Watch, check_same
+from tests.sessions.store.places import PATIENCE_S, Place, Watch, check_same
 from tests.sessions.store.sabotage import sabotaged
 
 FOLDED: Final = 30
@@ -85,7 +85,7 @@ def live_on(store: Store, tables: Tables, history: History) -> None:
     for number, (blob, at) in enumerate(history.groups(40), GROUPS + 1):
         watch.submit(blob, at)
         tables.apply_group(number, blob, at)
-    assert watch.store.stop(20)
+    assert watch.store.stop(PATIENCE_S)
 
 
 def fold(database: Database) -> None:
