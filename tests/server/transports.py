@@ -69,8 +69,8 @@ def over_tls(
         raise
 
 
-def connected(raw: Raw, client_id: str = "c", version: int = V5) -> Raw:
-    raw.send(connect(client_id, version))
+def connected(raw: Raw, client_id: str = "c", version: int = V5, expiry: int = 0) -> Raw:
+    raw.send(connect(client_id, version, expiry=expiry))
     answer = raw.packet()
     assert answer[0] == 0x20 and answer[3] == 0, answer.hex()
     return raw

@@ -13,7 +13,9 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from aiohttp.http import WebSocketError, WSCloseCode
+# From the whole package first, which waits if the thread of the HTTP server is importing it. A part
+# of it would not wait, and fail in the middle of its ring of imports.
+from aiohttp import WebSocketError, WSCloseCode
 from aiohttp.http_websocket import ws_ext_gen, ws_ext_parse
 from websockets.http11 import Request
 

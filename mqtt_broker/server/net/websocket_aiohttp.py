@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from aiohttp import WSMsgType
 from aiohttp._websocket.reader import WebSocketDataQueue
 from aiohttp.http import WebSocketReader
-from aiohttp.http_websocket import WSMsgType
 
 if not hasattr(WebSocketReader, "_handle_frame"):
     raise ImportError("this aiohttp has no WebSocketReader._handle_frame")

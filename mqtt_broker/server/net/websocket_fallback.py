@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from aiohttp.http import WebSocketError
+from aiohttp import WebSocketError
 from websockets.exceptions import PayloadTooBig
 from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Close, CloseCode, Frame, Opcode
