@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mqtt_broker.cli.errors import DONE, Failure, UsageError
-from mqtt_broker.cli.mosquitto_config import Fate, Translation, read_lines
+from mqtt_broker.cli.mosquitto_config import UNKNOWN_KEY, Fate, Translation, read_lines
 from mqtt_broker.security.authentication.password_file import Entry, username_problem
 from mqtt_broker.security.authentication.password_hasher import hash_problem
 from mqtt_broker.security.files.atomic_files import write_whole
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.file}: there is no such file; name mosquitto's configuration")
     found = Translation()
     found.read(args.file)
+    if found.fates and all(fate.why == UNKNOWN_KEY for fate in found.fates):
+        raise UsageError(f"{args.file}: it has no key of mosquitto; name mosquitto's configuration")
     found.finish()
     users = {path: _users_path(output, at) for at, path in enumerate(found.password_files)}
     for path in (output, *users.values()):

@@ -87,6 +87,7 @@ _SECRET: Final = re.compile(r"(\w*password|auth_opt_\S+|plugin_opt_\S+|bridge_ps
 _TLS_FILES: Final = {"certfile": "cert", "keyfile": "key", "cafile": "ca", "crlfile": "crl"}
 _TLS_VERSIONS: Final = {"tlsv1.2": "1.2", "tlsv1.3": "1.3"}
 _OPEN: Final = "0.0.0.0"
+UNKNOWN_KEY: Final = "unknown: no key of mosquitto 2"
 
 
 @dataclass(slots=True)
@@ -404,7 +405,7 @@ def _why_not(key: str) -> str:
     for prefix, why in _PREFIXES.items():
         if key.startswith(prefix):
             return why
-    return _NOT_TAKEN.get(key, "unknown: no key of mosquitto 2")
+    return _NOT_TAKEN.get(key, UNKNOWN_KEY)
 
 
 def _without_secret(line: str) -> str:

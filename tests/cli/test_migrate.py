@@ -231,6 +231,15 @@ def test_a_file_that_is_none(capfd: pytest.CaptureFixture[str], name: str, why: 
     assert err.count("\n") == 1 and why in err and "name mosquitto's configuration" in err
 
 
+def test_a_file_of_something_else(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("m.conf").write_text("hello world\n[mqtt]\nport: 1883\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["migrate", "m.conf"])
+    err = capfd.readouterr().err
+    assert ended.value.code == 2 and err.count("\n") == 1 and "no key of mosquitto" in err
+    assert not Path("fleet.toml").exists()
+
+
 def test_files_are_not_replaced_unasked(capfd: pytest.CaptureFixture[str]) -> None:
     Path("m.conf").write_text("")
     Path("fleet.toml").write_text("mine")
