@@ -39,6 +39,15 @@ class Journal(Protocol):
     def pack(self, group: int) -> bytes | None:
         """Pack what was gathered as the next group; None: nothing was."""
 
+    def commit(self, writes: Writes, group: int, blob: bytes) -> Transaction[object]:
+        """Commit a packed group with what else belongs to its transaction.
+
+        It may be asked again, if the transaction before failed.
+        """
+
+    def read(self, now: float) -> Transaction[object] | None:
+        """Return the next transaction that only reads, if one is due."""
+
     def on_committed(self, group: int) -> None:
         """Continue what waited for the commit of this group."""
 
@@ -108,9 +117,12 @@ class Hosting:
     def _next_write(self, writes: Writes, now: float) -> Transaction[object] | None:
         if not self._packed and (blob := self._journal.pack(self.committed + 1)) is not None:
             self._packed.append((self.committed + 1, blob))
+        if (reads := self._journal.read(now)) is not None:
+            self._done = self._on_read
+            return reads
         if self._packed:
             self._done = self._on_group
-            return writes.commit_group(*self._packed[0])
+            return self._journal.commit(writes, *self._packed[0])
         if self.committed - self.folded >= (FOLD_GROUPS if self._to is None else 1):
             self._done = self._on_folded
             return writes.fold(self.committed, self._journal.fold(self.committed))
@@ -136,6 +148,9 @@ class Hosting:
             self.is_fenced = True
         elif isinstance(error, ConnectionLost) and error.is_unknown:
             self.is_sure = False
+
+    def _on_read(self, now: float) -> None:
+        """Go on: what was read is the journal's."""
 
     def _on_written(self, now: float) -> None:
         self.turn += 1

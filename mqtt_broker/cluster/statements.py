@@ -6,6 +6,7 @@ PostgreSQL executes a batch as a pipeline: what follows a statement that fails i
 
 TransactionError
     Refused         a required row is not there, or an inserted one is: nothing was written
+    Stale           rows are not what was expected of them: nothing was written
     Aborted         a deadlock or a lock timeout: nothing was written, and it may be tried again
     ConnectionLost  the connection ended; whether an unanswered COMMIT was applied is unknown
 """
@@ -29,10 +30,10 @@ class Statement:
 class Select(Statement):
     """Read the rows of a table in the order of their keys; lock them with `for_update`.
 
-    `above` reads only rows with a larger value of a column.
+    `above` reads only rows with a larger value of a column, `limit` no more than so many.
     """
 
-    __slots__ = ("above", "for_update", "table", "where")
+    __slots__ = ("above", "for_update", "limit", "table", "where")
 
     def __init__(
         self,
@@ -40,12 +41,42 @@ class Select(Statement):
         where: Row | None = None,
         *,
         above: tuple[str, int] | None = None,
+        limit: int | None = None,
         for_update: bool = False,
     ) -> None:
         self.table = table
         self.where = where or {}
         self.above = above
+        self.limit = limit
         self.for_update = for_update
+
+
+class SelectNewer(Statement):
+    """Read what has changed of several numbers, in one snapshot, in the order of the keys.
+
+    A row is read if its `number` is in `than` and its `column` is larger than the value there.
+    """
+
+    __slots__ = ("column", "table", "than")
+
+    def __init__(self, table: str, column: str, than: dict[int, int]) -> None:
+        self.table = table
+        self.column = column
+        self.than = than
+
+
+class Expect(Statement):
+    """Fail with `Stale` unless a table has these rows, in the order of its keys, and no other.
+
+    Only `columns` are compared. No row is locked.
+    """
+
+    __slots__ = ("columns", "rows", "table")
+
+    def __init__(self, table: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+        self.table = table
+        self.columns = columns
+        self.rows = rows
 
 
 class Insert(Statement):
@@ -127,6 +158,10 @@ class TransactionError(Exception):
 
 class Refused(TransactionError):
     """A required row is not there, or an inserted one is."""
+
+
+class Stale(TransactionError):
+    """Rows are not what was expected of them, and nothing of the transaction was written."""
 
 
 class Aborted(TransactionError):

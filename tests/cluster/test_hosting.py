@@ -7,6 +7,7 @@ from typing import Any
 
 from mqtt_broker.cluster.hosting import BEAT_S, FOLD_GROUPS, Hosting
 from mqtt_broker.cluster.node_row import NodeRow
+from mqtt_broker.cluster.node_transactions import Writes, read_nodes
 from mqtt_broker.cluster.statements import (
     Aborted,
     Commit,
@@ -23,6 +24,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.blobs: list[bytes] = []
+        self.reads: list[Transaction[object]] = []
         self.committed: list[int] = []
         self.folded: list[int] = []
         self.is_loaded = False
@@ -35,6 +37,12 @@ class Notes:
 
     def pack(self, group: int) -> bytes | None:
         return self.blobs.pop(0) if self.blobs else None
+
+    def commit(self, writes: Writes, group: int, blob: bytes) -> Transaction[object]:
+        return writes.commit_group(group, blob)
+
+    def read(self, now: float) -> Transaction[object] | None:
+        return self.reads.pop(0) if self.reads else None
 
     def on_committed(self, group: int) -> None:
         self.committed.append(group)
@@ -149,3 +157,12 @@ def test_a_number_is_handed_over_when_all_is_folded() -> None:
     hosting.hand_over("e2")
     assert [do(hosting) for _ in range(4)] == ["commit_group", "fold", "hand_over", ""]
     assert hosting.is_fenced
+
+
+def test_what_is_to_be_read_is_read_before_the_next_group() -> None:
+    notes = Notes()
+    hosting = hosted(notes)
+    notes.blobs = [b"x"]
+    notes.reads = [read_nodes()]
+    assert do(hosting) == "read_nodes" and notes.committed == []
+    assert do(hosting) == "commit_group" and notes.committed == [1]

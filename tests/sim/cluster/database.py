@@ -20,6 +20,7 @@ from mqtt_broker.cluster.statements import (
     Commit,
     Delete,
     EndBackends,
+    Expect,
     Insert,
     LockTimeout,
     Put,
@@ -27,6 +28,8 @@ from mqtt_broker.cluster.statements import (
     Row,
     Rows,
     Select,
+    SelectNewer,
+    Stale,
     Statement,
     TransactionError,
     Update,
@@ -361,6 +364,11 @@ class Backend:
     def _execute(self, statement: Statement) -> Rows | None:
         if isinstance(statement, Select):
             return self._select(statement)
+        if isinstance(statement, SelectNewer):
+            rows = self.database.read(statement.table, self.writes)
+            return [row for _, row in rows if _is_newer(row, statement)]
+        if isinstance(statement, Expect):
+            return self._expect(statement)
         if isinstance(statement, Update):
             return self._update(statement)
         if isinstance(statement, Delete):
@@ -388,8 +396,16 @@ class Backend:
 
         if not statement.for_update:
             rows = self.database.read(statement.table, self.writes)
-            return [row for _, row in rows if matches(row)]
+            return [row for _, row in rows if matches(row)][: statement.limit]
+        assert statement.limit is None
         return self._lock_each(statement.table, matches, lambda key, row: row)
+
+    def _expect(self, statement: Expect) -> Rows:
+        rows = self.database.read(statement.table, self.writes)
+        found = [tuple(row[column] for column in statement.columns) for _, row in rows]
+        if found != statement.rows:
+            raise Stale(f"{statement.table}: expected {statement.rows}, found {found}")
+        return []
 
     def _update(self, statement: Update) -> Rows | None:
         def change(key: Key, row: Row) -> Row:
@@ -458,6 +474,11 @@ class Backend:
         if self._steps == steps and self.waits_for == place and not self.is_ended:
             self.database.stop_waiting(self)
             self.fail(Aborted("lock timeout"))
+
+
+def _is_newer(row: Row, statement: SelectNewer) -> bool:
+    number = row["number"]
+    return number in statement.than and row[statement.column] > statement.than[number]
 
 
 def _is_equal(row: Row, where: Row) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 from mqtt_broker.cluster import tables
 from mqtt_broker.cluster.membership import LAPSE_S
 from mqtt_broker.cluster.node_row import NodeRow
+from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.statements import Commit, Put, Select, Statement, Transaction
 from mqtt_broker.cluster.tables import GROUPS, NODES
 from tests.sim.cluster.database import Database
@@ -97,6 +98,12 @@ class Lists:
         self._groups.append((group, records))
         self._waiting = [(min(number, group), reply) for number, reply in self._waiting]
         return json.dumps(records).encode()
+
+    def commit(self, writes: Writes, group: int, blob: bytes) -> Transaction[object]:
+        return writes.commit_group(group, blob)
+
+    def read(self, now: float) -> Transaction[object] | None:
+        return None
 
     def on_committed(self, group: int) -> None:
         self._committed = group

@@ -11,6 +11,7 @@ from mqtt_broker.cluster.statements import (
     Commit,
     Delete,
     EndBackends,
+    Expect,
     Insert,
     LockTimeout,
     Put,
@@ -18,6 +19,8 @@ from mqtt_broker.cluster.statements import (
     Row,
     Rows,
     Select,
+    SelectNewer,
+    Stale,
     Statement,
     TransactionError,
     Update,
@@ -138,6 +141,54 @@ def test_rows_are_deleted_up_to_a_value(events: Events, database: Database) -> N
     session.send(Delete("t", {}, up_to=("k", 1)), Commit())
     run(events)
     assert [row["k"] for row in database.rows("t")] == [2]
+
+
+def test_no_more_rows_are_read_than_the_limit(events: Events, database: Database) -> None:
+    session = Session(database)
+    session.send(Select("t", above=("k", 0), limit=1), Select("t", limit=5), Commit())
+    run(events)
+    first, second, _ = session.answers
+    assert first == [{"k": 1, "v": 0}] and len(second) == 2  # type: ignore[arg-type]
+
+
+def test_what_is_newer_is_read_of_each_number(events: Events) -> None:
+    database = Database(events, {"n": ("number", "k")})
+    session = Session(database)
+    rows = [{"number": n, "k": k, "group": k} for n in (1, 2, 3) for k in (4, 5)]
+    session.send(*(Put("n", row) for row in rows), Commit())
+    run(events, 3)
+    session.send(SelectNewer("n", "group", {1: 4, 2: -1, 9: 0}), Commit())
+    run(events)
+    found = session.answers[len(rows) + 1]
+    assert isinstance(found, list)
+    assert [(row["number"], row["k"]) for row in found] == [(1, 5), (2, 4), (2, 5)]
+
+
+def test_a_transaction_fails_whose_expectation_does_not_hold(
+    events: Events, database: Database
+) -> None:
+    session, other = Session(database), Session(database)
+    expect = Expect("t", ("k", "v"), [(1, 0), (2, 0)])
+    session.send(expect, change(1, 5), Commit())
+    run(events)
+    assert session.answers == [[], [{"k": 1, "v": 5}], []]
+    session.send(change(2, 5), expect, Commit())
+    run(events)
+    assert isinstance(session.answers[-1], Stale) and values(database) == [5, 0]
+    other.send(Expect("t", ("k",), [(1,)]))
+    run(events)
+    assert isinstance(other.answers[0], Stale)  # another row is a difference, too
+
+
+def test_an_expectation_locks_nothing_and_sees_no_uncommitted_row(
+    events: Events, database: Database
+) -> None:
+    one, two = Session(database), Session(database)
+    one.send(change(1, 5))
+    run(events)
+    two.send(Expect("t", ("v",), [(0,), (0,)]), Commit())
+    run(events)
+    assert two.answers == [[], []]
 
 
 def test_a_transaction_that_is_idle_is_ended(events: Events, database: Database) -> None:
