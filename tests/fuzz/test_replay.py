@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz import exchanges, grammar
+from tests.fuzz.cluster_frames import frame_input, frame_once
 from tests.fuzz.exchanges import scram_once
 from tests.fuzz.targets import (
     UPGRADE,
@@ -30,6 +31,7 @@ from tests.property_examples import examples
 CHECK = examples(300)
 TARGETS = {
     "decode": decode_once,
+    "frames": frame_once,
     "connection": connection_once,
     "proxy": proxy_once,
     "scram": scram_once,
@@ -143,3 +145,18 @@ def test_scram_exchanges(start: int) -> None:
 @given(st.binary(max_size=120))
 def test_scram_bytes(data: bytes) -> None:
     scram_once(data)
+
+
+def test_frames_between_nodes() -> None:
+    for seed in range(2_000):
+        with seeded(seed) as rng:
+            data = frame_input(rng)
+            if seed % 4 == 3:
+                data = grammar.mutate(data, rng)
+            frame_once(data)
+
+
+@CHECK
+@given(st.binary(max_size=120))
+def test_frames_bytes(data: bytes) -> None:
+    frame_once(data)
