@@ -161,31 +161,30 @@ def _mib(size: int) -> str:
 
 
 def commands() -> str:
-    from mqtt_broker.cli.commands import COMMANDS, parser_of
+    from mqtt_broker.cli.commands import COMMANDS, parser_of, sentence
 
     parts = [
         "# Commands",
         "Each command has `--help`. Exit code 2 means that the command line is wrong.",
     ]
     for name, command in COMMANDS.items():
-        parts.append(f"## fleetmq {name}\n\n{command.summary.capitalize()}.")
+        parts.append(f"## fleetmq {name}\n\n{sentence(command.summary)}")
         parts += _parser(parser_of(name), 3)
     return "\n\n".join(parts)
 
 
 def _parser(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
-    below: list[tuple[str, str, argparse.ArgumentParser]] = []
+    below: list[tuple[str, argparse.ArgumentParser]] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
-            below += [(name, texts.get(name, ""), one) for name, one in action.choices.items()]
+            below += action.choices.items()
         elif action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction):
             rows.append((_option(action), " ".join((action.help or "").split()).replace("%%", "%")))
     if rows:
         yield table("Argument | Meaning", [(o, _filled(parser, h)) for o, h in rows])
-    for name, text, one in below:
-        yield f"{'#' * level} {parser.prog} {name}" + (f"\n\n{text.capitalize()}." if text else "")
+    for name, one in below:
+        yield f"{'#' * level} {parser.prog} {name}\n\n{one.description}"
         yield from _parser(one, min(level + 1, 6))
 
 

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (PUBLISH, "connect publishers, which send at a rate"),
         (SUBSCRIBE, "connect subscribers, which count what arrives"),
     ):
-        action = actions.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        action = actions.add_parser(name, help=text)
         _add_connection(action)
         if name != CONNECT:
             _add_topic(action, name)
@@ -57,7 +57,7 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--broker", default=BROKER_DEFAULT, metavar="URL", help=f"URL ({BROKER_DEFAULT})")
     add("--cafile", default="", metavar="FILE", help="trust these certificates")
-    add("--insecure", action="store_true", help="do not check the certificate")
+    add("--insecure", action="store_true", help="do not check the broker's certificate")
     add("-u", "--username", metavar="USER", help="user name; %%i is the number of the client")
     add("-P", "--pw", metavar="PASSWORD", help="password")
     add("-V", "--protocol-version", choices=options.VERSIONS, default="5", metavar="{5,311,31}",

@@ -114,10 +114,12 @@ def add_connection_arguments(
     )
     client_tls.add_tls_arguments(parser)
     will = parser.add_argument_group("will")
-    will.add_argument("--will-topic", metavar="TOPIC")
-    will.add_argument("--will-payload", metavar="TEXT")
-    will.add_argument("--will-qos", type=int, choices=(0, 1, 2), metavar="QOS")
-    will.add_argument("--will-retain", action="store_true")
+    will.add_argument("--will-topic", metavar="TOPIC", help="topic of the will")
+    will.add_argument("--will-payload", metavar="TEXT", help="payload of the will (empty)")
+    will.add_argument(
+        "--will-qos", type=int, choices=(0, 1, 2), metavar="QOS", help="0, 1 or 2 (0)"
+    )
+    will.add_argument("--will-retain", action="store_true", help="retain the will")
     parser.add_argument(
         "-D",
         "--property",

@@ -64,6 +64,8 @@ COMMANDS: Final = {
 }
 
 
+_HELP: Final = "show this help and exit"
+
 # Packages that only some commands need, and the extra of the distribution that brings them.
 _EXTRAS: Final = {
     "cbor2": "spark",
@@ -78,14 +80,30 @@ _EXTRAS: Final = {
 }
 
 
+def sentence(summary: str) -> str:
+    """Return a summary as a sentence; names keep their capitals."""
+    return f"{summary[0].upper()}{summary[1:]}."
+
+
+class _Actions(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Actions of a command, whose help begins with the summary by which they are listed."""
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        options.setdefault("description", sentence(options["help"]))
+        return super().add_parser(name, **options)
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that prints an error as one line, without the usage.
 
     Options are written in full: an abbreviation would change its meaning with the next option.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+    def __init__(self, *, add_help: bool = True, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, add_help=False, **options)
+        if add_help:
+            self.add_argument("-h", "--help", action="help", help=_HELP)
+        self.register("action", "parsers", _Actions)
         self.register("type", int, _whole_number)  # argparse would say "invalid int value"
         self.register("type", float, _number)
 
@@ -105,13 +123,23 @@ class Parser(argparse.ArgumentParser):
 
     def _options(self, found: argparse.Namespace) -> list[str]:
         """Return the long options of this command, and of the action that was given."""
-        names = []
+        names = [name for action in self._actions for name in action.option_strings]
+        chosen = self._chosen(found)
+        return [*names, *(chosen._options(found) if chosen else [])]
+
+    def _chosen(self, found: argparse.Namespace) -> Parser | None:
+        """Return the parser of the action that was given."""
         for action in self._actions:
-            names += [name for name in action.option_strings if name.startswith("--")]
-            if isinstance(action, argparse._SubParsersAction):
-                chosen = action.choices.get(str(getattr(found, action.dest, None)))
-                names += chosen._options(found) if isinstance(chosen, Parser) else []
-        return names
+            if isinstance(action, _Actions):
+                return action.choices.get(str(getattr(found, action.dest, None)))
+        return None
+
+    def refuse(self, found: argparse.Namespace, message: str) -> NoReturn:
+        """End with an error of arguments that were parsed, of the action that has them."""
+        chosen = self._chosen(found)
+        if chosen is not None:
+            chosen.refuse(found, message)
+        self.error(message)
 
     def actions(self) -> list[argparse.Action]:
         """Return the options and arguments; subcommands have parsers as choices."""
@@ -177,7 +205,7 @@ def _failed(parser: Parser, args: argparse.Namespace, error: Exception) -> int:
     """Print an error as one line, if it is one of those that commands raise."""
     match error:
         case UsageError():
-            parser.error(str(error))
+            parser.refuse(args, str(error))
         case Failure():
             _say(args, f"{parser.prog}: {error}")
             return error.code
@@ -200,10 +228,10 @@ def parser_of(name: str) -> Parser:
     command = COMMANDS[name]
     parser = Parser(
         prog=f"fleetmq {name}",
-        description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+        description=sentence(command.summary),
         add_help=False,
     )
-    parser.add_argument(*command.help_flags, action="help", help="show this help and exit")
+    parser.add_argument(*command.help_flags, action="help", help=_HELP)
     importlib.import_module(command.module).add_arguments(parser)
     return parser
 

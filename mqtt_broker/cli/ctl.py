@@ -22,6 +22,7 @@ from mqtt_broker.cli import (
     ctl_live,
     ctl_users,
 )
+from mqtt_broker.cli.commands import sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, summary, file, is_written in (
         (
             "export",
-            "write the whole state as lines of JSON",
+            "write the whole state of a stopped broker as lines of JSON",
             "file to write (default: stdout)",
             True,
         ),
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             False,
         ),
     ):
-        action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
-        action.add_argument("--data-dir", metavar="DIR", help="the store in this directory")
+        action = actions.add_parser(name, help=summary)
+        action.add_argument("--data-dir", metavar="DIR", help="the store in this data directory")
         action.add_argument("--database-url", metavar="URL", help="the store in this database")
         action.add_argument("--quiet", action="store_true", help="print no progress and no counts")
         if is_written:
@@ -57,7 +58,7 @@ def _add_restore(actions: Any) -> None:
     parser: argparse.ArgumentParser = actions.add_parser(
         "restore",
         help=summary,
-        description=f"{summary.capitalize()}. Every file is compared with its checksum. The broker "
+        description=f"{sentence(summary)} Every file is compared with its checksum. The broker "
         "must not run on that place.",
     )
     parser.add_argument("backup", metavar="BACKUP", help="the directory of the backup")

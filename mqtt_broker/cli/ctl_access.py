@@ -23,15 +23,17 @@ from mqtt_broker.topics.names import filter_problem, is_wildcard, split_share
 
 
 def add_actions(actions: Any) -> None:
-    acl = actions.add_parser(
-        "acl", help="query the access rules", description="Query the access rules."
-    )
+    acl = actions.add_parser("acl", help="query the access rules")
     asked = acl.add_subparsers(dest="question", metavar="QUESTION", required=True)
     explain = asked.add_parser("explain", help="tell which rule decides, and how")
     explain.add_argument("client", metavar="CLIENT", help="a client id")
     explain.add_argument("topic", metavar="TOPIC", help="a Topic Name, or a filter to subscribe")
     explain.add_argument(
-        "--action", dest="what", choices=("publish", "subscribe"), default="publish"
+        "--action",
+        dest="what",
+        choices=("publish", "subscribe"),
+        default="publish",
+        help="what the client would do (publish)",
     )
     explain.add_argument("--user", help="the authenticated user name")
     explain.add_argument(
@@ -43,7 +45,7 @@ def add_actions(actions: Any) -> None:
     explain.add_argument("--address", help="the client's IP address")
     _add_place(explain, run)
     for name, summary in (("ban", "ban a client, user or network"), ("unban", "lift a ban")):
-        action = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        action = actions.add_parser(name, help=summary)
         action.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
         action.add_argument("value", metavar="VALUE", help="the client id, user name or network")
         if name == "ban":
@@ -55,9 +57,7 @@ def add_actions(actions: Any) -> None:
             )
             action.add_argument("--why", default="", help="reason, for the list and the audit log")
         _add_place(action, run)
-    listed = actions.add_parser(
-        "bans", help="list the bans in force", description="List the bans in force."
-    )
+    listed = actions.add_parser("bans", help="list the bans in force")
     _add_place(listed, run)
 
 
@@ -65,7 +65,7 @@ def _add_place(parser: argparse.ArgumentParser, act: Callable[[argparse.Namespac
     parser.add_argument(
         "--config",
         metavar="F.toml",
-        help="ask no broker: use this configuration file of one",
+        help="read this configuration file instead of asking a broker",
     )
     api_client.add_options(parser)
     parser.set_defaults(act=act)

@@ -94,9 +94,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _add(actions: Any, name: str, summary: str, act: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-    )
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary)
     api_client.add_options(parser)
     parser.set_defaults(act=act)
     return parser
@@ -116,12 +114,14 @@ def _add_publish(actions: Any) -> None:
     publish.add_argument(
         "payload", metavar="PAYLOAD", nargs="?", default="", help="the payload; -: from stdin"
     )
-    publish.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
-    publish.add_argument("--retain", action="store_true", help="keep it as retained message")
-    publish.add_argument("--expiry", metavar="TIME", help="it expires after 90s, 15m, 2h, 7d")
-    publish.add_argument("--content-type", metavar="TEXT")
+    publish.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="0, 1 or 2 (0)")
+    publish.add_argument("--retain", action="store_true", help="retain the message")
     publish.add_argument(
-        "--user-property", metavar="NAME=VALUE", action="append", default=[], help="repeatable"
+        "--expiry", metavar="TIME", help="it expires after this time: 90s, 15m, 2h, 7d"
+    )
+    publish.add_argument("--content-type", metavar="TEXT", help="such as application/json")
+    publish.add_argument(
+        "--user-property", metavar="NAME=VALUE", action="append", default=[], help="may be repeated"
     )
 
 

@@ -50,9 +50,7 @@ def add_actions(actions: Any) -> None:
 
 
 def _add(asked: Any, name: str, summary: str, act: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = asked.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-    )
+    parser: argparse.ArgumentParser = asked.add_parser(name, help=summary)
     api_client.add_options(parser)
     parser.set_defaults(act=act)
     return parser

@@ -49,6 +49,10 @@ class List(NamedTuple):
 
 _CLIENT: Final = Filter("client", "ID", "only of this client")
 _SINCE: Final = Filter("since", "TIME", "only of the last 10m, 2h, 1d", "since")
+_EVENT_KINDS: Final = (
+    "connected, disconnected, dropped, events_lost, not_connected, refused, session_ended, "
+    "taken_over"
+)
 
 LISTS: Final[dict[str, List]] = {
     "clients": List(
@@ -147,7 +151,7 @@ LISTS: Final[dict[str, List]] = {
             Column("REASON", "reason"),
             Column("ADDRESS", "address"),
         ],
-        [_CLIENT, Filter("kind", "KIND", "only events of this kind"), _SINCE],
+        [_CLIENT, Filter("kind", "KIND", f"only of this kind: {_EVENT_KINDS}"), _SINCE],
     ),
     "slow": List(
         "/slow",
@@ -333,6 +337,7 @@ _PARTS: Final[dict[str, Sequence[Column]]] = {
     "queue": _MESSAGE,
     "events": [one for one in LISTS["events"].columns if one.key != "client"],
 }
+_PART_NAMES: Final = {"inflight": "messages in flight", "queue": "queued messages"}
 
 
 def add_actions(actions: Any) -> None:
@@ -351,7 +356,8 @@ def add_actions(actions: Any) -> None:
     client.add_argument("client", metavar="CLIENT", help="the client id")
     part = client.add_mutually_exclusive_group()
     for name in _PARTS:
-        part.add_argument(f"--{name}", action="store_true", help=f"list its {name}")
+        text = f"list its {_PART_NAMES.get(name, name)}"
+        part.add_argument(f"--{name}", action="store_true", help=text)
     client.add_argument("--limit", type=whole, default=LIMIT, metavar="N", help=_LIMIT_HELP)
     client.set_defaults(act=_client)
 
@@ -360,9 +366,7 @@ _LIMIT_HELP: Final = f"at most so many ({LIMIT}; 0: all)"
 
 
 def _add(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-    )
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary)
     api_client.add_options(parser)
     return parser
 

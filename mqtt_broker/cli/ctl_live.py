@@ -47,9 +47,14 @@ def add_actions(actions: Any) -> None:
         "--json prints an object each time.",
     )
     api_client.add_options(top)
-    top.add_argument("--interval", metavar="TIME", default="2s", help="between two looks (2s)")
+    top.add_argument("--interval", metavar="TIME", default="2s", help="time between two looks (2s)")
     top.add_argument("--count", type=int, default=0, metavar="N", help="end after so many looks")
-    top.add_argument("--sort", choices=_SORTS, default="messages_in", help="of clients, most first")
+    top.add_argument(
+        "--sort",
+        choices=_SORTS,
+        default="messages_in",
+        help="order of the clients, most first (messages_in)",
+    )
     top.set_defaults(act=_top)
     trace = actions.add_parser(
         "trace",
@@ -60,9 +65,11 @@ def add_actions(actions: Any) -> None:
     trace.add_argument("subject", choices=(*_SUBJECTS, "stop"), help="what to trace, or stop")
     trace.add_argument("value", metavar="VALUE", help="a client id, a Topic Filter, an IP address; "
                        "for stop the number of a trace")  # fmt: skip
-    trace.add_argument("--payloads", action="store_true", help="with payloads")
-    trace.add_argument("--for", dest="span", metavar="TIME", default="10m", help="at most (10m)")
-    trace.add_argument("--max", type=int, metavar="N", help="at most so many packets")
+    trace.add_argument("--payloads", action="store_true", help="print payloads, too")
+    trace.add_argument(
+        "--for", dest="span", metavar="TIME", default="10m", help="end after this time (10m)"
+    )
+    trace.add_argument("--max", type=int, metavar="N", help="end after so many packets")
     trace.set_defaults(act=_trace)
 
 

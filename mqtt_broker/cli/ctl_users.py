@@ -75,9 +75,11 @@ def _add_role_actions(actions: Any) -> None:
 def _add_rule_actions(actions: Any) -> None:
     rule = _group(actions, "rule", "add, change or remove an access rule")
     add = _add(rule, "add", "add a rule behind the others", _rule_add)
-    add.add_argument("permit", choices=("allow", "deny"))
+    add.add_argument("permit", choices=("allow", "deny"), help="what the rule does")
     _add_rule_options(add)
-    add.add_argument("--source", choices=("file", "sql"), default="file", help="where (file)")
+    add.add_argument(
+        "--source", choices=("file", "sql"), default="file", help="where it is kept (file)"
+    )
     change = _add(rule, "change", "change a rule; what is not given stays", _rule_change)
     change.add_argument("id", metavar="RULE", help="its id, as fleetmq ctl rules shows it")
     change.add_argument("--permit", choices=("allow", "deny"), help="what it does")
@@ -91,7 +93,7 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
         "--action",
         dest="what",
         choices=("publish", "subscribe", "all"),
-        help="what it is about (all, if it is new)",
+        help="what is allowed or denied (all, if it is new)",
     )
     for option, key, metavar, text in _LISTED:
         parser.add_argument(
@@ -102,16 +104,12 @@ def _add_rule_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _group(actions: Any, name: str, summary: str) -> Any:
-    parser = actions.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-    )
+    parser = actions.add_parser(name, help=summary)
     return parser.add_subparsers(dest="change", metavar="CHANGE", required=True)
 
 
 def _add(actions: Any, name: str, summary: str, act: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-    )
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary)
     api_client.add_options(parser)
     parser.set_defaults(act=act)
     return parser

@@ -60,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"URL of the broker ({BROKER_DEFAULT})",
     )
     run_it.add_argument("--cafile", default="", metavar="FILE", help="trust these certificates")
-    run_it.add_argument("--insecure", action="store_true", help="do not check the certificate")
+    run_it.add_argument(
+        "--insecure", action="store_true", help="do not check the broker's certificate"
+    )
     run_it.add_argument("--seed", type=_SEED, metavar="N", help="seed, instead of the scenario's")
     run_it.add_argument(
         "--devices",

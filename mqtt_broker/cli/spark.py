@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="job", required=True, metavar="JOB", parser_class=_parser_class(parser)
     )
     for name, summary in SUMMARIES.items():
-        one = jobs.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        one = jobs.add_parser(name, help=summary)
         _add_run_arguments(one)
         assert isinstance(one, _JobParser)
         one.job = name
@@ -104,7 +104,11 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--to", dest="end", metavar="WHERE", help="like --from: run as a batch that ends there"
     )
-    source.add_argument("--parse", choices=("auto", "json", "cbor", "none"))
+    source.add_argument(
+        "--parse",
+        choices=("auto", "json", "cbor", "none"),
+        help="format of the payloads (by the stream)",
+    )
     source.add_argument(
         "--schema", metavar="FILE", help="JSON Schema to use instead of the stream's"
     )

@@ -27,7 +27,7 @@ _ROOT: Final = "/api/v1/streams"
 
 def add_actions(actions: Any, data_dir: str) -> None:
     found = actions.add_parser("create", help="create a stream")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     found.add_argument(
         "--partitions",
         type=whole_number,
@@ -38,13 +38,13 @@ def add_actions(actions: Any, data_dir: str) -> None:
     _add_api(found, data_dir)
 
     found = actions.add_parser("change", help="change the settings of a stream")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     _add_settings(found)
     found.add_argument("--no-schema", action="store_true", help="remove the schema")
     _add_api(found, data_dir)
 
     found = actions.add_parser("truncate", help="remove messages in whole segments")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     found.add_argument(
         "--before", metavar="WHERE", default=LATEST, help=f"{FROM_HELP} (default: all)"
     )
@@ -52,19 +52,19 @@ def add_actions(actions: Any, data_dir: str) -> None:
     _add_api(found, data_dir)
 
     found = actions.add_parser("delete", help="delete a stream and its messages")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     _add_yes(found)
     _add_api(found, data_dir)
 
     found = actions.add_parser("groups", help="list consumer groups with members, offsets and lag")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     found.add_argument("--delete", metavar="GROUP", help="delete this group")
     found.add_argument("--json", action="store_true", help="print JSON")
     _add_api(found, data_dir)
 
     found = actions.add_parser("reset", help="set the offsets of a consumer group")
-    found.add_argument("stream", metavar="STREAM")
-    found.add_argument("group", metavar="GROUP")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
+    found.add_argument("group", metavar="GROUP", help="name of the group")
     found.add_argument("--to", required=True, metavar="WHERE", help=FROM_HELP)
     _add_api(found, data_dir)
 

@@ -36,9 +36,11 @@ OnDamage = Callable[[Damaged], None] | None
 
 def add_actions(actions: Any, data_dir: str) -> None:
     found = actions.add_parser("export", help="write messages to a file")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     add_log(found, data_dir)
-    found.add_argument("--format", choices=("jsonl", "parquet"), default="jsonl")
+    found.add_argument(
+        "--format", choices=("jsonl", "parquet"), default="jsonl", help="format of the file (jsonl)"
+    )
     found.add_argument(
         "-o",
         "--output",

@@ -66,12 +66,12 @@ def add_actions(actions: Actions, data_dir: str) -> None:
     found.add_argument("--json", action="store_true", help="print JSON")
 
     found = actions.add_parser("describe", help="show settings, partitions and sizes of a stream")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     add_log(found, data_dir)
     found.add_argument("--json", action="store_true", help="print JSON")
 
     found = actions.add_parser("tail", help="show messages (default: the last ones)")
-    found.add_argument("stream", metavar="STREAM")
+    found.add_argument("stream", metavar="STREAM", help="name of the stream")
     add_log(found, data_dir)
     found.add_argument("-f", "--follow", action="store_true", help="continue with new messages")
     found.add_argument("--from", dest="start", metavar="WHERE", help=FROM_HELP)
@@ -83,7 +83,9 @@ def add_actions(actions: Actions, data_dir: str) -> None:
         help=f"number of messages ({_LINES}; with --from: all)",
     )
     found.add_argument("--partition", type=whole_number, metavar="K", help="only this partition")
-    found.add_argument("--format", choices=("text", "json"), default="text")
+    found.add_argument(
+        "--format", choices=("text", "json"), default="text", help="how to print them (text)"
+    )
     add_skip(found)
 
     found = actions.add_parser("verify", help="read everything and report damage")

@@ -1,9 +1,13 @@
-"""Wrong command lines: each is one line that names the word, and what would be right."""
+"""A wrong command line is one line that names the word and what would be right; help is whole."""
 
 from __future__ import annotations
 
+import argparse
+import re
+
 import pytest
 
+from mqtt_broker.cli.commands import COMMANDS, Parser, parser_of, sentence
 from mqtt_broker.cli.main import main
 
 WRONG = {
@@ -27,3 +31,45 @@ def test_a_wrong_command_line_is_one_line(words: str, capfd: pytest.CaptureFixtu
     out, err = capfd.readouterr()
     assert (end.value.code, out) == (2, "")
     assert err.count("\n") == 1 and WRONG[words] in err and "--help)" in err
+
+
+def _below(action: argparse.Action) -> list[Parser]:
+    """The parsers of a command's actions, if these are what an argument stands for."""
+    choices = action.choices.values() if isinstance(action.choices, dict) else ()
+    return [one for one in choices if isinstance(one, Parser)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_each_action_and_option_does(name: str) -> None:
+    parsers = [parser_of(name)]
+    for parser in parsers:
+        assert re.fullmatch("[A-Z].+[.]", parser.description or "", re.DOTALL), parser.prog
+        for action in parser.actions():
+            below = _below(action)
+            parsers += below
+            assert below or action.help, f"{parser.prog}: {action.option_strings or action.dest}"
+
+
+def test_a_summary_is_a_sentence_that_keeps_its_names() -> None:
+    assert sentence("run Spark jobs on the JSON log") == "Run Spark jobs on the JSON log."
+
+
+REFUSED = {
+    "ctl clients --api broker": "fleetmq ctl clients: invalid URL 'broker': expected http://",
+    "ctl role add a b --api broker": "fleetmq ctl role add: invalid URL 'broker': expected http://",
+    "stream create a --retain 7days": "fleetmq stream create: --retain: '7days' is not a duration ",
+    "sim run nope": "fleetmq sim run: no scenario 'nope'; ",
+    "pub -t a/# -m x": "fleetmq pub: -t 'a/#': ",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_refused_value_points_to_the_help_that_has_the_option(
+    words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*words.split()])
+    err = capfd.readouterr().err
+    assert (end.value.code, err.count("\n")) == (2, 1)
+    command = REFUSED[words].partition(":")[0]
+    assert err.startswith(REFUSED[words]) and err.endswith(f"(see {command} --help)\n")

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from mqtt_broker.http_api.request.json_types import Limits
 from mqtt_broker.http_api.request.middleware import Site
@@ -34,6 +34,16 @@ _SINCE: Final = "how long ago, as 90s, 10m, 2h or 1d; or a Unix time in seconds"
 T = TypeVar("T")
 Name = Annotated[str, Limits(chars_max=_NAME_CHARS_MAX)]
 Since = Annotated[str, Limits(chars_max=24, text=_SINCE)]
+EventKind = Literal[
+    "connected",
+    "disconnected",
+    "dropped",
+    "events_lost",
+    "not_connected",
+    "refused",
+    "session_ended",
+    "taken_over",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +69,7 @@ class EventList(Paging):
     """The filters of events."""
 
     client: Name = ""
-    kind: Annotated[str, Limits(chars_max=40, text="such as dropped or disconnected")] = ""
+    kind: EventKind | None = None
     since: Since = _DAY
 
 
@@ -67,7 +77,7 @@ class EventList(Paging):
 class OwnEvents(Paging):
     """The filters of the events of one client."""
 
-    kind: Annotated[str, Limits(chars_max=40)] = ""
+    kind: EventKind | None = None
     since: Since = _DAY
 
 
@@ -140,7 +150,9 @@ class _Recorder:
         """List drops, refusals and connections of one client, the newest first."""
         return await self._page(id, query.kind, query.since, query)
 
-    async def _page(self, client: str, kind: str, since: str, paging: Paging) -> Page[FactFigures]:
+    async def _page(
+        self, client: str, kind: EventKind | None, since: str, paging: Paging
+    ) -> Page[FactFigures]:
         records = self._records()
         found = await answered(self._site.ask(records.events, client, seconds_ago(since)))
         return await take_page(

@@ -7,11 +7,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from mqtt_broker.http_api.v1.why import seconds_ago
+from mqtt_broker.cli.ctl_lists import LISTS
+from mqtt_broker.http_api.v1.why import EventKind, seconds_ago
+from mqtt_broker.recorder.kinds import KIND_NAMES
 from mqtt_broker.testing import ThreadedBroker
 
 STRANGE = "pümp/7 %<b>🙂"
@@ -61,6 +63,16 @@ def test_events_are_paged(broker: ThreadedBroker) -> None:
     assert {fact["kind"] for fact in found["items"]} <= {"connected"}
     status, found = ask(broker, f"clients/{urllib.parse.quote(STRANGE, safe='')}/events")
     assert status == 200 and found["items"] == []
+
+
+def test_an_unknown_kind_of_events_is_refused_with_those_there_are(broker: ThreadedBroker) -> None:
+    status, found = ask(broker, "events", kind="conected")
+    assert status == 400
+    for kind in get_args(EventKind):
+        assert kind in found["detail"]
+    assert set(get_args(EventKind)) <= set(KIND_NAMES.values())
+    listed = next(one for one in LISTS["events"].filters if one.option == "kind").help
+    assert listed.partition(": ")[2].split(", ") == list(get_args(EventKind))
 
 
 def test_slow_subscribers_are_listed(broker: ThreadedBroker) -> None:
