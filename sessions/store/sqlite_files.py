@@ -151,7 +151,7 @@ def create(files: Files) -> None:
             driver.execute(f"PRAGMA application_id = {APPLICATION_IDS[part]}")
             driver.execute("PRAGMA journal_mode = WAL")
             with connection.begin():
-                schema.upgrade(connection, {part})
+                schema.create(connection, {part})
                 schema.begin(connection, part, store_id)
         engine.dispose()
     for made, path in ((fresh.journal, files.journal), (fresh.tables, files.tables)):

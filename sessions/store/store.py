@@ -269,7 +269,9 @@ class Store:
                         f"{self.database.name} was written by a newer FleetMQ (schema {version}, "
                         f"this version supports {schema.HEAD}): use the newer version, or a backup"
                     )
-                if version != schema.HEAD:
+                if is_new:
+                    schema.create(connection, parts)
+                elif version != schema.HEAD:
                     schema.upgrade(connection, parts)
                 if is_new and self.database.is_sqlite:  # `create` makes complete files
                     raise Damage(f"{engine.url} has no tables")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +17,7 @@ from sessions.store import schema
 from sessions.store.applier import JournalApplier
 from sessions.store.database import Database
 from sessions.store.store import Store, StoreError
+from tests.fault.postgres import PostgreSQL
 from tests.sessions.store.histories import History
 from tests.sessions.store.memory_store import Tables
 from tests.sessions.store.places import PATIENCE_S, Place, Watch, check_same
@@ -139,6 +142,57 @@ def test_an_upgrade_that_is_cut_short_is_finished(old: Old) -> None:
         pytest.fail("it never came to an end")
     assert nth > 10
     check_same(place.open(), tables)
+
+
+# A new store is created without the steps.
+
+
+def test_a_new_store_has_what_all_steps_create(
+    files: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "create", schema.upgrade)
+        stepped = Place(tmp_path / "stepped")
+        stepped.open()
+    for name in ("fleetmq.db", "journal.db"):
+        assert sqlite_schema(files.data_dir / name) == sqlite_schema(stepped.data_dir / name)
+    stepped.close()
+
+
+def sqlite_schema(path: Path) -> dict[str, object]:
+    """Return what a file has, but for the text of tables, in which `ALTER TABLE` leaves traces."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        names = connection.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
+        return {
+            "tables": sorted(connection.execute("PRAGMA table_list")),
+            "versions": connection.execute("SELECT * FROM alembic_version").fetchall(),
+            "indexes": {
+                name: connection.execute(f"PRAGMA index_xinfo({name})").fetchall()
+                for name, kind, _ in names
+                if kind == "index"
+            },
+            "views": {name: text for name, kind, text in names if kind == "view"},
+            "columns": {
+                name: connection.execute(f"PRAGMA table_xinfo({name})").fetchall()
+                for name, _, _ in names
+            },
+        }
+
+
+def test_a_new_postgresql_store_has_what_all_steps_create(
+    postgresql: PostgreSQL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumps = []
+    for name, make in (("created", schema.create), ("stepped", schema.upgrade)):
+        monkeypatch.setattr(schema, "create", make)
+        place = Place(tmp_path, postgresql.database(name))
+        place.open()
+        place.close()
+        postgresql.psql(name, "DELETE FROM meta; DELETE FROM journal_state")
+        dumps.append(postgresql.dump(name))
+    assert dumps[0] == dumps[1]
+    assert "SET STORAGE EXTERNAL" in dumps[0]
 
 
 # An old store that is damaged, too.
