@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.node_transactions import Writes, confirm
@@ -61,12 +61,31 @@ class Journal(Protocol):
         """Forget the groups up to this one: the tables have what they changed."""
 
 
+class Errands(Protocol):
+    """Transactions of a host besides groups and folds. Errands and groups take turns."""
+
+    @property
+    def wants_fold(self) -> bool:
+        """Tell whether something waits until the journal is folded."""
+
+    def next(self, number: int, epoch: str, turn: int, now: float) -> Transaction[Any] | None:
+        """Return the next transaction under the host's own row.
+
+        It is asked for again unless `on_done` says that it was committed.
+        """
+
+    def on_done(self, result: Any, now: float) -> None:
+        """Note that the transaction was committed."""
+
+
 class Hosting:
     """The rules by which the host of a number writes."""
 
     __slots__ = (
         "_beat_at",
         "_done",
+        "_errands",
+        "_is_errand_next",
         "_journal",
         "_packed",
         "_row",
@@ -81,7 +100,9 @@ class Hosting:
         "turn",
     )
 
-    def __init__(self, number: int, epoch: str, journal: Journal) -> None:
+    def __init__(
+        self, number: int, epoch: str, journal: Journal, errands: Errands | None = None
+    ) -> None:
         self.number = number
         self.epoch = epoch
         self.turn = 0
@@ -91,10 +112,12 @@ class Hosting:
         self.is_sure = False  # every transaction up to here has a known outcome
         self.is_loaded = False
         self._journal = journal
+        self._errands = errands
+        self._is_errand_next = False
         self._row: NodeRow | None = None  # to load from
         self._packed: deque[tuple[int, bytes]] = deque()
         self._to: str | None = None  # the epoch to which it is handed over
-        self._done: Callable[[float], None] | None = None
+        self._done: Callable[[Any, float], None] | None = None
         self._beat_at = 0.0
 
     def hand_over(self, epoch: str) -> None:
@@ -120,12 +143,10 @@ class Hosting:
         if (reads := self._journal.read(now)) is not None:
             self._done = self._on_read
             return reads
-        if self._packed:
-            self._done = self._on_group
-            return self._journal.commit(writes, *self._packed[0])
-        if self.committed - self.folded >= (FOLD_GROUPS if self._to is None else 1):
-            self._done = self._on_folded
-            return writes.fold(self.committed, self._journal.fold(self.committed))
+        kinds = [self._next_of_journal, self._next_errand]
+        for kind in reversed(kinds) if self._is_errand_next else kinds:
+            if (transaction := kind(writes, now)) is not None:
+                return transaction
         if self._to is not None:
             self._done = self._on_handed_over
             return writes.hand_over(self._to)
@@ -134,13 +155,33 @@ class Hosting:
             return writes.beat()
         return None
 
+    def _next_of_journal(self, writes: Writes, now: float) -> Transaction[object] | None:
+        self._is_errand_next = True
+        wants_fold = self._errands is not None and self._errands.wants_fold
+        is_kept = self._to is None and not wants_fold
+        is_fold_due = self.committed - self.folded >= (FOLD_GROUPS if is_kept else 1)
+        if self._packed and not (wants_fold and is_fold_due):
+            self._done = self._on_group
+            return self._journal.commit(writes, *self._packed[0])
+        if is_fold_due:
+            self._done = self._on_folded
+            return writes.fold(self.committed, self._journal.fold(self.committed))
+        return None
+
+    def _next_errand(self, writes: Writes, now: float) -> Transaction[object] | None:
+        self._is_errand_next = False
+        self._done = self._on_errand
+        if self._errands is None:
+            return None
+        return self._errands.next(self.number, self.epoch, self.turn, now)
+
     def on_done(self, result: object, now: float) -> None:
         """Note that the transaction was committed."""
         if self._done is None:
             assert isinstance(result, NodeRow)
             self._on_confirmed(result, now)
         else:
-            self._done(now)
+            self._done(result, now)
 
     def on_failed(self, error: TransactionError) -> None:
         """Note that the transaction failed, or that nobody knows."""
@@ -149,30 +190,35 @@ class Hosting:
         elif isinstance(error, ConnectionLost) and error.is_unknown:
             self.is_sure = False
 
-    def _on_read(self, now: float) -> None:
+    def _on_read(self, result: Any, now: float) -> None:
         """Go on: what was read is the journal's."""
 
-    def _on_written(self, now: float) -> None:
+    def _on_written(self, result: Any, now: float) -> None:
         self.turn += 1
         self._beat_at = now
 
-    def _on_group(self, now: float) -> None:
-        self._on_written(now)
+    def _on_errand(self, result: Any, now: float) -> None:
+        self._on_written(result, now)
+        assert self._errands is not None
+        self._errands.on_done(result, now)
+
+    def _on_group(self, result: Any, now: float) -> None:
+        self._on_written(result, now)
         self.committed, _ = self._packed.popleft()
         self._journal.on_committed(self.committed)
 
-    def _on_folded(self, now: float) -> None:
-        self._on_written(now)
+    def _on_folded(self, result: Any, now: float) -> None:
+        self._on_written(result, now)
         self._set_folded(self.committed)
 
     def _set_folded(self, group: int) -> None:
         self.folded = group
         self._journal.on_folded(group)
 
-    def _on_handed_over(self, now: float) -> None:
+    def _on_handed_over(self, result: Any, now: float) -> None:
         self.is_fenced = True
 
-    def _on_loaded(self, now: float) -> None:
+    def _on_loaded(self, result: Any, now: float) -> None:
         self.is_loaded = True
         self._row = None
         self._journal.on_loaded()

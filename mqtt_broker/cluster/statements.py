@@ -3,6 +3,8 @@
 A transaction is a generator. It yields batches of statements, each one round trip, is sent the
 rows of each statement, and returns its result. The last statement of its last batch is `Commit`.
 PostgreSQL executes a batch as a pipeline: what follows a statement that fails is not executed.
+In `where` a list stands for any of its values. Only a `Select` locks rows in the order of their
+keys; what changes or deletes several rows locks them in any order, so their locks are taken before.
 
 TransactionError
     Refused         a required row is not there, or an inserted one is: nothing was written
@@ -89,6 +91,20 @@ class Insert(Statement):
         self.row = row
 
 
+class InsertNew(Statement):
+    """Insert those rows whose keys do not exist, in their order; return what was inserted.
+
+    It waits for transactions that insert, change or delete a row with one of the keys, and not for
+    those that have only locked it. A row that exists is not locked.
+    """
+
+    __slots__ = ("rows", "table")
+
+    def __init__(self, table: str, rows: Rows) -> None:
+        self.table = table
+        self.rows = rows
+
+
 class Put(Statement):
     """Insert a row, or replace the one with its key."""
 
@@ -132,6 +148,12 @@ class LockTimeout(Statement):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+
+
+class Clock(Statement):
+    """Read the database's clock: one row, with the seconds as `now`."""
+
+    __slots__ = ()
 
 
 class EndBackends(Statement):

@@ -7,9 +7,13 @@ from typing import Final
 NODES: Final = "nodes"  # a row for each number
 WANTS: Final = "wants"  # a row for each number that its own process waits for
 GROUPS: Final = "groups"  # the journals of all numbers, until they are folded
+OWNERS: Final = "owners"  # a row for each client that is connected or has a stored session
+ASKS: Final = "asks"  # a row for each client whose owner is asked to release it
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     NODES: ("number",),
     WANTS: ("number",),
     GROUPS: ("number", "group"),
+    OWNERS: ("client",),
+    ASKS: ("client",),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import GeneratorType
 from typing import Any
 
-from mqtt_broker.cluster.hosting import BEAT_S, FOLD_GROUPS, Hosting
+from mqtt_broker.cluster.hosting import BEAT_S, FOLD_GROUPS, Errands, Hosting
 from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.node_transactions import Writes, read_nodes
 from mqtt_broker.cluster.statements import (
@@ -74,8 +74,8 @@ def do(hosting: Hosting, result: Any = None, now: float = 0.0) -> str:
     return found
 
 
-def hosted(notes: Notes) -> Hosting:
-    hosting = Hosting(7, "e1", notes)
+def hosted(notes: Notes, errands: Errands | None = None) -> Hosting:
+    hosting = Hosting(7, "e1", notes, errands)
     assert do(hosting, row()) == "confirm"
     assert do(hosting) == "load"
     assert notes.is_loaded
@@ -157,6 +157,44 @@ def test_a_number_is_handed_over_when_all_is_folded() -> None:
     hosting.hand_over("e2")
     assert [do(hosting) for _ in range(4)] == ["commit_group", "fold", "hand_over", ""]
     assert hosting.is_fenced
+
+
+class Chores:
+    """Errands that note what is done."""
+
+    def __init__(self) -> None:
+        self.todo: list[str] = []
+        self.wants_fold = False
+
+    def next(self, number: int, epoch: str, turn: int, now: float) -> Transaction[Any] | None:
+        return errand() if self.todo else None
+
+    def on_done(self, result: Any, now: float) -> None:
+        self.todo.remove(result)
+
+
+def errand() -> Transaction[None]:
+    yield [Commit()]
+
+
+def test_errands_and_groups_take_turns() -> None:
+    notes, chores = Notes(), Chores()
+    hosting = hosted(notes, chores)
+    notes.blobs = [b"x"] * 2
+    chores.todo = ["a", "b", "c"]
+    done = []
+    while chores.todo or notes.blobs:
+        done.append(do(hosting, chores.todo[0]))
+    assert done == ["commit_group", "errand", "commit_group", "errand", "errand"]
+    assert do(hosting) == "" and hosting.turn == 1 + 5
+
+
+def test_the_journal_is_folded_at_once_if_an_errand_waits_for_it() -> None:
+    notes, chores = Notes(), Chores()
+    hosting = hosted(notes, chores)
+    notes.blobs = [b"x"] * 3
+    chores.wants_fold = True
+    assert [do(hosting) for _ in range(4)] == ["commit_group", "fold"] * 2
 
 
 def test_what_is_to_be_read_is_read_before_the_next_group() -> None:

@@ -17,11 +17,13 @@ from typing import Any, Final, Protocol
 
 from mqtt_broker.cluster.statements import (
     Aborted,
+    Clock,
     Commit,
     Delete,
     EndBackends,
     Expect,
     Insert,
+    InsertNew,
     LockTimeout,
     Put,
     Refused,
@@ -37,6 +39,7 @@ from mqtt_broker.cluster.statements import (
 
 IDLE_IN_TRANSACTION_S: Final = 5.0  # the server ends a transaction that is idle for longer
 STANDBY_DELAYS_S: Final = ((0.001, 0.002, 0.01), (0.001, 0.01, 0.2), (0.01, 0.2, 0.8))
+CLOCK_STEPS_S: Final = (-0.5, 0.0, 0.5)  # of the clocks of primary and standby
 LAGS_S: Final = (0.1, 1.0, 4.0)  # of a standby that nobody waits for
 END_DELAYS_S: Final = (0.0, 0.001, 0.5)  # ending a backend is a signal to it
 
@@ -69,6 +72,7 @@ class Database:
         self.is_synchronous = True  # a COMMIT is answered when the standby has it
         self._standby_delays_s = self.rng.choice(STANDBY_DELAYS_S)
         self.timeline = 1
+        self._clock_offset_s = self.rng.choice([-7_200.0, 0.0, 86_400.0])
         self.is_up = True
         self.deadlocks = 0
         self.lost_commits = 0
@@ -93,6 +97,10 @@ class Database:
                 else:
                     found[key] = row
         return sorted(found.items())
+
+    def clock(self) -> float:
+        """Return the database's own time; a fail-over may put it back."""
+        return self.time.now + self._clock_offset_s
 
     # Commits.
 
@@ -219,6 +227,7 @@ class Database:
         self._visible = {name: dict(rows) for name, rows in self._safe.items()}
         self._replicated = self._number
         self.timeline += 1
+        self._clock_offset_s += self.rng.choice(CLOCK_STEPS_S)
         self.is_up = True
 
     def forget_unanswered(self, backend: Backend) -> None:
@@ -375,6 +384,10 @@ class Backend:
             return self._delete(statement)
         if isinstance(statement, Insert | Put):
             return self._insert(statement)
+        if isinstance(statement, InsertNew):
+            return self._insert_new(statement)
+        if isinstance(statement, Clock):
+            return [{"now": self.database.clock()}]
         if isinstance(statement, LockTimeout):
             self._lock_timeout_s = statement.seconds
             return []
@@ -398,7 +411,7 @@ class Backend:
             rows = self.database.read(statement.table, self.writes)
             return [row for _, row in rows if matches(row)][: statement.limit]
         assert statement.limit is None
-        return self._lock_each(statement.table, matches, lambda key, row: row)
+        return self._lock_each(statement.table, matches, lambda key, row: row, in_order=True)
 
     def _expect(self, statement: Expect) -> Rows:
         rows = self.database.read(statement.table, self.writes)
@@ -442,16 +455,41 @@ class Backend:
         self.writes[statement.table, key] = statement.row
         return []
 
+    def _insert_new(self, statement: InsertNew) -> Rows | None:
+        table = statement.table
+        rows = {self.database.key(table, row): row for row in statement.rows}
+        if self._candidates is None:
+            self._candidates = list(rows)
+        while self._candidates:
+            key = self._candidates[0]
+            holder = self.database.locks.get((table, key), self)
+            is_changing = holder is not self and (table, key) in holder.writes
+            if is_changing and not self._lock((table, key)):
+                return None
+            self._candidates.pop(0)
+            if key not in dict(self.database.read(table, self.writes)):
+                self.database.lock(self, (table, key))
+                self.writes[table, key] = rows[key]
+                self._found.append(rows[key])
+            if self._candidates:
+                self.step_soon()
+                return None
+        return self._found
+
     def _lock_each(
         self,
         table: str,
         matches: Callable[[Row], bool],
         act: Callable[[Key, Row], Row],
+        *,
+        in_order: bool = False,
     ) -> Rows | None:
         """Lock the rows that matched when the statement began, and act on those that still do."""
         if self._candidates is None:
             rows = self.database.read(table, self.writes)
             self._candidates = [key for key, row in rows if matches(row)]
+            if not in_order and len(self._candidates) > 1:
+                self.database.rng.shuffle(self._candidates)
         while self._candidates:
             key = self._candidates[0]
             if not self._lock((table, key)):
@@ -460,6 +498,9 @@ class Backend:
             row = dict(self.database.read(table, self.writes)).get(key)
             if row is not None and matches(row):
                 self._found.append(act(key, row))
+            if self._candidates:
+                self.step_soon()  # others lock rows in between
+                return None
         return self._found
 
     def _lock(self, place: Place) -> bool:
@@ -482,4 +523,7 @@ def _is_newer(row: Row, statement: SelectNewer) -> bool:
 
 
 def _is_equal(row: Row, where: Row) -> bool:
-    return all(row[column] == value for column, value in where.items())
+    return all(
+        row[column] in value if isinstance(value, list) else row[column] == value
+        for column, value in where.items()
+    )

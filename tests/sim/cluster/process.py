@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from mqtt_broker.cluster.hosting import Hosting, Journal
+from mqtt_broker.cluster.hosting import Errands, Hosting, Journal
 from mqtt_broker.cluster.membership import (
     Accept,
     Create,
@@ -34,6 +34,10 @@ LINGER_S: Final = 0.002
 class Content(Journal, Protocol):
     """What a number holds: the part of a broker that is hosted with it."""
 
+    @property
+    def errands(self) -> Errands | None:
+        """What its host writes besides groups."""
+
     def on_stopped(self) -> None:
         """Serve nobody any more: the number is fenced, or handed over."""
 
@@ -57,7 +61,7 @@ class Host:
     def __init__(self, process: Process, number: int, epoch: str, content: Content) -> None:
         self.process = process
         self.content = content
-        self.hosting = Hosting(number, epoch, content)
+        self.hosting = Hosting(number, epoch, content, content.errands)
         self._is_planned = False
         self._connect()
 

@@ -8,11 +8,13 @@ import pytest
 
 from mqtt_broker.cluster.statements import (
     Aborted,
+    Clock,
     Commit,
     Delete,
     EndBackends,
     Expect,
     Insert,
+    InsertNew,
     LockTimeout,
     Put,
     Refused,
@@ -134,6 +136,83 @@ def test_an_inserted_row_must_be_new(events: Events, database: Database, row: Ro
     run(events)
     assert isinstance(session.answers[0], Refused) and len(session.answers) == 1
     assert values(database) == [0, 0]
+
+
+def test_a_list_stands_for_any_of_its_values(events: Events, database: Database) -> None:
+    session = Session(database)
+    session.send(Select("t", {"k": [2, 1, 7]}), Select("t", {"k": []}))
+    session.send(
+        Update("t", {"k": [2, 7]}, {"v": 9}), Delete("t", {"k": [1]}), Commit(), first=False
+    )
+    run(events)
+    assert session.answers[:2] == [[{"k": 1, "v": 0}, {"k": 2, "v": 0}], []]
+    assert database.rows("t") == [{"k": 2, "v": 9}]
+
+
+def test_only_a_select_locks_in_order(database: Database, events: Events) -> None:
+    def ring(*statements: Statement) -> int:
+        before = database.deadlocks
+        for _ in range(20):
+            for one in (Session(database), Session(database)):
+                one.send(*statements, Commit())
+            run(events)
+        return database.deadlocks - before
+
+    both = Update("t", {"k": [1, 2]}, {"v": 1})
+    assert ring(both) > 0
+    assert ring(Select("t", {"k": [1, 2]}, for_update=True), both) == 0
+
+
+def test_new_rows_are_inserted_and_others_left_alone(events: Events, database: Database) -> None:
+    session = Session(database)
+    rows = [{"k": 3, "v": 7}, {"k": 1, "v": 7}]
+    session.send(InsertNew("t", rows), InsertNew("t", []), Select("t"))
+    run(events)
+    assert session.answers[:2] == [rows[:1], []] and len(session.answers[2]) == 3  # type: ignore[arg-type]
+    assert ("t", (1,)) not in database.locks
+    session.send(Commit(), first=False)
+    run(events)
+    assert values(database) == [0, 0, 7]
+
+
+def test_an_insert_of_new_rows_waits_for_one_that_is_being_inserted(
+    events: Events, database: Database
+) -> None:
+    one, two, three = Session(database), Session(database), Session(database)
+    for session in (one, two):
+        session.send(InsertNew("t", [{"k": 3, "v": 5}]))
+        run(events)
+    assert one.answers == [[{"k": 3, "v": 5}]] and two.answers == []
+    one.backend.rollback()
+    run(events)
+    assert two.answers == [[{"k": 3, "v": 5}]]
+    two.send(Commit(), first=False)
+    three.send(InsertNew("t", [{"k": 3, "v": 6}]), Commit())
+    run(events)
+    assert three.answers == [[], []] and values(database) == [0, 0, 5]
+
+
+def test_an_insert_of_new_rows_waits_for_changes_and_not_for_locks(
+    events: Events, database: Database
+) -> None:
+    locks, changes, inserts = Session(database), Session(database), Session(database)
+    locks.send(Select("t", {"k": 1}, for_update=True))
+    changes.send(change(2, 5))
+    run(events)
+    inserts.send(InsertNew("t", [{"k": 1, "v": 9}]), InsertNew("t", [{"k": 2, "v": 9}]))
+    run(events)
+    assert inserts.answers == [[]]
+    changes.send(Commit(), first=False)
+    run(events)
+    assert inserts.answers == [[], []]
+
+
+def test_the_clock_is_the_databases_own(events: Events, database: Database) -> None:
+    session = Session(database)
+    session.send(Clock(), Commit())
+    run(events)
+    assert isinstance(session.answers[0], list)
+    assert session.answers[0][0]["now"] == pytest.approx(database.clock(), abs=1)
 
 
 def test_rows_are_deleted_up_to_a_value(events: Events, database: Database) -> None:
