@@ -40,6 +40,8 @@ _RETRY_S: Final = 0.5  # before a server that failed is started again
 # How long a start may take without an answer. Most are quicker, and do not compete with the imports
 # of this thread for the interpreter.
 _QUICK_START_S: Final = 0.5
+# How long the hand-over waits for the thread. It takes milliseconds, if the thread is not stuck.
+_HAND_OVER_S: Final = 5.0
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json; charset=utf-8\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\nCache-Control: no-store\r\nServer: FleetMQ\r\n"
@@ -83,6 +85,8 @@ class HttpServer:
         self._over = threading.Event()
         self._lock = threading.Lock()  # guards the three attributes above, and `_broker`
         self._handed_over = threading.Event()  # the broker is there, or will never be
+        self._start_is_over = threading.Event()  # no connection is accepted to say "starting"
+        self._start_is_over.set()
         self._progress = "reading files"  # of the start
         self._thread = threading.Thread(target=self._run, name="fleetmq-http", daemon=True)
 
@@ -99,11 +103,15 @@ class HttpServer:
         self._progress = progress
 
     def serve(self, broker: BrokerInterface, descriptors: Descriptors | None = None) -> None:
-        """Serve the pages of this broker, which has started."""
+        """Serve the pages of this broker, which has started.
+
+        Whoever connects after this is not told that the broker is starting.
+        """
         with self._lock:
             self._broker = broker
             self._descriptors = descriptors or self._descriptors
             self._end_now()
+        self._start_is_over.wait(_HAND_OVER_S)
 
     def _end_now(self) -> None:
         """End what is served now, under the lock."""
@@ -160,7 +168,7 @@ class HttpServer:
 
         application = starting.make_application(lambda: self._progress)
         limits = self._limits or HttpLimits()
-        await self._serve(application, limits, lambda: self._broker is not None)
+        await self._serve(application, limits, is_start=True)
 
     async def _serve_broker(self, broker: BrokerInterface) -> None:
         from mqtt_broker.http_api.request.access import Access, credentials_of
@@ -183,14 +191,14 @@ class HttpServer:
                 _is_local(self._socket),
                 self._log,
             )
-            await self._serve(make_application(site), limits, lambda: False)
+            await self._serve(make_application(site), limits, is_start=False)
         if open_streams is not None:
             open_streams.close()
 
     async def _serve(
-        self, application: web.Application, limits: HttpLimits, is_over: Callable[[], bool]
+        self, application: web.Application, limits: HttpLimits, *, is_start: bool
     ) -> None:
-        """Serve an application until `stop`, or until `serve` if that makes `is_over` true."""
+        """Serve an application until `stop`; that of the start until `serve`."""
         from aiohttp import web
 
         from mqtt_broker.http_api.connection import Connection
@@ -225,16 +233,20 @@ class HttpServer:
             _Refusal,
             self._descriptors,
         )
-        acceptor.start()
         end = asyncio.Event()
         with self._lock:
             self._loop, self._next = loop, end
-            if self._over.is_set() or is_over():
+            if self._over.is_set() or (is_start and self._broker is not None):
                 end.set()
+            else:
+                acceptor.start()
+                if is_start:
+                    self._start_is_over.clear()
         try:
             await end.wait()
         finally:
             acceptor.close()
+            self._start_is_over.set()
             await runner.cleanup()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from mqtt_broker.http_api import address_file
+from mqtt_broker.http_api.acceptor import Acceptor
 from mqtt_broker.http_api.http_server import HttpServer
 from mqtt_broker.http_api.request.broker_interface import StoreFigures, WatchFigures
 from tests.http_api.brokers import BASE, PATIENCE_S, LogBroker
@@ -25,6 +26,7 @@ from tests.server.broker_process import Process
 # there is a file.
 HELD_UP: Final = """
 import os, time
+from mqtt_broker.http_api.acceptor import Acceptor
 from mqtt_broker.http_api.http_server import HttpServer
 from sessions.store.store import Store
 begin, read = HttpServer.start, Store.snapshot
@@ -47,14 +49,6 @@ def ask(port: int, path: str, method: str = "GET") -> tuple[int, Any, http.clien
         reply = connection.getresponse()
         text = reply.read()
         return reply.status, json.loads(text) if text else None, reply.headers
-
-
-def wait_for(port: int, path: str, status: int) -> Any:
-    for _ in range(2_000):
-        found = ask(port, path)
-        if found[0] == status:
-            return found[1]
-    raise AssertionError(f"{path} never answered {status}: {found}")
 
 
 @contextmanager
@@ -91,7 +85,7 @@ def test_the_broker_takes_over_when_it_is_ready(broker: LogBroker) -> None:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as waits:
             waits.connect()  # and says nothing before the broker is there
             server.serve(broker)
-            assert wait_for(port, "/readyz", 200) == {"status": "ok"}
+            assert ask(port, "/readyz")[:2] == (200, {"status": "ok"})
         assert ask(port, "/api/v1/streams")[0] == 401  # and now the token counts
         broker.base = BASE.__class__(
             version="1", build="compiled", started_at=1.0, is_stopping=True, store=StoreFigures()
@@ -99,6 +93,25 @@ def test_the_broker_takes_over_when_it_is_ready(broker: LogBroker) -> None:
         stops = {"status": "failing", "why": "the broker is stopping"}
         assert ask(port, "/readyz")[:2] == (503, stops)
         assert ask(port, "/healthz")[:2] == (200, {"status": "ok"})
+
+
+def test_who_connects_after_the_start_is_not_told_that_it_goes_on(
+    broker: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`serve` returns when the thread has ceased to accept connections for the start."""
+    closed: list[Acceptor] = []
+    close = Acceptor.close
+
+    def note(self: Acceptor) -> None:
+        close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(Acceptor, "close", note)
+    with starting(broker.root) as (server, port):
+        assert ask(port, "/readyz")[0] == 503
+        server.serve(broker)
+        assert len(closed) == 1
+        assert ask(port, "/readyz")[0] == 200
 
 
 def test_a_quick_start_is_never_seen(broker: LogBroker) -> None:
@@ -132,7 +145,7 @@ def test_many_connections_during_the_start(broker: LogBroker) -> None:
             asker.join(PATIENCE_S)
         assert answers == [503] * 50
         server.serve(broker)  # those who said nothing are sent away
-        wait_for(port, "/readyz", 200)
+        assert ask(port, "/readyz")[0] == 200
         for sock in silent:
             sock.settimeout(PATIENCE_S)
             assert sock.recv(1) == b""
@@ -171,7 +184,9 @@ def test_a_process_whose_store_is_slow(tmp_path: Path) -> None:
         assert found[:2] == (503, {"status": "starting", "why": why})
         assert not (tmp_path / "data" / address_file.FILE).exists()
         (tmp_path / "go").touch()
-        assert wait_for(port, "/readyz", 200) == {"status": "ok"}
+        while (found := ask(port, "/readyz"))[0] != 200:
+            pass
+        assert found[1] == {"status": "ok"}
         assert address_file.read(tmp_path / "data") == f"http://127.0.0.1:{port}"
         process.end()
     assert not (tmp_path / "data" / address_file.FILE).exists()
