@@ -58,6 +58,8 @@ class Broker:
     password: bytes | None = None
     ca_file: str = ""
     is_insecure: bool = False
+    cert_file: str = ""  # of every client
+    key_file: str = ""  # empty: the key is in the file of the certificate
     websocket_path: str = ""  # empty: MQTT without WebSocket
 
     def target(self) -> Target:
@@ -67,11 +69,20 @@ class Broker:
                 tls = ssl.create_default_context(cafile=self.ca_file or None)
             except (OSError, ssl.SSLError) as error:
                 raise SetupError(f"--cafile {self.ca_file}: {error}") from None
+            if self.cert_file:
+                self._load_certificate(tls)
             if self.is_insecure:
                 tls.check_hostname = False
                 tls.verify_mode = ssl.CERT_NONE
         url = f"{self}{self.websocket_path}" if self.websocket_path else ""
         return Target(self.host, self.port, tls, self.username, self.password, url)
+
+    def _load_certificate(self, tls: ssl.SSLContext) -> None:
+        try:
+            tls.load_cert_chain(self.cert_file, self.key_file or None)
+        except (OSError, ssl.SSLError) as error:
+            key = f", --key {self.key_file}" if self.key_file else ""
+            raise SetupError(f"--cert {self.cert_file}{key}: {error}") from None
 
     def __str__(self) -> str:
         scheme = "ws" if self.websocket_path else "mqtt"
@@ -80,7 +91,14 @@ class Broker:
         return f"{scheme}://{host}:{self.port}"
 
 
-def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> Broker:
+def parse_broker(
+    url: str,
+    *,
+    ca_file: str = "",
+    is_insecure: bool = False,
+    cert_file: str = "",
+    key_file: str = "",
+) -> Broker:
     """Parse `mqtt://[user[:password]@]host[:port]`, or the same with mqtts, ws or wss.
 
     The URL of a WebSocket may have a path. Raises SetupError.
@@ -91,6 +109,10 @@ def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> B
         raise SetupError(f"--broker: {error}") from None
     if not found.is_websocket and found.rest not in ("", "/"):
         raise SetupError(f"--broker: {found} has no path: remove {found.rest!r}")
+    if key_file and not cert_file:
+        raise SetupError("--key needs --cert")
+    if cert_file and not found.is_tls:
+        raise SetupError(f"--cert needs TLS: write mqtts:// or wss:// instead of {found}")
     return Broker(
         found.host,
         found.port,
@@ -99,6 +121,8 @@ def parse_broker(url: str, *, ca_file: str = "", is_insecure: bool = False) -> B
         None if found.password is None else found.password.encode(),
         ca_file,
         is_insecure,
+        cert_file,
+        key_file,
         (found.rest or WEBSOCKET_PATH) if found.is_websocket else "",
     )
 

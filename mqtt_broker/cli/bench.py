@@ -58,6 +58,8 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
     add("--broker", default=BROKER_DEFAULT, metavar="URL", help=f"URL ({BROKER_DEFAULT})")
     add("--cafile", default="", metavar="FILE", help="trust these certificates")
     add("--insecure", action="store_true", help="do not check the broker's certificate")
+    add("--cert", default="", metavar="FILE", help="certificate of every client")
+    add("--key", default="", metavar="FILE", help="private key of the certificate")
     add("-u", "--username", metavar="USER", help="user name; %%i is the number of the client")
     add("-P", "--pw", metavar="PASSWORD", help="password")
     add("-V", "--protocol-version", choices=options.VERSIONS, default="5", metavar="{5,311,31}",
@@ -111,7 +113,13 @@ def _add_messages(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     plan = make_plan(args)
     try:
-        broker = processes.parse_broker(args.broker, ca_file=args.cafile, is_insecure=args.insecure)
+        broker = processes.parse_broker(
+            args.broker,
+            ca_file=args.cafile,
+            is_insecure=args.insecure,
+            cert_file=args.cert,
+            key_file=args.key,
+        )
         with contextlib.ExitStack() as stack:
             table = Table(plan.action, sys.stdout)
             csv_file = _csv_file(args.csv, stack)

@@ -63,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_it.add_argument(
         "--insecure", action="store_true", help="do not check the broker's certificate"
     )
+    run_it.add_argument("--cert", default="", metavar="FILE", help="certificate of every device")
+    run_it.add_argument("--key", default="", metavar="FILE", help="private key of the certificate")
     run_it.add_argument("--seed", type=_SEED, metavar="N", help="seed, instead of the scenario's")
     run_it.add_argument(
         "--devices",
@@ -148,7 +150,13 @@ def run(args: argparse.Namespace) -> int:
         if args.start_at is not None and args.start_at < time.time():
             raise UsageError("--start-at: this time is over")
         _check_reports(args)
-        broker = processes.parse_broker(args.broker, ca_file=args.cafile, is_insecure=args.insecure)
+        broker = processes.parse_broker(
+            args.broker,
+            ca_file=args.cafile,
+            is_insecure=args.insecure,
+            cert_file=args.cert,
+            key_file=args.key,
+        )
         if args.check:
             print(f"{scenario.name}: {scenario.device_count:,} devices,"
                   f" up to {scenario.rate_per_s:,.0f} messages a second,"

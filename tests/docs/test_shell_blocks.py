@@ -29,8 +29,8 @@ from tests.docs.blocks import ROOT, Block, of
 
 OTHERS: Final = set(
     "cat cd cp cut df docker export find git grep install journalctl kill ln ls mosquitto_pub "
-    "mosquitto_sub mv openssl pg_dump pip pip3 pgrep printf psql py-spy python3 rm ss ssh tail sqlite3 "
-    "systemctl pre-commit".split()
+    "mosquitto_sub mv openssl pg_dump pip pip3 pgrep printf psql py-spy python3 rm ss ssh tail "
+    "sqlite3 systemctl pre-commit".split()
 )
 PYTHON: Final = {"python", ".venv/bin/python"}
 _BREAKS: Final = {"|", "&", "&&", "||", ";", "(", ")"}

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from iot_sim.bench import run as bench
+from iot_sim.bench.plan import PUBLISH, Plan
 from iot_sim.judge.verdict import judge
 from iot_sim.run import processes
 from mqtt_broker.testing import ThreadedBroker
 from tests.iot_sim.fleets import scenario_of
+from tests.server.running import Running
+from tests.server.transports import HOST, Files, endpoint
 
 SCENARIO = """
 duration_s = 3
@@ -123,6 +127,33 @@ def test_a_certificate_nobody_knows_is_refused_unless_told(port: int) -> None:
         processes.run(scenario, processes.parse_broker(f"mqtts://localhost:{port}"))
     broker = processes.parse_broker(f"mqtts://localhost:{port}", is_insecure=True)
     assert judge(processes.run(scenario, broker), scenario.limits).passed
+
+
+def test_a_broker_that_wants_certificates_gets_the_one_that_is_given(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    cert, key = files.client("device", files.authority.issue("device"))
+    with Running(endpoint(tls=files.mutual())) as running:
+        url = f"mqtts://{HOST}:{running.port}"
+        plan = Plan(PUBLISH, 2, connect_rate=1e6, topic="a", qos=1, interval_s=0.001, messages=1)
+        broker = processes.parse_broker(url, ca_file=files.ca, cert_file=cert, key_file=key)
+        assert bench.run(plan, broker, 1, lambda sample: None).total.acknowledged == 2
+        broker = processes.parse_broker(url, ca_file=files.ca)
+        assert bench.run(plan, broker, 1, lambda sample: None).total.connected == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "cert", "key", "said"),
+    [
+        ("mqtt://a", "x", "", "--cert needs TLS: write mqtts:// or wss://"),
+        ("mqtts://a", "", "x", "--key needs --cert"),
+        ("mqtts://a", "none.pem", "k", "--cert none.pem, --key k: "),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_told(
+    url: str, cert: str, key: str, said: str
+) -> None:
+    with pytest.raises(processes.SetupError, match=said):
+        processes.parse_broker(url, cert_file=cert, key_file=key).target()
 
 
 def test_a_file_that_holds_no_certificates_is_told(tmp_path: Path) -> None:
