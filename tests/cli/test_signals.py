@@ -23,7 +23,7 @@ from tests.spark_ingest.conftest import what_is_missing
 
 PATIENCE_S: Final = 60.0
 SEED: Final = int(os.environ.get("SIGNAL_SEED", "1"))
-ROUNDS: Final = int(os.environ.get("SIGNAL_ROUNDS", "3"))
+SEEDS: Final = [SEED, *(pytest.param(SEED + n, marks=pytest.mark.slow) for n in (1, 2))]
 STEPS: Final = {"broker": 1_400_000}  # until it runs; others: fewer
 STEPS_OTHERS: Final = 500_000
 RETAINED: Final = 100
@@ -119,14 +119,14 @@ class Run:
         except subprocess.TimeoutExpired:
             self.process.kill()
             _, errors = self.process.communicate()
-            pytest.fail(f"{self.words[0]} did not end; seed {SEED}\n{errors}")
+            pytest.fail(f"{self.words[0]} did not end\n{errors}")
         finally:
             os.close(self._reader)
             os.close(self._writer)
         return errors
 
     def check(self, errors: str, plan: object, *, again: bool) -> None:
-        told = f"{self.words}, {plan}, seed {SEED}: {self.process.returncode}\n{errors}"
+        told = f"{self.words}, {plan}: {self.process.returncode}\n{errors}"
         code = self.process.returncode
         assert "Traceback" not in errors and "Exception ignored" not in errors, told
         assert len(STOPPING.findall(errors)) == 1, told
@@ -145,14 +145,14 @@ def steps(chance: random.Random, most: int) -> int:
 @pytest.mark.parametrize("words", COMMANDS, indirect=True)
 @pytest.mark.parametrize("number", interrupts.SIGNALS, ids=lambda number: number.name)
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
-def test_signals_at_any_step(words: list[str], number: int, again: bool) -> None:
-    chance = random.Random(SEED)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_signals_at_any_step(words: list[str], number: int, again: bool, seed: int) -> None:
+    chance = random.Random(f"{seed} {words[0]} {number} {again}")  # each at a step of its own
     most = STEPS.get(words[0], STEPS_OTHERS)
-    for _ in range(ROUNDS):
-        delay = steps(chance, 5_000) if again else 0
-        plan = steps(chance, most), number, delay, chance.choice(interrupts.SIGNALS)
-        run = Run(words, *plan)
-        run.check(run.end(), plan, again=again)
+    delay = steps(chance, 5_000) if again else 0
+    plan = steps(chance, most), number, delay, chance.choice(interrupts.SIGNALS)
+    run = Run(words, *plan)
+    run.check(run.end(), plan, again=again)
     if words[0] == "broker":
         with ThreadedBroker(data_dir=words[words.index("--data-dir") + 1]) as after:
             reader = ["sub", "-L", f"{after.url}/kept/#", "-C", str(RETAINED), "-W", "60"]

@@ -262,7 +262,9 @@ def storm(world: World, chance: random.Random) -> None:
     world.peers.clear()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 12))]
+)
 def test_what_comes_and_goes_in_any_order_leaves_nothing(seed: int) -> None:
     """Subscribing, taking over, leaving, wills, half-finished QoS 2, all under a few names."""
     chance = random.Random(seed)

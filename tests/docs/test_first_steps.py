@@ -20,7 +20,7 @@ from tests.docs.blocks import IN_ORDER, ROOT, of
 from tests.server.broker_process import Process, http_address
 
 PATIENCE_S: Final = 120.0
-LONG: Final = ("docs/BACKUP.md",)  # 30 commands, five of them brokers
+FAST: Final = ("README.md", "docs/tutorial.md", "docs/how-to/devices.md")
 SPARK_S: Final = 300.0  # for the start of a JVM on a busy machine
 FLEETMQ: Final = ".venv/bin/fleetmq"
 
@@ -146,7 +146,7 @@ class World:
 
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in IN_ORDER],
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in IN_ORDER],
 )
 def test_the_first_steps(document: str, tmp_path: Path) -> None:
     """In the order in which they stand, as a newcomer pastes them into terminals."""

@@ -154,7 +154,9 @@ def under_load(data: Path, *more: str) -> Iterator[tuple[Process, Publisher]]:
             publisher.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_copy_of_a_stopped_broker(number: signal.Signals, tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     with under_load(data) as (process, publisher):
@@ -204,7 +206,9 @@ NEWEST: Final = (
     ("first", "then", "told"),
     [
         pytest.param(FOLDED, REMOVED, "is older than its journal", id="tables first"),
-        pytest.param(NEWEST, FOLDED, "the journal is older than", id="journal first"),
+        pytest.param(
+            NEWEST, FOLDED, "the journal is older than", id="journal first", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_files_copied_one_after_the_other_are_refused(
@@ -232,6 +236,7 @@ def server() -> Iterator[PostgreSQL]:
         pytest.skip(f"no PostgreSQL: {error}")
 
 
+@pytest.mark.slow
 def test_a_dump_of_a_database_in_use(server: PostgreSQL, tmp_path: Path) -> None:
     """The state is of one moment; the log, copied afterwards, has more, which has to be allowed."""
     url, other = server.database("one"), server.database("two")

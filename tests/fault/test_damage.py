@@ -194,7 +194,7 @@ def test_a_url_that_is_none(tmp_path: Path) -> None:
         refusal(broker)
 
 
-@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_in_its_very_first_start(tmp_path: Path, step: int) -> None:
     """A store that is half made is no damage: there was nothing in it."""
     start_s = 0.0

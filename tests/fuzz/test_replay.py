@@ -87,7 +87,9 @@ def test_decode_streams(start: int) -> None:
 
 
 # The fuzzer itself takes such scripts for as long as it is given.
-@pytest.mark.parametrize("start", range(0, 400, 100))
+@pytest.mark.parametrize(
+    "start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 200, 300))]
+)
 def test_connection_scripts(start: int) -> None:
     for seed in range(start, start + 100):
         with seeded(seed) as rng:

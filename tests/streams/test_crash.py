@@ -121,7 +121,7 @@ def start_of(root: Path, partition: int) -> int:
         return source.starts().ends[partition]
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stands_alone", [False, True])
 def test_the_process_is_killed(tmp_path: Path, stands_alone: bool, step: int) -> None:
     def on_moment(story: Story) -> None:
@@ -153,7 +153,7 @@ def test_what_is_sealed_is_on_disk_even_when_nobody_waited_for_it(tmp_path: Path
     assert [record.payload[0] for record in sealed] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("stands_alone", [False, True])
+@pytest.mark.parametrize("stands_alone", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_the_machine_loses_its_power(tmp_path: Path, seed: int, stands_alone: bool) -> None:
     rng = random.Random(seed)

@@ -82,7 +82,7 @@ def decoded(data: bytes, count: int = 1) -> list[Record]:
     return list(records(batch))
 
 
-@pytest.mark.parametrize("count", [1, 2, 300])
+@pytest.mark.parametrize("count", [1, 2, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_batch_says_the_same_when_it_is_read(count: int) -> None:
     for record in rows():
         if record.offset + count > OFFSET_MAX or (count > 2 and len(record.payload) > 65_535):

@@ -45,7 +45,9 @@ def garbage(chance: Random, model: str) -> Publication:
 
 
 @pytest.mark.parametrize("model", models())
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 12))]
+)
 def test_a_device_survives_anything(model: str, seed: int) -> None:
     chance = Random(f"{model} {seed}")
     info = models()[model]

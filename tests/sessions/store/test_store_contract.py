@@ -38,7 +38,7 @@ def test_a_new_store_is_empty(place: Place) -> None:
     assert not any(found.values())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_a_history_survives_stops_and_crashes(place: Place, seed: int) -> None:
     rng = random.Random(seed)
     ledger = Ledger(seed)
@@ -57,7 +57,7 @@ def test_a_history_survives_stops_and_crashes(place: Place, seed: int) -> None:
             store.abandon()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_crash_loses_nothing_that_was_committed(place: Place, seed: int) -> None:
     rng = random.Random(seed)
     ledger = Ledger(1000 + seed)
