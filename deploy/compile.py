@@ -9,11 +9,15 @@ The packages that do the work are typed so that mypyc can compile them: a messag
 third of the interpreted time. The build happens in a copy, `build/product`: the working tree
 stays plain Python, which is what `python -m pytest` in it imports, and nothing there can be
 older than its source. It needs setuptools and mypy, which the `build` extra brings.
+
+What was compiled last is kept as a wheel in `build/compiled`: the same sources are compiled once.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -25,6 +29,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCT = ROOT / "build" / "product"
+KEPT = ROOT / "build" / "compiled"
 LOG = ROOT / "build" / "product.log"
 DIST = ROOT / "dist"
 SAY_EVERY_S = 10.0
@@ -113,7 +118,7 @@ def lay_out(*, compiled: bool) -> None:
 def pip(*arguments: str) -> bool:
     """Run pip; what it says when it fails is kept in build/product.log."""
     command = [sys.executable, "-m", "pip", *arguments, "--no-deps", "--no-build-isolation"]
-    command += ["--disable-pip-version-check", "--quiet", str(PRODUCT)]
+    command += ["--disable-pip-version-check", "--quiet"]
     began = time.monotonic()
     with LOG.open("w") as log:
         running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -127,13 +132,42 @@ def pip(*arguments: str) -> bool:
     return failed == 0
 
 
-def install() -> bool:
-    return pip("install", "--force-reinstall")
+def compiled_wheel() -> pathlib.Path | None:
+    """Compile what is laid out, unless the same was compiled last; return the wheel."""
+    kept = KEPT / fingerprint()
+    if not any(kept.glob("*.whl")):
+        shutil.rmtree(KEPT, ignore_errors=True)
+        say("the packages that do the work, a minute or two")
+        made = KEPT / "made"
+        if not pip("wheel", "--wheel-dir", str(made), str(PRODUCT)):
+            return None
+        made.rename(kept)  # whole, or not there
+    return next(kept.glob("*.whl"))
 
 
-def write_wheel() -> bool:
+def fingerprint() -> str:
+    """Return a text that differs for other sources, another Python and another compiler."""
+    found = hashlib.sha256()
+    for name in ("mypy", "setuptools"):
+        found.update(importlib.metadata.version(name).encode())
+    with_what = [sys.version, sysconfig.get_platform()]
+    with_what += [os.environ.get(name, "") for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS")]
+    found.update("\n".join(with_what).encode())
+    for path in sorted(PRODUCT.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            found.update(f"\n{path.relative_to(PRODUCT)} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:16]
+
+
+def install(wheel: pathlib.Path) -> bool:
+    return pip("install", "--force-reinstall", str(wheel))
+
+
+def write_wheel(wheel: pathlib.Path) -> bool:
     DIST.mkdir(exist_ok=True)
-    return pip("wheel", "--wheel-dir", str(DIST))
+    shutil.copy(wheel, DIST)
+    return True
 
 
 def why_not() -> str:
@@ -161,9 +195,9 @@ def main(arguments: list[str]) -> int:
     finish = write_wheel if args.wheel else install
     reason = why_not()
     if not reason:
-        say("the packages that do the work, a minute or two")
         lay_out(compiled=True)
-        if finish():
+        wheel = compiled_wheel()
+        if wheel is not None and finish(wheel):
             return 0
         reason = "compiling failed, see build/product.log"
     if args.require or args.wheel:
@@ -171,7 +205,7 @@ def main(arguments: list[str]) -> int:
         return 1
     say(f"FleetMQ runs interpreted, which is slower: {reason}")
     lay_out(compiled=False)
-    if finish():
+    if install(PRODUCT):
         return 0
     say("installing FleetMQ failed, see build/product.log")
     return 1
