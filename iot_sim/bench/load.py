@@ -258,7 +258,14 @@ class LoadClient:
         self._close()
         if was_online:
             self._load.counts.lost += 1
-        self._failed(f"connection lost: {why}" if why else "connection closed by the broker")
+        self._failed(f"connection lost: {why}" if why else self._closed_text(was_online))
+
+    def _closed_text(self, was_online: bool) -> str:
+        text = "connection closed by the broker"
+        if was_online:
+            return text
+        has_tls = self._load.target.tls is not None
+        return f"{text} before CONNACK" + ("" if has_tls else "; perhaps its port wants TLS")
 
     def on_data(self, link: Link, data: bytes) -> None:
         if not self._online and (other := other_protocol(data)):

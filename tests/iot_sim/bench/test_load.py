@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from mqtt_broker.codec.constants import V5, V31, V311
 from mqtt_broker.testing import ThreadedBroker
 from tests.iot_sim.web_server import web_server
 from tests.server.running import Running
-from tests.server.transports import HOST, endpoint
+from tests.server.transports import HOST, Files, endpoint
 
 
 def played(broker: Running, plan: Plan, workers: int = 1) -> tuple[run.Merger, list[Sample]]:
@@ -95,6 +96,13 @@ def test_a_broker_that_goes_is_counted_and_ends_the_publishers() -> None:
         plan = publishers(messages=1_000_000, interval_s=0.01)
         load.Load(plan, target, address, end_the_broker).run()
     assert (total.connected, total.lost) == (3, 3)
+
+
+def test_a_port_that_wants_tls_is_named_as_the_likely_cause(tmp_path: Path) -> None:
+    with Running(endpoint(tls=Files(tmp_path).rules())) as broker:
+        whole, _ = played(broker, publishers())
+    text = "connection closed by the broker before CONNACK; perhaps its port wants TLS"
+    assert whole.total.errors == {text: 3}
 
 
 def test_a_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
