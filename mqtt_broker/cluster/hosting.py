@@ -140,32 +140,36 @@ class Hosting:
     def _next_write(self, writes: Writes, now: float) -> Transaction[object] | None:
         if not self._packed and (blob := self._journal.pack(self.committed + 1)) is not None:
             self._packed.append((self.committed + 1, blob))
-        if (reads := self._journal.read(now)) is not None:
-            self._done = self._on_read
-            return reads
+        if now >= self._beat_at + BEAT_S:  # reads show nobody that the host is alive
+            self._done = self._on_written
+            return writes.beat()
+        if self.committed - self.folded >= self._groups_kept():
+            self._done = self._on_folded
+            return writes.fold(self.committed, self._journal.fold(self.committed))
         kinds = [self._next_of_journal, self._next_errand]
+        if self._to is not None and not self._packed:
+            kinds = [self._next_errand]
         for kind in reversed(kinds) if self._is_errand_next else kinds:
             if (transaction := kind(writes, now)) is not None:
                 return transaction
         if self._to is not None:
             self._done = self._on_handed_over
             return writes.hand_over(self._to)
-        if now >= self._beat_at + BEAT_S:
-            self._done = self._on_written
-            return writes.beat()
         return None
+
+    def _groups_kept(self) -> int:
+        """Return how many groups are committed before they are folded."""
+        wants_fold = self._errands is not None and self._errands.wants_fold
+        return 1 if wants_fold or self._to is not None else FOLD_GROUPS
 
     def _next_of_journal(self, writes: Writes, now: float) -> Transaction[object] | None:
         self._is_errand_next = True
-        wants_fold = self._errands is not None and self._errands.wants_fold
-        is_kept = self._to is None and not wants_fold
-        is_fold_due = self.committed - self.folded >= (FOLD_GROUPS if is_kept else 1)
-        if self._packed and not (wants_fold and is_fold_due):
+        if (reads := self._journal.read(now)) is not None:
+            self._done = self._on_read
+            return reads
+        if self._packed:
             self._done = self._on_group
             return self._journal.commit(writes, *self._packed[0])
-        if is_fold_due:
-            self._done = self._on_folded
-            return writes.fold(self.committed, self._journal.fold(self.committed))
         return None
 
     def _next_errand(self, writes: Writes, now: float) -> Transaction[object] | None:

@@ -9,6 +9,7 @@ be executed after the host has asked, on another connection, what became of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from mqtt_broker.cluster.node_row import NodeRow, new_row
@@ -114,10 +115,12 @@ class Writes:
         """Show that the host is alive."""
         yield [self._own(), Commit()]
 
-    def commit_group(self, group: int, blob: bytes) -> Transaction[None]:
-        """Append a group to the journal."""
+    def commit_group(
+        self, group: int, blob: bytes, also: Sequence[Statement] = ()
+    ) -> Transaction[None]:
+        """Append a group to the journal, with what else is to be written with it."""
         row: Row = {"number": self._number, "group": group, "blob": blob}
-        yield [self._own({"group": group}), Insert(GROUPS, row), Commit()]
+        yield [self._own({"group": group}), *also, Insert(GROUPS, row), Commit()]
 
     def fold(self, group: int, changes: list[Statement]) -> Transaction[None]:
         """Apply what the groups up to this one changed, and delete them."""

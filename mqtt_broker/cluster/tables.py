@@ -9,6 +9,10 @@ WANTS: Final = "wants"  # a row for each number that its own process waits for
 GROUPS: Final = "groups"  # the journals of all numbers, until they are folded
 OWNERS: Final = "owners"  # a row for each client that is connected or has a stored session
 ASKS: Final = "asks"  # a row for each client whose owner is asked to release it
+VERSIONS: Final = "versions"  # a row for each number: what the others have to know last changed
+FILTERS: Final = "filters"  # the Topic Filters of all numbers
+OUTBOX: Final = "outbox"  # messages for stored sessions of other numbers, until these have them
+PLACES: Final = "places"  # how far a number has read what another sends it
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     NODES: ("number",),
@@ -16,4 +20,8 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     GROUPS: ("number", "group"),
     OWNERS: ("client",),
     ASKS: ("client",),
+    VERSIONS: ("number",),
+    FILTERS: ("number", "filter"),
+    OUTBOX: ("receiver", "sender", "first"),
+    PLACES: ("receiver", "sender"),
 }

@@ -3,20 +3,14 @@
     python -m tests.sim.cluster.ablations                      # every rule
     python -m tests.sim.cluster.ablations --only turn --seeds 2000
 
-An entry changes the program in this process and puts it right again. The search ends with the first
-seed that breaks an oracle. A rule that can be taken out unnoticed is a hole in the simulation, or a
-rule that nobody needs.
+Those of messages are in `message_ablations`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final
-from unittest.mock import patch
+from typing import Any
 
 from mqtt_broker.cluster import hosting, membership, node_transactions
 from mqtt_broker.cluster.node_row import FREE, NodeRow
@@ -34,59 +28,8 @@ from mqtt_broker.cluster.statements import (
     Update,
 )
 from mqtt_broker.cluster.tables import NODES, WANTS
-from tests.sim.cluster import database, hosts, process
-
-SEEDS: Final = 1_000
-
-Replace = tuple[Any, str, Any]  # an object, the name of an attribute, and what stands there instead
-
-
-@dataclass(frozen=True, slots=True)
-class Ablation:
-    name: str
-    says: str
-    replace: Callable[[], list[Replace]]
-    play: Callable[[int], object]
-
-    @contextmanager
-    def taken_out(self) -> Iterator[None]:
-        patches = [patch.object(*one) for one in self.replace()]
-        for one in patches:
-            one.start()
-        try:
-            yield
-        finally:
-            for one in patches:
-                one.stop()
-
-
-ABLATIONS: Final[dict[str, Ablation]] = {}
-
-
-def ablation(
-    play: Callable[[int], object],
-) -> Callable[[Callable[[], list[Replace]]], Callable[[], list[Replace]]]:
-    """Register an ablation under its function's name; its docstring is the rule."""
-
-    def register(replace: Callable[[], list[Replace]]) -> Callable[[], list[Replace]]:
-        name = replace.__name__.replace("_", "-")
-        ABLATIONS[name] = Ablation(name, str(replace.__doc__), replace, play)
-        return replace
-
-    return register
-
-
-def search(name: str, seeds: int = SEEDS) -> tuple[int, str] | None:
-    """The first seed that notices that the rule is missing, and what it says."""
-    found = ABLATIONS[name]
-    with found.taken_out():
-        for seed in range(seeds):
-            try:
-                found.play(seed)
-            except AssertionError as error:
-                return seed, str(error).splitlines()[0]
-    return None
-
+from tests.sim.cluster import database, hosts, message_ablations, process
+from tests.sim.cluster.ablation import ABLATIONS, SEEDS, Replace, ablation, search
 
 # Of nodes that host numbers.
 
@@ -249,6 +192,9 @@ def leftovers_are_ended() -> list[Replace]:
 
     original = node_transactions.confirm
     return [(hosting, "confirm", confirm)]
+
+
+message_ablations.register()
 
 
 def main() -> int:

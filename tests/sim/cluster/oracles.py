@@ -9,6 +9,8 @@ ORACLES: Final[dict[str, str]] = {
     "once": "what was sent again is there once",
     "order": "what one client wrote is there in its order",
     "torn": "what one transaction folded is there as a whole, and nothing older over it",
+    "stamp": "messages cross by the filters that they are stamped with",
+    "digest": "what a number knows of another's filters is what they were at that version",
     "one-owner": "at rest one process hosts a number, and its memory is what the database has",
     "needless": "nobody takes a number from a host that works",
     "deadlock": "no two transactions wait for each other",

@@ -12,9 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from tests.sim.cluster import hosts
+from tests.sim.cluster import hosts, messages
 
-WORLDS: Final[dict[str, Callable[[int], object]]] = {"hosts": hosts.play}
+WORLDS: Final[dict[str, Callable[[int], object]]] = {
+    "hosts": hosts.play,
+    "messages": messages.play,
+}
 
 
 def main() -> int:

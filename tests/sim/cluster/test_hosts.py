@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster.ablations import ABLATIONS, search
+import tests.sim.cluster.ablations  # noqa: F401
+from tests.sim.cluster.ablation import ABLATIONS, search
 from tests.sim.cluster.hosts import play
 
 
