@@ -55,7 +55,7 @@ class _Number:
 
 
 class Digest:
-    """What is known of the filters of all numbers but the own one."""
+    """The filters of all numbers but the own one, as far as they are known."""
 
     __slots__ = ("_numbers", "_own", "_own_version", "_results", "_trie", "is_behind")
 
@@ -74,7 +74,7 @@ class Digest:
 
     @property
     def count(self) -> int:
-        """How many filters are known."""
+        """The filters that are known."""
         return self._trie.count
 
     def epoch(self, number: int) -> str | None:
@@ -95,6 +95,10 @@ class Digest:
         known = self._numbers.get(number)
         if known is None or known.epoch != epoch or known.version < version:
             self.is_behind = True
+
+    def on_stale(self) -> None:
+        """Note that an expectation has failed."""
+        self.is_behind = True
 
     def set_own(self, epoch: str, version: int) -> None:
         """Note the own number's versions, which a committed group has changed."""
@@ -129,7 +133,7 @@ class Digest:
             number = row["number"]
             if number == self._own:
                 self._own_version = (row["epoch"], row["filters"])
-            elif self._has_changes_since(number, row, latest[number]):
+            elif self.has_changes_since(number, row, latest[number]):
                 current[number] = row
             else:
                 whole.append(row)
@@ -145,7 +149,7 @@ class Digest:
         self.is_behind = bool(whole)
         return not whole
 
-    def _has_changes_since(self, number: int, before: Row, after: Row) -> bool:
+    def has_changes_since(self, number: int, before: Row, after: Row) -> bool:
         """Tell whether the changes that were read are all since the version that is known."""
         known = self._numbers.get(number)
         if known is None or not known.epoch == before["epoch"] == after["epoch"]:
@@ -205,5 +209,5 @@ def compare(digest: Digest) -> Transaction[None]:
     try:
         yield [digest.expectation(), Commit()]
     except Stale:
-        digest.is_behind = True
+        digest.on_stale()
         raise

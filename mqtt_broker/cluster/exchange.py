@@ -1,4 +1,4 @@
-"""What one number exchanges with the others: filters, and messages for stored sessions.
+"""The exchange of a number with the others: filters, and messages for stored sessions.
 
 Messages are gathered in batches. A batch with something to write is committed as a group: records
 of its own, messages for other numbers or from them, filters. Its transaction also compares the
@@ -35,6 +35,10 @@ class Batch:
         self.received = received
         self.parcels: list[Parcel] = []  # by the last routing
         self.has_read = False  # filters were read, or compared, after its messages had come
+
+    def set_parcels(self, parcels: list[Parcel]) -> None:
+        """Note what goes to whom; it replaces what was routed before."""
+        self.parcels = parcels
 
     def on_filters_read(self) -> None:
         """Note that the filters were read, or compared, since it was made."""
@@ -80,7 +84,7 @@ class Exchange:
 
     def route(self, batch: Batch) -> None:
         """Route a batch by what is known now."""
-        batch.parcels = self.outbox.pack(batch.messages, self.digest)
+        batch.set_parcels(self.outbox.pack(batch.messages, self.digest))
 
     def is_group(self, batch: Batch) -> bool:
         """Tell whether a batch has something to write."""
@@ -127,7 +131,7 @@ class Exchange:
         try:
             yield from writes.commit_group(group, batch.blob, also)
         except Stale:
-            self.digest.is_behind = True
+            self.digest.on_stale()
             raise
 
     def on_committed(self, group: int, batch: Batch) -> None:

@@ -49,7 +49,7 @@ class Message:
 
 
 class State:
-    """What the records of a number make of it."""
+    """The state of a number, as its records make it."""
 
     def __init__(self) -> None:
         self.subscriptions: Subscriptions = {}

@@ -9,7 +9,7 @@ from mqtt_broker.cluster.digest import NOTHING, Digest
 from mqtt_broker.cluster.exchange import Batch, Exchange
 from mqtt_broker.cluster.inbox import Inbox
 from mqtt_broker.cluster.node_transactions import Writes
-from mqtt_broker.cluster.outbox import Outbox, Parcel, write_parcels
+from mqtt_broker.cluster.outbox import Outbox, Parcel, parcel_of, write_parcels
 from mqtt_broker.cluster.own_filters import OwnFilters
 from mqtt_broker.cluster.statements import (
     Commit,
@@ -46,7 +46,7 @@ def compare_with_the_group() -> list[Replace]:
 
 @ablation(messages.play)
 def compare_without_a_group() -> list[Replace]:
-    """What matched nowhere is acknowledged after a comparison, too."""
+    """A message that matched nowhere is acknowledged after a comparison, too."""
 
     def _compare(self: Exchange, batch: Batch) -> Transaction[None]:
         batch.on_filters_read()
@@ -118,19 +118,19 @@ def filters_by_epoch() -> list[Replace]:
     original = Digest.expectation
     return [
         (Digest, "expectation", expectation),
-        (Digest, "_has_changes_since", has_changes_since),
+        (Digest, "has_changes_since", has_changes_since),
     ]
 
 
 @ablation(messages.play)
 def changes_are_all_there() -> list[Replace]:
-    """Who knows filters from before rows were deleted reads all of them."""
+    """A digest from before rows were deleted is read whole."""
 
     def has_changes_since(self: Digest, number: int, before: Any, after: Any) -> bool:
         return original(self, number, before, {**after, "filters_from": NOTHING})
 
-    original = Digest._has_changes_since
-    return [(Digest, "_has_changes_since", has_changes_since)]
+    original = Digest.has_changes_since
+    return [(Digest, "has_changes_since", has_changes_since)]
 
 
 @ablation(messages.play)
@@ -177,7 +177,7 @@ def suback_after_commit() -> list[Replace]:
 
 @ablation(messages.play)
 def outbox_in_the_group() -> list[Replace]:
-    """What goes to other numbers is committed with the group."""
+    """Messages for other numbers are committed with the group."""
 
     def commit(self: Exchange, writes: Writes, group: int, batch: Batch) -> Transaction[None]:
         with_parcels = original(self, writes, group, batch)
@@ -203,7 +203,8 @@ def place_in_own_group() -> list[Replace]:
         found = yield [*reads, Select(PLACES)]
         for sender, rows in zip(senders, found, strict=False):
             inbox.on_rows(sender, rows)
-        yield [*write(inbox, inbox._parcels), Commit()]
+        parcels = [parcel_of(row) for rows in found[: len(senders)] for row in rows]
+        yield [*write(inbox, parcels), Commit()]
 
     write = Inbox.write
     return [
@@ -225,7 +226,7 @@ def numbers_go_on() -> list[Replace]:
 
 @ablation(messages.play)
 def read_rows_are_deleted() -> list[Replace]:
-    """What was read is deleted from the outbox."""
+    """Rows that were read are deleted from the outbox."""
 
     def write(self: Inbox, parcels: list[Parcel]) -> list[Statement]:
         return [one for one in original(self, parcels) if not isinstance(one, Delete)]

@@ -168,7 +168,7 @@ class Session(Client):
 
     @property
     def current(self) -> Subscription | None:
-        """What is not answered yet."""
+        """The subscription that is not answered yet."""
         for one in self.history:
             if not one.acknowledged_at or (one.ended_at and not one.is_over):
                 return one
