@@ -3,7 +3,7 @@
     python -m tests.sim.cluster.ablations                      # every rule
     python -m tests.sim.cluster.ablations --only turn --seeds 2000
 
-Those of messages are in `message_ablations`.
+Those of messages are in `message_ablations`, those of owners in `owner_ablations`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mqtt_broker.cluster.statements import (
     Update,
 )
 from mqtt_broker.cluster.tables import NODES, WANTS
-from tests.sim.cluster import database, hosts, message_ablations, process
+from tests.sim.cluster import database, hosts, message_ablations, owner_ablations, process
 from tests.sim.cluster.ablation import ABLATIONS, SEEDS, Replace, ablation, search
 
 # Of nodes that host numbers.
@@ -195,6 +195,7 @@ def leftovers_are_ended() -> list[Replace]:
 
 
 message_ablations.register()
+owner_ablations.register()
 
 
 def main() -> int:

@@ -26,11 +26,11 @@ class FaultyWorld:
         self.database = Database(self.events, keys)
         if seed % ASYNCHRONOUS == 0:
             self.database.replicate_asynchronously()
-        self.cut_chance = self.rng.choice([0.0, 0.02, 0.2])
+        self.cut_chance = self._usual_cut_chance = self.rng.choice([0.0, 0.02, 0.2])
         self._names = self._backends = 0
         self.taken = 0
         self._may_stay_dead = seed % 4 == 0
-        self._trouble_ends: dict[int, float] = {}  # by the process's own number
+        self.trouble_ends: dict[int, float] = {}  # by the process's own number
         self.processes: dict[int, Process] = {}
         self._process_of: dict[str, Process] = {}  # by epoch
         for number in range(1, self.rng.randint(2, NODES_MAX) + 1):
@@ -60,7 +60,7 @@ class FaultyWorld:
         host = victim.hosts.get(number) if victim is not None else None
         is_hosted = host is not None and host.hosting.epoch == seen
         if victim is not None and is_hosted and not victim.is_dead:
-            ended = self._trouble_ends.get(victim.number, 0.0)
+            ended = self.trouble_ends.get(victim.number, 0.0)
             names = f"{victim.number} by {taker.number}"
             text = f"{number} was taken from {names} at {self.events.now:.1f}"
             check("needless", self.events.now < ended + LAPSE_S + UNTROUBLED_S, text)
@@ -72,8 +72,8 @@ class FaultyWorld:
         self.processes[number] = Process(self, number)
 
     def _trouble(self, number: int, seconds: float) -> None:
-        end = max(self._trouble_ends.get(number, 0.0), self.events.now + seconds)
-        self._trouble_ends[number] = end
+        end = max(self.trouble_ends.get(number, 0.0), self.events.now + seconds)
+        self.trouble_ends[number] = end
 
     def fault(self) -> None:
         """Let something go wrong."""
@@ -85,7 +85,7 @@ class FaultyWorld:
         elif chance < 0.3:
             self._freeze(process)
         elif chance < 0.5:
-            self._kill(process)
+            self.kill(process)
         elif chance < 0.6:
             self._leave(process)
         elif chance < 0.8:
@@ -95,13 +95,18 @@ class FaultyWorld:
         elif self.database.is_up:
             self._stop_database()
 
+    def calm_down(self) -> None:
+        """Cut no connection any more."""
+        self.cut_chance = self._usual_cut_chance = 0.0
+        self.database.calm_down()
+
     def _freeze(self, process: Process) -> None:
         if not process.is_frozen and not process.is_dead:
             seconds = self.rng.choice([0.3, LAPSE_S - 1, LAPSE_S + 3, 20.0])
             self._trouble(process.number, seconds)
             process.freeze(seconds)
 
-    def _kill(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
         if not process.is_dead:
             seconds = self.rng.choice([0.0, 1.0, 30.0])
             process.kill()
@@ -116,14 +121,14 @@ class FaultyWorld:
     def _leave(self, process: Process) -> None:
         if not process.is_dead and not process.is_frozen and not process.is_leaving:
             process.leave()
-            self.events.after(2.0, lambda: self._kill(process))
+            self.events.after(2.0, lambda: self.kill(process))
 
     def _fail_over_after_a_cut(self) -> None:
         """A fail-over that finds hosts in the middle of asking what became of a commit."""
-        self.cut_chance, before = 0.3, self.cut_chance
+        self.cut_chance = 0.3
 
         def fail_over() -> None:
-            self.cut_chance = before
+            self.cut_chance = self._usual_cut_chance
             if self.database.is_up:
                 self.database.stop()
                 self.database.fail_over()

@@ -197,8 +197,7 @@ class HostsWorld(FaultyWorld):
             events.run_until(events.now + self.rng.choice([0.0, 0.3, 1.0]))
             self.fault()
             events.run_until(events.now + self.rng.choice([0.01, 0.5, 3.0, 9.0]))
-        self.cut_chance = 0.0
-        self.database.calm_down()
+        self.calm_down()
         events.run_until(events.now + 120)
         self.check()
 

@@ -12,9 +12,13 @@ ORACLES: Final[dict[str, str]] = {
     "stamp": "messages cross by the filters that they are stamped with",
     "digest": "what a number knows of another's filters is what they were at that version",
     "one-owner": "at rest one process hosts a number, and its memory is what the database has",
-    "needless": "nobody takes a number from a host that works",
+    "one-connection": "at rest a client has one connection, the one that it believes in",
+    "session-present": "CONNACK says whether there is a session",
+    "leftover": "nothing is left of sessions that are over",
+    "will": "a will is published once if it is due, and never if it is not",
+    "needless": "no number is taken from a host that works, no connection closed without a reason",
     "deadlock": "no two transactions wait for each other",
-    "bounded": "at rest journals are folded, and no lock is held",
+    "bounded": "CONNECT is answered in time; at rest journals are folded, and no lock is held",
     "rest": "when the faults are over, everything that was asked for is done",
 }
 

@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from tests.sim.cluster import hosts, messages
+from tests.sim.cluster import hosts, messages, owners
 
 WORLDS: Final[dict[str, Callable[[int], object]]] = {
     "hosts": hosts.play,
     "messages": messages.play,
+    "owners": owners.play,
 }
 
 
