@@ -16,6 +16,7 @@ from typing import Final
 import hypothesis
 import pytest
 
+from tests.fault.postgres import PostgreSQL, Unavailable
 from tests.property_examples import examples
 
 hypothesis.settings.register_profile("repeatable", examples())
@@ -84,3 +85,28 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason in sorted(set(_missed)):
         terminalreporter.write_line(f"TESTS_REQUIRE: skipped, and may not be: {reason}", red=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgreSQL | str]:
+    """A server for each worker, or why there is none."""
+    try:
+        with PostgreSQL() as server:
+            # No machine loses its power here, and the disk is not what is examined: SQLite's
+            # files are in memory for the same reason, where that can be.
+            # Nobody vacuums, either: it would come by once a second with so many databases.
+            for setting in ("fsync", "autovacuum"):
+                server.psql("postgres", f"ALTER SYSTEM SET {setting} = off")
+            server.psql("postgres", "SELECT pg_reload_conf()")
+            yield server
+    except Unavailable as error:
+        yield str(error)
+
+
+@pytest.fixture
+def postgresql(request: pytest.FixtureRequest) -> PostgreSQL:
+    server = request.getfixturevalue("postgresql_server")
+    if isinstance(server, str):
+        pytest.skip(f"no PostgreSQL: {server}")
+    assert isinstance(server, PostgreSQL)
+    return server

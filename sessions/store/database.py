@@ -106,7 +106,7 @@ def sqlite_engine(path: Path, *, checkpoint_pages: int, is_damaged: bool = False
 
 # Let the server notice a broker that was killed: while its server process waits for something and
 # does not check the connection, it still holds the lock. Unknown settings are left out.
-_DETECT_DEAD_CLIENT: Final = """
+DETECT_DEAD_CLIENT: Final = """
 SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES
     ('client_connection_check_interval', '1000'), ('tcp_keepalives_idle', '10'),
     ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3')
@@ -114,19 +114,21 @@ SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES
 """
 
 
+# Options of libpq, which let a broker notice that the server's machine is gone.
+DETECT_DEAD_SERVER: Final = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+
 def postgres_engine(url: URL, application_name: str) -> Engine:
     """Return an engine with synchronous commits, that detects a dead connection in seconds."""
-    options = {
-        "connect_timeout": "5",
-        "keepalives_idle": "5",
-        "keepalives_interval": "2",
-        "keepalives_count": "3",
-        "tcp_user_timeout": "10000",
-        "application_name": application_name,
-    }
     engine = create_engine(
         url,
-        connect_args={**options, **url.query},
+        connect_args={**DETECT_DEAD_SERVER, "application_name": application_name, **url.query},
         poolclass=NullPool,
         # A returned connection is closed, which ends its transaction. A rollback before that
         # would fail again on a lost connection.
@@ -139,7 +141,7 @@ def postgres_engine(url: URL, application_name: str) -> Engine:
             cursor.execute("SELECT current_setting('synchronous_commit')")
             if cursor.fetchone()[0] == "off":
                 cursor.execute("SET synchronous_commit = on")
-            cursor.execute(_DETECT_DEAD_CLIENT)
+            cursor.execute(DETECT_DEAD_CLIENT)
         driver.commit()
 
     return engine

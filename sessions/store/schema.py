@@ -198,11 +198,11 @@ def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def version_of(connection: Connection) -> str | None:
+def version_of(connection: Connection, table: str = "alembic_version") -> str | None:
     """Return the version of a database; None if it is empty."""
-    if not inspect(connection).has_table("alembic_version"):
+    if not inspect(connection).has_table(table):
         return None
-    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    found = connection.execute(text(f"SELECT version_num FROM {table}")).scalar()
     return str(found) if found is not None else None
 
 
@@ -238,14 +238,19 @@ def _create(connection: Connection, metadata: MetaData) -> None:
 
 def upgrade(connection: Connection, parts: set[str], step: str = HEAD) -> None:
     """Upgrade a database within the transaction of `connection`."""
+    migrate(connection, MIGRATIONS, step, parts=parts)
+
+
+def migrate(connection: Connection, directory: Path, step: str, **attributes: object) -> None:
+    """Run the migrations of a directory up to a step, within the transaction of `connection`."""
+    # Imported here: it takes 70 ms, and is needed only for a new or old database.
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     # Alembic reads options with configparser, which interprets percent signs.
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    config.attributes["parts"] = parts
+    config.set_main_option("script_location", str(directory).replace("%", "%%"))
+    config.attributes.update(attributes, connection=connection)
     command.upgrade(config, step)
 
 

@@ -68,6 +68,7 @@ RULE: Final[dict[str, str]] = {
     f"{_SESSIONS} qos topics codec",
     "core": f"recorder {_CORE} {_SESSIONS} qos topics codec version",
     "cluster": "topics",
+    "cluster.store": "cluster sessions.store",
     "streams.format": "topics codec",
     "streams.read": "streams.format",
     "streams.remote": "streams.format streams.read",

@@ -23,12 +23,12 @@ _ANY_BUT_PURE: Final = set(packages.RULE) - PURE
 ONLY_IN: Final[dict[str, str]] = {
     "asyncio": "server http_api iot_sim in_process test_support testing cli.broker",
     "uvloop": "server http_api iot_sim cli.broker",
-    "socket": "server http_api client streams.remote iot_sim testing cli",
+    "socket": "cluster.store server http_api client streams.remote iot_sim testing cli",
     "ssl": "server http_api client streams.remote iot_sim testing cli spark_ingest",
-    "select": "server.net client iot_sim cli interrupts",
+    "select": "cluster.store server.net client iot_sim cli interrupts",
     "selectors": "server.net client iot_sim cli",
-    "sqlalchemy": "sessions.store security.sql spark_ingest",
-    "alembic": "sessions.store",
+    "sqlalchemy": "sessions.store cluster.store security.sql spark_ingest",
+    "alembic": "sessions.store cluster.store",
     "aiohttp": "http_api server.net.websocket server.net.websocket_aiohttp "
     "server.net.websocket_fallback",
     "websockets": "client.websocket server.net.websocket server.net.websocket_library "

@@ -1,5 +1,4 @@
-"""Each contract test runs on SQLite and on a real PostgreSQL: a server for each worker, a
-database for each test."""
+"""Each contract test runs on SQLite and on a real PostgreSQL: a database for each test."""
 
 from __future__ import annotations
 
@@ -12,37 +11,12 @@ from typing import Final
 import pytest
 
 from sessions.store import postgres_lock
-from tests.fault.postgres import PostgreSQL, Unavailable
+from tests.fault.postgres import PostgreSQL
 from tests.sessions.store.places import Place
 
 MEMORY: Final = Path("/dev/shm")
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[PostgreSQL | str]:
-    """A server, or why there is none."""
-    try:
-        with PostgreSQL() as server:
-            # No machine loses its power here, and the disk is not what is examined: SQLite's
-            # files are in memory for the same reason, where that can be.
-            # Nobody vacuums, either: it would come by once a second with so many databases.
-            for setting in ("fsync", "autovacuum"):
-                server.psql("postgres", f"ALTER SYSTEM SET {setting} = off")
-            server.psql("postgres", "SELECT pg_reload_conf()")
-            yield server
-    except Unavailable as error:
-        yield str(error)
-
-
-@pytest.fixture
-def postgresql(request: pytest.FixtureRequest) -> PostgreSQL:
-    server = request.getfixturevalue("postgresql_server")
-    if isinstance(server, str):
-        pytest.skip(f"no PostgreSQL: {server}")
-    assert isinstance(server, PostgreSQL)
-    return server
 
 
 @pytest.fixture

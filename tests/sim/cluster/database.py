@@ -11,7 +11,7 @@ backend behind, which executes what had arrived, and notices some time later tha
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -68,6 +68,7 @@ class Database:
         self._unanswered: list[Backend] = []  # their commits wait for the standby
         self._waiting: deque[Backend] = deque()  # for a row
         self.locks: dict[Place, Backend] = {}
+        self.births: Counter[Place] = Counter()  # how often a row was inserted with this key
         self.backends: set[Backend] = set()
         self.is_synchronous = True  # a COMMIT is answered when the standby has it
         self._standby_delays_s = self.rng.choice(STANDBY_DELAYS_S)
@@ -127,6 +128,7 @@ class Database:
         """Make the rows of a commit visible, and free its locks; the standby may not have it."""
         if not backend.is_shown:
             backend.is_shown = True
+            self.births.update(backend.born)
             for (table, key), row in backend.writes.items():
                 _apply(self._visible, table, key, row)
             self.free(backend)
@@ -173,6 +175,14 @@ class Database:
         """Free all locks of a backend, and let those go on that wait for them."""
         for place in [place for place, holder in self.locks.items() if holder is backend]:
             del self.locks[place]
+        self._wake()
+
+    def unlock(self, place: Place) -> None:
+        """Free the lock of a row that is not there any more."""
+        del self.locks[place]
+        self._wake()
+
+    def _wake(self) -> None:
         for waiting in list(self._waiting):
             if waiting.waits_for is not None and waiting.waits_for not in self.locks:
                 self.stop_waiting(waiting)
@@ -255,6 +265,7 @@ class Backend:
         self.number = number
         self.is_ended = self.is_deaf = self.is_shown = False
         self.writes: dict[Place, Row | None] = {}
+        self.born: set[Place] = set()  # rows that this transaction has inserted
         self.waits_for: Place | None = None
         self.commit_number = 0
         self._in_transaction = self._is_committing = False
@@ -263,6 +274,7 @@ class Backend:
         self._skipped = 0  # the transaction that has failed: what still comes of it is skipped
         self._is_planned = False
         self._candidates: list[Key] | None = None  # of the statement that waits
+        self._births: dict[Key, int] = {}  # of its candidates
         self._found: Rows = []
         self._steps = 0
         self.on_ended: Callable[[], None] = lambda: None
@@ -355,6 +367,7 @@ class Backend:
 
     def _reset(self) -> None:
         self.writes = {}
+        self.born = set()
         self._candidates = None
         self._found = []
         self._in_transaction = self._is_committing = False
@@ -443,21 +456,31 @@ class Backend:
             self.writes[statement.table, key] = None
             return row
 
-        return self._lock_each(statement.table, matches, delete)
+        deleted = self._lock_each(statement.table, matches, delete)
+        return None if deleted is None else []
 
     def _insert(self, statement: Insert | Put) -> Rows | None:
         key = self.database.key(statement.table, statement.row)
-        if not self._lock((statement.table, key)):
+        place = statement.table, key
+        holder = self.database.locks.get(place, self)
+        is_only_locked = holder is not self and place not in holder.writes
+        if isinstance(statement, Insert) and is_only_locked:
+            raise Refused(f"{statement.table}: {key} exists")
+        if not self._lock(place):
             return None
         if isinstance(statement, Insert):
             if any(key == other for other, _ in self.database.read(statement.table, self.writes)):
                 raise Refused(f"{statement.table}: {key} exists")
-        self.writes[statement.table, key] = statement.row
+        if key not in dict(self.database.read(statement.table, self.writes)):
+            self.born.add(place)
+        self.writes[place] = statement.row
         return []
 
     def _insert_new(self, statement: InsertNew) -> Rows | None:
         table = statement.table
-        rows = {self.database.key(table, row): row for row in statement.rows}
+        rows: dict[Key, Row] = {}
+        for row in statement.rows:
+            rows.setdefault(self.database.key(table, row), row)
         if self._candidates is None:
             self._candidates = list(rows)
         while self._candidates:
@@ -469,6 +492,7 @@ class Backend:
             self._candidates.pop(0)
             if key not in dict(self.database.read(table, self.writes)):
                 self.database.lock(self, (table, key))
+                self.born.add((table, key))
                 self.writes[table, key] = rows[key]
                 self._found.append(rows[key])
             if self._candidates:
@@ -490,13 +514,18 @@ class Backend:
             self._candidates = [key for key, row in rows if matches(row)]
             if not in_order and len(self._candidates) > 1:
                 self.database.rng.shuffle(self._candidates)
+            births = self.database.births
+            self._births = {key: births[table, key] for key in self._candidates}
         while self._candidates:
             key = self._candidates[0]
             if not self._lock((table, key)):
                 return None
             self._candidates.pop(0)
             row = dict(self.database.read(table, self.writes)).get(key)
-            if row is not None and matches(row):
+            is_gone = row is None or self.database.births[table, key] != self._births[key]
+            if is_gone and (table, key) not in self.writes:
+                self.database.unlock((table, key))  # deleted; one that was inserted then is another
+            elif row is not None and matches(row):
                 self._found.append(act(key, row))
             if self._candidates:
                 self.step_soon()  # others lock rows in between

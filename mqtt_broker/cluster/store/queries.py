@@ -1,0 +1,373 @@
+"""Compile statements to SQL, once for each shape: the same columns of the same table.
+
+Values travel in PostgreSQL's binary format, in both directions. So a text with U+0000, which no
+MQTT string has, is an error of the server and not a shorter text.
+
+A required update that finds no row has to fail on the server, before the statements that follow it
+in the pipeline, and so has `Expect`: functions of the schema raise an error there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    BindParameter,
+    Boolean,
+    ColumnElement,
+    Table,
+    and_,
+    any_,
+    bindparam,
+    column,
+    delete,
+    func,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.expression import ClauseElement
+from sqlalchemy.types import TypeEngine
+
+from mqtt_broker.cluster.statements import (
+    Clock,
+    Commit,
+    Delete,
+    EndBackends,
+    Expect,
+    Insert,
+    InsertNew,
+    LockTimeout,
+    Put,
+    Row,
+    Rows,
+    Select,
+    SelectNewer,
+    Statement,
+    Update,
+)
+from mqtt_broker.cluster.store.schema import EXPECTED_FUNCTION, REQUIRED_FUNCTION
+
+BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+COMMIT: Final = b"COMMIT"
+ROLLBACK: Final = b"ROLLBACK"
+# A row for each connection: the role that it belongs to, or '' if it was ended.
+_END_BACKENDS: Final = b"""
+SELECT CASE WHEN usename = current_user THEN '' ELSE usename::text END,
+       CASE WHEN usename = current_user THEN pg_terminate_backend(pid) END
+FROM pg_stat_activity
+WHERE application_name = $1 AND datname = current_database() AND pid <> pg_backend_pid()
+"""
+_CLOCK: Final = b"SELECT extract(epoch FROM clock_timestamp())::float8"
+_LOCK_TIMEOUT: Final = b"SELECT set_config('lock_timeout', $1, true)"
+
+_DIALECT: Final = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+
+
+class Codec:
+    """A type of PostgreSQL in its binary format."""
+
+    __slots__ = ("decode", "encode", "oid")
+
+    def __init__(
+        self, oid: int, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+    ) -> None:
+        self.oid = oid
+        self.encode = encode
+        self.decode = decode
+
+
+_INT8: Final = struct.Struct("!q")
+_FLOAT8: Final = struct.Struct("!d")
+_NUMBER: Final = Codec(20, _INT8.pack, lambda found: _INT8.unpack(found)[0])
+_TEXT: Final = Codec(25, str.encode, bytes.decode)
+_BYTES: Final = Codec(17, bytes, bytes)
+_TRUTH: Final = Codec(16, lambda value: b"\1" if value else b"\0", lambda found: found == b"\1")
+_FLOAT: Final = Codec(701, _FLOAT8.pack, lambda found: _FLOAT8.unpack(found)[0])
+_CODECS: Final[dict[type, Codec]] = {
+    int: _NUMBER, str: _TEXT, bytes: _BYTES, bool: _TRUTH, float: _FLOAT
+}  # fmt: skip
+
+
+def _array(of: Codec, oid: int) -> Codec:
+    def encode(values: list[Any]) -> bytes:
+        parts = [struct.pack("!iiI", 1 if values else 0, 0, of.oid)]
+        if values:
+            parts.append(struct.pack("!ii", len(values), 1))
+        for value in values:
+            encoded = of.encode(value)
+            parts += struct.pack("!i", len(encoded)), encoded
+        return b"".join(parts)
+
+    def decode(found: bytes) -> list[Any]:
+        raise AssertionError("no column is an array")
+
+    return Codec(oid, encode, decode)
+
+
+_ARRAYS: Final = {
+    int: _array(_NUMBER, 1016),
+    str: _array(_TEXT, 1009),
+    bytes: _array(_BYTES, 1001),
+    bool: _array(_TRUTH, 1000),
+    float: _array(_FLOAT, 1022),
+}
+
+
+class Query:
+    """The SQL of all statements of one shape."""
+
+    __slots__ = ("_columns", "_parameters", "oids", "sql")
+
+    def __init__(
+        self,
+        sql: bytes,
+        parameters: list[tuple[str, Codec]],
+        columns: list[tuple[str, Codec]],
+    ) -> None:
+        self.sql = sql
+        self.oids = [codec.oid for _, codec in parameters]
+        self._parameters = parameters
+        self._columns = columns
+
+    @property
+    def has_rows(self) -> bool:
+        """Tell whether it returns rows."""
+        return len(self._columns) > 0
+
+    def encode(self, values: Row) -> list[bytes]:
+        """Encode the values of a statement in the order of the parameters."""
+        return [codec.encode(values[name]) for name, codec in self._parameters]
+
+    def decode(self, count: int, value: Callable[[int, int], bytes | None]) -> Rows:
+        """Decode the rows of a result, of which `value` returns one column of one row."""
+        return [
+            {
+                name: codec.decode(value(row, at) or b"")
+                for at, (name, codec) in enumerate(self._columns)
+            }
+            for row in range(count)
+        ]
+
+
+_PLAIN: Final = {sql: Query(sql, [], []) for sql in (BEGIN, COMMIT, ROLLBACK)}
+BEGIN_QUERY: Final = _PLAIN[BEGIN]
+COMMIT_QUERY: Final = _PLAIN[COMMIT]
+ROLLBACK_QUERY: Final = _PLAIN[ROLLBACK]
+_END_QUERY: Final = Query(_END_BACKENDS, [("label", _TEXT)], [("role", _TEXT)])
+_CLOCK_QUERY: Final = Query(_CLOCK, [], [("now", _FLOAT)])
+_LOCK_TIMEOUT_QUERY: Final = Query(_LOCK_TIMEOUT, [("seconds", _TEXT)], [])
+
+
+class Queries:
+    """The queries for some tables, by the names that the rules know."""
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self._tables = tables
+        self._known: dict[tuple[Any, ...], Query] = {}
+
+    def find(self, statement: Statement) -> tuple[Query, Row]:
+        """Return the query of a statement, and the values of its parameters."""
+        if isinstance(statement, Commit):
+            return COMMIT_QUERY, {}
+        if isinstance(statement, LockTimeout):
+            return _LOCK_TIMEOUT_QUERY, {"seconds": f"{max(1, round(statement.seconds * 1000))}ms"}
+        if isinstance(statement, Clock):
+            return _CLOCK_QUERY, {}
+        if isinstance(statement, EndBackends):
+            return _END_QUERY, {"label": statement.label}
+        if isinstance(statement, InsertNew):
+            shape, values = self._shape_of_new(statement)
+        else:
+            shape, values = _shape(statement)
+        query = self._known.get(shape)
+        if query is None:
+            query = self._known[shape] = self._compile(statement)
+        return query, values
+
+    def _shape_of_new(self, statement: InsertNew) -> tuple[tuple[Any, ...], Row]:
+        names = self._tables[statement.table].c.keys()
+        lists = {f"all_{name}": [row[name] for row in statement.rows] for name in names}
+        return (InsertNew, statement.table), lists
+
+    def sort(self, statement: Statement, rows: Rows) -> Rows:
+        """Return the rows of a statement in the order of their keys."""
+        if len(rows) > 1 and isinstance(statement, Update):
+            key = [column.name for column in self._tables[statement.table].primary_key]
+            rows.sort(key=lambda row: [row[name] for name in key])
+        return rows
+
+    def _compile(self, statement: Statement) -> Query:
+        if isinstance(statement, Select):
+            return self._select(statement)
+        if isinstance(statement, Update):
+            return self._update(statement)
+        if isinstance(statement, Delete):
+            return self._delete(statement)
+        if isinstance(statement, SelectNewer):
+            return self._select_newer(statement)
+        if isinstance(statement, Expect):
+            return self._expect(statement)
+        if isinstance(statement, InsertNew):
+            return self._insert_new(statement)
+        assert isinstance(statement, Insert | Put)
+        return self._insert(statement)
+
+    def _select(self, statement: Select) -> Query:
+        table = self._tables[statement.table]
+        found = select(*table.c).where(_equal(table, statement.where))
+        if statement.above is not None:
+            found = found.where(table.c[statement.above[0]] > _bound(table, statement.above))
+        found = found.order_by(*table.primary_key)
+        if statement.limit is not None:
+            found = found.limit(bindparam("limit", type_=BigInteger))
+        if statement.for_update:
+            found = found.with_for_update()
+        return _query(found, table, has_rows=True)
+
+    def _select_newer(self, statement: SelectNewer) -> Query:
+        table = self._tables[statement.table]
+        numbers = bindparam("numbers", type_=ARRAY(BigInteger))
+        values = bindparam("values", type_=ARRAY(BigInteger))
+        than = (
+            func.unnest(numbers, values)
+            .table_valued(column("number", BigInteger), column("value", BigInteger), name="than")
+            .render_derived()
+        )
+        is_newer = and_(table.c.number == than.c.number, table.c[statement.column] > than.c.value)
+        found = select(*table.c).join_from(table, than, is_newer)
+        return _query(found.order_by(*table.primary_key), table, has_rows=True)
+
+    def _expect(self, statement: Expect) -> Query:
+        table = self._tables[statement.table]
+        pairs = []
+        for name in statement.columns:
+            kind = ARRAY(table.c[name].type)
+            found = aggregate_order_by(table.c[name], *table.primary_key)
+            there = func.coalesce(func.array_agg(found, type_=kind), literal_column("'{}'"))
+            pairs.append(select(there).scalar_subquery() == bindparam(f"old_{name}", type_=kind))
+        return _query(select(getattr(func, EXPECTED_FUNCTION)(and_(*pairs))), table, has_rows=False)
+
+    def _update(self, statement: Update) -> Query:
+        table = self._tables[statement.table]
+        assert not set(statement.change) & set(table.primary_key.columns.keys()), "a key is changed"
+        changed = (
+            update(table)
+            .where(_equal(table, statement.where))
+            .values({name: _new(table, name) for name in statement.change})
+            .returning(*table.c)
+        )
+        if not statement.required:
+            return _query(changed, table, has_rows=True)
+        rows = changed.cte("changed")
+        count = select(func.count()).select_from(rows).scalar_subquery()
+        is_there = getattr(func, REQUIRED_FUNCTION)(count, type_=Boolean)
+        return _query(select(*rows.c).where(is_there), table, has_rows=True)
+
+    def _delete(self, statement: Delete) -> Query:
+        table = self._tables[statement.table]
+        gone = delete(table).where(_equal(table, statement.where))
+        if statement.up_to is not None:
+            gone = gone.where(table.c[statement.up_to[0]] <= _bound(table, statement.up_to))
+        return _query(gone, table, has_rows=False)
+
+    def _insert(self, statement: Insert | Put) -> Query:
+        table = self._tables[statement.table]
+        names = table.c.keys()
+        assert set(statement.row) == set(names), f"not the columns of {table}: {statement.row}"
+        new = postgresql.insert(table).values({name: _new(table, name) for name in names})
+        if isinstance(statement, Put):
+            key = table.primary_key.columns.keys()
+            # A row that has nothing but its key is locked all the same.
+            changed = [name for name in names if name not in key] or key[:1]
+            new = new.on_conflict_do_update(
+                index_elements=key, set_={name: new.excluded[name] for name in changed}
+            )
+        return _query(new, table, has_rows=False)
+
+    def _insert_new(self, statement: InsertNew) -> Query:
+        table = self._tables[statement.table]
+        lists = [bindparam(f"all_{c.name}", type_=ARRAY(c.type)) for c in table.c]
+        columns = [column(c.name, c.type) for c in table.c]
+        rows = func.unnest(*lists).table_valued(*columns, with_ordinality="place", name="rows")
+        rows = rows.render_derived()
+        found = select(*(rows.c[c.name] for c in table.c)).order_by(rows.c.place)
+        new = postgresql.insert(table).from_select(table.c.keys(), found).on_conflict_do_nothing()
+        return _query(new.returning(*table.c), table, has_rows=True)
+
+
+def _shape(statement: Statement) -> tuple[tuple[Any, ...], Row]:
+    """Return what decides about the SQL of a statement, and the values that do not."""
+    if isinstance(statement, Insert | Put):
+        values = {f"new_{name}": value for name, value in statement.row.items()}
+        return (type(statement), statement.table, *statement.row), values
+    if isinstance(statement, SelectNewer):
+        found = {"numbers": list(statement.than), "values": list(statement.than.values())}
+        return (SelectNewer, statement.table, statement.column), found
+    if isinstance(statement, Expect):
+        lists = (
+            zip(*statement.rows, strict=True) if statement.rows else [()] * len(statement.columns)
+        )
+        return (Expect, statement.table, *statement.columns), {
+            f"old_{name}": list(some) for name, some in zip(statement.columns, lists, strict=True)
+        }
+    assert isinstance(statement, Select | Update | Delete)
+    values = {_old(name, value): value for name, value in statement.where.items()}
+    shape: tuple[Any, ...] = (type(statement), statement.table, *values)
+    if isinstance(statement, Update):
+        values.update({f"new_{name}": value for name, value in statement.change.items()})
+        return (*shape, None, *statement.change, statement.required), values
+    bound = statement.above if isinstance(statement, Select) else statement.up_to
+    if bound is not None:
+        values["bound"] = bound[1]
+    shape = (*shape, None, bound[0] if bound is not None else None)
+    if isinstance(statement, Select):
+        if statement.limit is not None:
+            values["limit"] = statement.limit
+        shape = (*shape, statement.limit is not None, statement.for_update)
+    return shape, values
+
+
+def _old(name: str, value: object) -> str:
+    """Name the parameter of a condition; a list stands for any of its values."""
+    return f"any_{name}" if isinstance(value, list) else f"old_{name}"
+
+
+def _equal(table: Table, where: Row) -> ColumnElement[bool]:
+    conditions = []
+    for name, value in where.items():
+        kind = table.c[name].type
+        found = bindparam(_old(name, value), type_=ARRAY(kind) if isinstance(value, list) else kind)
+        conditions.append(
+            table.c[name] == any_(found) if isinstance(value, list) else table.c[name] == found
+        )
+    return and_(True, *conditions)
+
+
+def _new(table: Table, name: str) -> BindParameter[Any]:
+    return bindparam(f"new_{name}", type_=table.c[name].type)
+
+
+def _bound(table: Table, bound: tuple[str, int]) -> BindParameter[Any]:
+    return bindparam("bound", type_=table.c[bound[0]].type)
+
+
+def _query(clause: ClauseElement, table: Table, *, has_rows: bool) -> Query:
+    compiled = clause.compile(dialect=_DIALECT)
+    assert isinstance(compiled, SQLCompiler)
+    parameters = [(name, _codec(compiled.binds[name].type)) for name in compiled.positiontup or []]
+    columns = [(column.name, _codec(column.type)) for column in table.c]
+    return Query(str(compiled).encode(), parameters, columns if has_rows else [])
+
+
+def _codec(kind: TypeEngine[Any]) -> Codec:
+    if isinstance(kind, ARRAY):
+        return _ARRAYS[kind.item_type.python_type]
+    return _CODECS[kind.python_type]

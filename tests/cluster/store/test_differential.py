@@ -1,0 +1,73 @@
+"""The model of PostgreSQL does what PostgreSQL does; see `differential`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from mqtt_broker.cluster.statements import Commit, Delete, Insert, InsertNew, Select, Update
+from tests.cluster.store.differential import Real, Script, follow, play
+from tests.fault.postgres import PostgreSQL
+
+
+@pytest.fixture
+def real(postgresql: PostgreSQL) -> Iterator[Real]:
+    real = Real(postgresql)
+    yield real
+    real.close()
+
+
+def test_the_same_statements_have_the_same_answers(real: Real) -> None:
+    plays = [play(real, seed) for seed in range(20)]
+    assert sum(found.waits for found in plays) > 20
+    assert sum(found.errors for found in plays) > 20
+
+
+_ROW = {"number": 1, "v": 0}
+_FIRST = {"number": 1}
+_MADE: Script = [(0, [Insert("pairs", _ROW), Commit()])]
+# What the model once did otherwise than PostgreSQL.
+SCRIPTS: Final[dict[str, Script]] = {
+    "a row that somebody has only locked is inserted": [
+        *_MADE,
+        (0, [Select("pairs", _FIRST, for_update=True)]),
+        (1, [Insert("pairs", _ROW), Commit()]),
+        (2, [InsertNew("pairs", [_ROW]), Commit()]),
+    ],
+    "a row that somebody has changed is inserted": [
+        *_MADE,
+        (0, [Update("pairs", _FIRST, {"v": 1})]),
+        (1, [Insert("pairs", _ROW), Commit()]),
+        (0, [Commit()]),
+    ],
+    "a row that was waited for is gone, and inserted": [
+        *_MADE,
+        (0, [Delete("pairs", _FIRST)]),
+        (1, [Select("pairs", _FIRST, for_update=True)]),
+        (0, [Commit()]),
+        (2, [Insert("pairs", _ROW), Commit()]),
+        (1, [Commit()]),
+    ],
+    "a row that was waited for is deleted and inserted again": [
+        *_MADE,
+        (0, [Delete("pairs", _FIRST), Insert("pairs", _ROW)]),
+        (1, [Update("pairs", _FIRST, {"v": 7}, required=True), Commit()]),
+        (2, [Update("pairs", {"v": 0}, {"v": 8}), Commit()]),
+        (0, [Commit()]),
+        (1, [Select("pairs"), Commit()]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_has_the_same_answers(real: Real, name: str) -> None:
+    follow(real, SCRIPTS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1_000, 3_000, 100))
+def test_many_statements_have_the_same_answers(real: Real, start: int) -> None:
+    for seed in range(start, start + 100):
+        play(real, seed)
