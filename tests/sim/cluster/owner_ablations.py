@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mqtt_broker.cluster import claims, owner_transactions
@@ -132,7 +133,7 @@ def asks_are_written_down() -> list[Replace]:
     def claim(self: OwnerWrites, *args: Any) -> Transaction[Claimed]:
         return original(self, *args[:-1], [])
 
-    original = OwnerWrites.claim
+    original: Callable[..., Transaction[Claimed]] = OwnerWrites.claim
     return [(OwnerWrites, "claim", claim)]
 
 
