@@ -12,6 +12,7 @@ FUZZ_SECONDS ?= 60
 KILLS ?= 200
 RUNS ?= 10
 SLOW ?= tests
+SLOW_WORKERS ?= 0
 SPARK_KILLS ?= 12
 LOAD_SECONDS ?= 60
 RANGE_SECONDS ?= 1800
@@ -97,8 +98,8 @@ test-examples: $(VENV)/.dev  ## try every property of the fast tests with all it
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'hypothesis and not slow'
 
 # One after the other: most of them keep a JVM, a database or both cores busy by themselves.
-test-slow: $(VENV)/.dev  ## run the slow tests of SLOW (tests), one after the other
-	@$(BIN)/python -m pytest -q -m slow $(SLOW)
+test-slow: $(VENV)/.dev  ## run the slow tests of SLOW (tests), in SLOW_WORKERS processes (one)
+	@$(BIN)/python -m pytest -q -n $(SLOW_WORKERS) --dist worksteal -m slow $(SLOW)
 
 # They skip, with the reason, where there is no chromium with chromedriver.
 test-browser: $(VENV)/.dev  ## test the operators' page in a headless Chromium
