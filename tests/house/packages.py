@@ -69,6 +69,7 @@ RULE: Final[dict[str, str]] = {
     "core": f"recorder {_CORE} {_SESSIONS} qos topics codec version",
     "cluster": "topics",
     "cluster.store": "cluster sessions.store",
+    "cluster.bus": "cluster version",
     "streams.format": "topics codec",
     "streams.read": "streams.format",
     "streams.remote": "streams.format streams.read",

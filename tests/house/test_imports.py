@@ -21,10 +21,10 @@ _ANY_BUT_PURE: Final = set(packages.RULE) - PURE
 
 # Which packages, or modules, may import what is not ours. A name stands for all that is below it.
 ONLY_IN: Final[dict[str, str]] = {
-    "asyncio": "server http_api iot_sim in_process test_support testing cli.broker",
+    "asyncio": "server cluster.bus http_api iot_sim in_process test_support testing cli.broker",
     "uvloop": "server http_api iot_sim cli.broker",
-    "socket": "cluster.store server http_api client streams.remote iot_sim testing cli",
-    "ssl": "server http_api client streams.remote iot_sim testing cli spark_ingest",
+    "socket": "cluster.store server cluster.bus http_api client streams.remote iot_sim testing cli",
+    "ssl": "server cluster.bus http_api client streams.remote iot_sim testing cli spark_ingest",
     "select": "cluster.store server.net client iot_sim cli interrupts",
     "selectors": "server.net client iot_sim cli",
     "sqlalchemy": "sessions.store cluster.store security.sql spark_ingest",
