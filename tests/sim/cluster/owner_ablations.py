@@ -131,7 +131,7 @@ def asks_are_written_down() -> list[Replace]:
     """An owner that the bus does not reach finds in a table that it is asked."""
 
     def claim(self: OwnerWrites, *args: Any) -> Transaction[Claimed]:
-        return original(self, *args[:-1], [])
+        return original(self, *[*args[:-1], []])
 
     original: Callable[..., Transaction[Claimed]] = OwnerWrites.claim
     return [(OwnerWrites, "claim", claim)]
