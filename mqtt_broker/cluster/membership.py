@@ -1,8 +1,9 @@
 """Which numbers a process hosts: its own, and those of hosts that have lapsed.
 
 `Lapses` says whose row has not moved for too long. Clocks of other machines do not matter, nor does
-the database's. Time counts only while this process reads the rows: after an outage of the database,
-or a pause of this process, everybody has had as long as this process to show signs of life.
+the database's. Time counts only while this process reads the rows. After an outage of the database,
+or a pause of this process, everybody is given the whole time anew to show signs of life: what was
+counted before says nothing of now.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Lapses:
     def on_rows(self, rows: list[NodeRow], now: float) -> None:
         """Compare with the rows of the last read."""
         passed_s = self.counted_s(now - self._read_at)
+        if self.was_away(now - self._read_at):
+            self._signs.clear()
         self._read_at = now
         signs: dict[int, _Sign] = {}
         for row in rows:
@@ -55,6 +58,10 @@ class Lapses:
     def counted_s(self, passed_s: float) -> float:
         """Return how much of the time between two reads counts."""
         return min(passed_s, READ_GAP_S_MAX)
+
+    def was_away(self, passed_s: float) -> bool:
+        """Tell whether so much time between two reads means that nobody could write, or read."""
+        return passed_s > LAPSE_S
 
     def has_lapsed(self, row: NodeRow) -> bool:
         """Tell whether the host of this number has shown no sign of life for too long."""

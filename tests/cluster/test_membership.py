@@ -73,6 +73,19 @@ def test_time_in_which_nobody_read_counts_as_one_gap() -> None:
     assert lapses.counted_s(0.5) == 0.5 and lapses.counted_s(3_600.0) == READ_GAP_S_MAX
 
 
+def test_after_an_outage_everybody_is_given_the_whole_time_anew() -> None:
+    lapses = Lapses()
+    seconds = [0.0, 1.0, 2.0, 3.0, 3.0 + LAPSE_S + 1.0]
+    for second in seconds:
+        lapses.on_rows([row(2, "other")], second)
+    assert not lapses.has_lapsed(row(2, "other"))
+    for second in (1.0, 2.0, 3.0):
+        lapses.on_rows([row(2, "other")], seconds[-1] + second)
+    assert not lapses.has_lapsed(row(2, "other"))
+    lapses.on_rows([row(2, "other")], seconds[-1] + LAPSE_S)
+    assert lapses.has_lapsed(row(2, "other"))
+
+
 def test_what_another_host_holds_is_not_lapsed_unseen() -> None:
     assert not Lapses().has_lapsed(row(2, "other"))
 

@@ -112,7 +112,16 @@ def lost_commits() -> list[Replace]:
 @ablation(hosts.play)
 def lapse_counts_reads() -> list[Replace]:
     """The time in which nobody could read the rows counts against nobody."""
-    return [(membership.Lapses, "counted_s", lambda self, passed_s: passed_s)]
+    return [
+        (membership.Lapses, "counted_s", lambda self, passed_s: passed_s),
+        (membership.Lapses, "was_away", lambda self, passed_s: False),
+    ]
+
+
+@ablation(hosts.play)
+def outages_are_forgotten() -> list[Replace]:
+    """After an outage everybody is given the whole time anew to show signs of life."""
+    return [(membership.Lapses, "was_away", lambda self, passed_s: False)]
 
 
 @ablation(hosts.play)
