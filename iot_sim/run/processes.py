@@ -111,8 +111,10 @@ def parse_broker(
         raise SetupError(f"--broker: {found} has no path: remove {found.rest!r}")
     if key_file and not cert_file:
         raise SetupError("--key needs --cert")
-    if cert_file and not found.is_tls:
-        raise SetupError(f"--cert needs TLS: write mqtts:// or wss:// instead of {found}")
+    given = {"--cert": cert_file, "--cafile": ca_file, "--insecure": is_insecure}
+    for option, value in given.items():
+        if value and not found.is_tls:
+            raise SetupError(f"{option} needs TLS: write mqtts:// or wss:// instead of {found}")
     return Broker(
         found.host,
         found.port,

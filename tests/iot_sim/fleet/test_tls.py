@@ -156,6 +156,14 @@ def test_a_certificate_that_cannot_be_used_is_told(
         processes.parse_broker(url, cert_file=cert, key_file=key).target()
 
 
+@pytest.mark.parametrize("url", ["mqtt://a", "ws://a"])
+def test_options_of_tls_without_tls_are_told(url: str) -> None:
+    with pytest.raises(processes.SetupError, match="--cafile needs TLS"):
+        processes.parse_broker(url, ca_file="ca.pem")
+    with pytest.raises(processes.SetupError, match="--insecure needs TLS"):
+        processes.parse_broker(url, is_insecure=True)
+
+
 def test_a_file_that_holds_no_certificates_is_told(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     path.write_text("nothing")
