@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -115,10 +116,14 @@ def test_without_mypy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("option", ["--require", "--wheel"])
 def test_a_compiler_that_fails_fails_the_build(
-    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Nothing is installed in place of what was asked for."""
     compiling = loaded("compile")
+    monkeypatch.setattr(compiling, "KEPT", tmp_path)  # nothing was compiled before
     monkeypatch.delenv("FLEETMQ_COMPILE", raising=False)
     monkeypatch.setattr(compiling, "why_not", str)
     laid_out: list[bool] = []
@@ -128,3 +133,38 @@ def test_a_compiler_that_fails_fails_the_build(
     assert laid_out == [True], "no second attempt, interpreted"
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == ("compile: FleetMQ is not compiled: compiling failed, see build/product.log")
+
+
+def test_the_same_sources_are_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiling = loaded("compile")
+    product = tmp_path / "product"
+    product.mkdir()
+    source = product / "module.py"
+    source.write_text("a = 1")
+    monkeypatch.setattr(compiling, "PRODUCT", product)
+    monkeypatch.setattr(compiling, "KEPT", tmp_path / "compiled")
+    built: list[str] = []
+
+    def pip(*arguments: str) -> bool:
+        folder = Path(arguments[arguments.index("--wheel-dir") + 1])
+        folder.mkdir(parents=True)
+        built.append(source.read_text())
+        (folder / "product.whl").write_text(built[-1])
+        return source.read_text() != "broken"
+
+    monkeypatch.setattr(compiling, "pip", pip)
+    for _ in range(2):
+        assert compiling.compiled_wheel().read_text() == "a = 1"
+    assert built == ["a = 1"]
+    source.write_text("broken")
+    for _ in range(2):
+        assert compiling.compiled_wheel() is None
+    assert built == ["a = 1", "broken", "broken"]
+    source.write_text("a = 2")
+    assert compiling.compiled_wheel().read_text() == "a = 2"
+    monkeypatch.setenv("CFLAGS", "-g")
+    assert compiling.compiled_wheel().read_text() == "a = 2"
+    assert built == ["a = 1", "broken", "broken", "a = 2", "a = 2"]
+    assert len(list((tmp_path / "compiled").iterdir())) == 1
