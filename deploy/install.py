@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import tomllib
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ from collections.abc import Iterable
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "deploy" / "constraints.txt"
 LOG = ROOT / "build" / "install.log"
+PACKAGES = ("mqtt_broker", "sessions", "qos", "iot_sim", "spark_ingest")
 SAY_EVERY_S = 5.0
 # The product with the extras that its tests of both ends of the ranges need, and their tools.
 _RANGED = (
@@ -113,11 +115,21 @@ def lock() -> None:
     say(f"{len(lines)} versions in {CONSTRAINTS.relative_to(ROOT)}")
 
 
+def remove_copies(folder: pathlib.Path) -> None:
+    """Remove what pip left of a copy that was installed before, and which hides the working tree.
+
+    pip does not know the caches that pytest wrote beside the modules, and keeps their folders.
+    """
+    for name in PACKAGES:
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
 def main(arguments: list[str]) -> None:
     if not arguments:
         sys.exit(__doc__)
     if arguments == ["--tree"]:
         pip_install(["--no-deps", "--editable", "."], "installing FleetMQ: the working tree")
+        remove_copies(pathlib.Path(sysconfig.get_path("purelib")))
         return
     if arguments[0] == "--range" and len(arguments) == 2:
         what = f"installing the versions of {arguments[1]}, the newest of what it does not name"

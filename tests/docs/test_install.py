@@ -84,6 +84,22 @@ def test_a_range_is_installed_with_the_tools_of_its_tests(
     assert {"--editable", ".[postgres,schemas]", "pgserver", "pytest"} <= set(rest)
 
 
+def test_nothing_that_pip_left_of_a_copy_hides_the_working_tree(
+    install: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caches of pytest are left, and their folder would be imported as the package."""
+    for name in [*install.PACKAGES, "aiohttp"]:
+        (tmp_path / name / "__pycache__").mkdir(parents=True)
+        (tmp_path / name / "__pycache__" / "a.cpython-311-pytest-9.2.0.pyc").write_bytes(b"")
+    asked: list[list[str]] = []
+    monkeypatch.setattr(install, "pip_install", lambda arguments, what: asked.append(arguments))
+    monkeypatch.setattr(install.sysconfig, "get_path", {"purelib": str(tmp_path)}.get)
+    install.main(["--tree"])
+    assert asked == [["--no-deps", "--editable", "."]]
+    assert [path.name for path in tmp_path.iterdir()] == ["aiohttp"]
+    assert install.PACKAGES == loaded("compile").PACKAGES
+
+
 def test_a_failing_pip_is_said(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "print('Collecting x'); print('ERROR: no such package'); raise SystemExit(1)"
     run = subprocess.Popen

@@ -59,7 +59,7 @@ def _split(url: str) -> SplitResult:
 
 
 class NatsSettings:
-    """Everything that a bus has to know; made once, and complete."""
+    """The settings of a bus, which are checked when they are made."""
 
     __slots__ = ("_tls", "cluster", "credentials", "name", "servers")
 
