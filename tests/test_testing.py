@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from mqtt_broker.core.interfaces.access import Allow, ConnectRequest, OpenAccess
 from mqtt_broker.in_process import Disconnected
 from mqtt_broker.server.config.tables import ConfigError
 from mqtt_broker.testing import Broker, ThreadedBroker
+from sessions.session import Session
 from tests.core.peers import connect
 from tests.server.running import Raw
 
@@ -111,3 +115,20 @@ def test_a_call_from_its_own_thread_is_refused() -> None:
     with ThreadedBroker(access=Calls()) as broker:
         assert answer(broker, "c")[3] == 0
     assert "own thread" in str(caught[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"http": "127.0.0.1:0"}])
+def test_nothing_is_left_of_it(options: dict[str, Any]) -> None:
+    """A program that runs a thousand of them needs the memory of one."""
+    with ThreadedBroker(**options) as broker:
+        with socket.create_connection((broker.host, broker.port)) as sock:
+            raw = Raw(sock)
+            raw.send(connect("left by nobody", expiry=100))
+            assert raw.packet()
+        if broker.http_url:
+            with urllib.request.urlopen(broker.http_url + "/healthz") as page:
+                assert page.status == 200
+    del broker
+    gc.collect()
+    left = [found for found in gc.get_objects() if isinstance(found, Session)]
+    assert "left by nobody" not in {session.client_id for session in left}

@@ -42,6 +42,7 @@ _RETRY_S: Final = 0.5  # before a server that failed is started again
 _QUICK_START_S: Final = 0.5
 # How long the hand-over waits for the thread. It takes milliseconds, if the thread is not stuck.
 _HAND_OVER_S: Final = 5.0
+_ASK_STEP_S: Final = 0.01
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json; charset=utf-8\r\n"
     b"Content-Length: %d\r\nRetry-After: 1\r\nCache-Control: no-store\r\nServer: FleetMQ\r\n"
@@ -247,7 +248,10 @@ class HttpServer:
         finally:
             acceptor.close()
             self._start_is_over.set()
+            if is_start and not self._over.is_set():
+                await _let_them_ask(runner.server, limits.hand_over_s)
             await runner.cleanup()
+            _forget_handlers()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
@@ -313,6 +317,32 @@ def make_application(site: Site) -> web.Application:
     application.add_routes(routing.routes(site, operations))
     application.add_routes(site_files.routes(site))
     return application
+
+
+async def _let_them_ask(server: web.Server | None, most_s: float) -> None:
+    """Wait for those who are connected and have not asked yet. New connections wait meanwhile.
+
+    A probe that is sent away without an answer may take the broker for dead.
+    """
+    assert server is not None
+    loop = asyncio.get_running_loop()
+    end = loop.time() + most_s
+    await asyncio.sleep(_ASK_STEP_S)
+    while server.connections and loop.time() < end:
+        await asyncio.sleep(_ASK_STEP_S)
+
+
+def _forget_handlers() -> None:
+    """Let go of the application: aiohttp keeps the handlers of a process that it called last.
+
+    With them it would keep everything that a broker has, which matters where a program runs many
+    brokers one after the other.
+    """
+    from aiohttp import web_app
+
+    kept = getattr(web_app, "_cached_build_middleware", None)
+    if kept is not None:
+        kept.cache_clear()
 
 
 class _Refusal(asyncio.Protocol):

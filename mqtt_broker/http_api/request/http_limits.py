@@ -13,6 +13,7 @@ class HttpLimits:
     idle_s: float = 30.0  # from connect or answer to the end of the next request's headers
     line_bytes_max: int = 16 << 10  # offsets of 256 partitions fit into it
     head_fields_max: int = 64
+    hand_over_s: float = 0.5  # for those to ask who connected before the broker was ready
     body_bytes_max: int = 1 << 20
     body_s: float = 10.0
     answer_s: float = 10.0  # how long the broker has to answer

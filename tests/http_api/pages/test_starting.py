@@ -19,6 +19,7 @@ from mqtt_broker.http_api import address_file
 from mqtt_broker.http_api.acceptor import Acceptor
 from mqtt_broker.http_api.http_server import HttpServer
 from mqtt_broker.http_api.request.broker_interface import StoreFigures, WatchFigures
+from mqtt_broker.http_api.request.http_limits import HttpLimits
 from tests.http_api.brokers import BASE, PATIENCE_S, LogBroker
 from tests.server.broker_process import Process
 
@@ -51,7 +52,8 @@ def ask(port: int, path: str, method: str = "GET") -> tuple[int, Any, http.clien
         return reply.status, json.loads(text) if text else None, reply.headers
 
 
-def ask_if_served(port: int, path: str) -> tuple[int, Any, http.client.HTTPMessage] | None:
+def ask_if_in_time(port: int, path: str) -> tuple[int, Any, http.client.HTTPMessage] | None:
+    """Return None if the hand-over came between connecting and asking, half a second apart."""
     try:
         return ask(port, path)
     except (http.client.RemoteDisconnected, ConnectionResetError):
@@ -59,8 +61,10 @@ def ask_if_served(port: int, path: str) -> tuple[int, Any, http.client.HTTPMessa
 
 
 @contextmanager
-def starting(root: Path | None = None) -> Iterator[tuple[HttpServer, int]]:
-    server = HttpServer("127.0.0.1", 0, None, "secret", root, print)
+def starting(
+    root: Path | None = None, limits: HttpLimits | None = None
+) -> Iterator[tuple[HttpServer, int]]:
+    server = HttpServer("127.0.0.1", 0, None, "secret", root, print, limits)
     _, port = server.start()
     try:
         yield server, port
@@ -118,6 +122,17 @@ def test_who_connects_after_the_start_is_not_told_that_it_goes_on(
         assert ask(port, "/readyz")[0] == 503
         server.serve(broker)
         assert len(closed) == 1
+        assert ask(port, "/readyz")[0] == 200
+
+
+def test_who_connected_before_the_hand_over_may_ask_after_it(broker: LogBroker) -> None:
+    with starting(broker.root, HttpLimits(hand_over_s=PATIENCE_S)) as (server, port):
+        assert ask(port, "/readyz")[0] == 503
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as late:
+            late.connect()
+            server.serve(broker)
+            late.request("GET", "/readyz")
+            assert late.getresponse().status == 503
         assert ask(port, "/readyz")[0] == 200
 
 
@@ -191,8 +206,7 @@ def test_a_process_whose_store_is_slow(tmp_path: Path) -> None:
         assert found[:2] == (503, {"status": "starting", "why": why})
         assert not (tmp_path / "data" / address_file.FILE).exists()
         (tmp_path / "go").touch()
-        # At the hand-over, who is connected and has not asked yet is sent away.
-        while (ready := ask_if_served(port, "/readyz")) is None or ready[0] != 200:
+        while (ready := ask_if_in_time(port, "/readyz")) is None or ready[0] != 200:
             pass
         assert ready[1] == {"status": "ok"}
         assert address_file.read(tmp_path / "data") == f"http://127.0.0.1:{port}"
