@@ -7,51 +7,15 @@ from typing import Any
 
 from mqtt_broker.cluster.hosting import BEAT_S, FOLD_GROUPS, Errands, Hosting
 from mqtt_broker.cluster.node_row import NodeRow
-from mqtt_broker.cluster.node_transactions import Writes, read_nodes
+from mqtt_broker.cluster.node_transactions import read_nodes
 from mqtt_broker.cluster.statements import (
     Aborted,
     Commit,
     ConnectionLost,
     Refused,
-    Select,
-    Statement,
     Transaction,
 )
-
-
-class Notes:
-    """A journal that notes what is asked of it."""
-
-    def __init__(self) -> None:
-        self.blobs: list[bytes] = []
-        self.reads: list[Transaction[object]] = []
-        self.committed: list[int] = []
-        self.folded: list[int] = []
-        self.is_loaded = False
-
-    def load(self, row: NodeRow) -> Transaction[None]:
-        yield [Select("t"), Commit()]
-
-    def on_loaded(self) -> None:
-        self.is_loaded = True
-
-    def pack(self, group: int) -> bytes | None:
-        return self.blobs.pop(0) if self.blobs else None
-
-    def commit(self, writes: Writes, group: int, blob: bytes) -> Transaction[object]:
-        return writes.commit_group(group, blob)
-
-    def read(self, now: float) -> Transaction[object] | None:
-        return self.reads.pop(0) if self.reads else None
-
-    def on_committed(self, group: int) -> None:
-        self.committed.append(group)
-
-    def fold(self, group: int) -> list[Statement]:
-        return []
-
-    def on_folded(self, group: int) -> None:
-        self.folded.append(group)
+from tests.cluster.contents import FakeContent
 
 
 def row(turn: int = 1, group: int = 0, folded: int = 0) -> NodeRow:
@@ -74,7 +38,7 @@ def do(hosting: Hosting, result: Any = None, now: float = 0.0) -> str:
     return found
 
 
-def hosted(notes: Notes, errands: Errands | None = None) -> Hosting:
+def hosted(notes: FakeContent, errands: Errands | None = None) -> Hosting:
     hosting = Hosting(7, "e1", notes, errands)
     assert do(hosting, row()) == "confirm"
     assert do(hosting) == "load"
@@ -83,7 +47,7 @@ def hosted(notes: Notes, errands: Errands | None = None) -> Hosting:
 
 
 def test_groups_are_committed_and_folded_in_order() -> None:
-    notes = Notes()
+    notes = FakeContent()
     hosting = hosted(notes)
     notes.blobs = [b"x"] * FOLD_GROUPS
     for group in range(1, FOLD_GROUPS + 1):
@@ -95,14 +59,14 @@ def test_groups_are_committed_and_folded_in_order() -> None:
 
 
 def test_a_host_with_nothing_to_do_shows_that_it_is_alive() -> None:
-    hosting = hosted(Notes())
+    hosting = hosted(FakeContent())
     assert do(hosting, now=BEAT_S) == "beat"
     assert do(hosting, now=BEAT_S + 0.1) == ""
     assert do(hosting, now=2 * BEAT_S) == "beat"
 
 
 def test_an_unknown_outcome_is_confirmed_before_anything_else() -> None:
-    notes = Notes()
+    notes = FakeContent()
     hosting = hosted(notes)
     notes.blobs = [b"x"]
     hosting.next(0.0)
@@ -119,7 +83,7 @@ def test_an_unknown_outcome_is_confirmed_before_anything_else() -> None:
 
 
 def test_a_fold_whose_outcome_was_unknown_is_done_again_or_found() -> None:
-    notes = Notes()
+    notes = FakeContent()
     hosting = hosted(notes)
     notes.blobs = [b"x"] * FOLD_GROUPS
     for _ in range(FOLD_GROUPS):
@@ -133,7 +97,7 @@ def test_a_fold_whose_outcome_was_unknown_is_done_again_or_found() -> None:
 
 
 def test_what_was_surely_not_committed_is_done_again() -> None:
-    notes = Notes()
+    notes = FakeContent()
     hosting = hosted(notes)
     notes.blobs = [b"x"]
     for error in (Aborted(), ConnectionLost(is_unknown=False)):
@@ -144,14 +108,14 @@ def test_what_was_surely_not_committed_is_done_again() -> None:
 
 
 def test_a_host_that_is_refused_does_nothing_more() -> None:
-    hosting = hosted(Notes())
+    hosting = hosted(FakeContent())
     hosting.next(BEAT_S)
     hosting.on_failed(Refused())
     assert hosting.is_fenced and hosting.next(9 * BEAT_S) is None
 
 
 def test_a_number_is_handed_over_when_all_is_folded() -> None:
-    notes = Notes()
+    notes = FakeContent()
     hosting = hosted(notes)
     notes.blobs = [b"x"]
     hosting.hand_over("e2")
@@ -178,7 +142,7 @@ def errand() -> Transaction[None]:
 
 
 def test_errands_and_groups_take_turns() -> None:
-    notes, chores = Notes(), Chores()
+    notes, chores = FakeContent(), Chores()
     hosting = hosted(notes, chores)
     notes.blobs = [b"x"] * 2
     chores.todo = ["a", "b", "c"]
@@ -190,7 +154,7 @@ def test_errands_and_groups_take_turns() -> None:
 
 
 def test_the_journal_is_folded_at_once_if_an_errand_waits_for_it() -> None:
-    notes, chores = Notes(), Chores()
+    notes, chores = FakeContent(), Chores()
     hosting = hosted(notes, chores)
     notes.blobs = [b"x"] * 3
     chores.wants_fold = True
@@ -198,7 +162,7 @@ def test_the_journal_is_folded_at_once_if_an_errand_waits_for_it() -> None:
 
 
 def test_what_is_to_be_read_is_read_before_the_next_group() -> None:
-    notes = Notes()
+    notes = FakeContent()
     hosting = hosted(notes)
     notes.blobs = [b"x"]
     notes.reads = [read_nodes()]

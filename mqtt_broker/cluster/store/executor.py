@@ -1,9 +1,7 @@
-"""A connection with a thread of its own, which executes the batches of transactions.
+"""A connection with a thread of its own, which executes batches: `link.Connection` on PostgreSQL.
 
-The generator of a transaction goes on where `deliver` calls it, in the broker's loop: only batches
-wait in the thread. So what a transaction reads and changes of the broker needs no lock. A failure
-is told to the transaction and to the caller; then `on_lost`, if the connection has ended with it.
-A connection that has ended is not used again: the caller makes another one, after a while.
+Only batches wait in the thread. All that they mean is decided by the `DatabaseLink`, in the
+broker's loop; so what a transaction reads and changes of the broker needs no lock.
 """
 
 from __future__ import annotations
@@ -12,70 +10,47 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
+from mqtt_broker.cluster.link import Answer, DatabaseLink
 from mqtt_broker.cluster.statements import (
     Commit,
     ConnectionLost,
-    Rows,
     Statement,
-    Transaction,
     TransactionError,
 )
 from mqtt_broker.cluster.store.connection import Connector, StoreConnection
 from sessions.store.database import StoreError, explain
 
-Deliver = Callable[[Callable[[], None]], None]
-Answer = list[Rows] | TransactionError
+# Has the loop call an action with the time, from another thread.
+Deliver = Callable[[Callable[[float], None]], None]
 
 
 class Executor:
-    """Executes one transaction at a time; all but its thread is called in the broker's loop."""
+    """Executes one batch at a time; all but its thread is called in the broker's loop."""
 
     def __init__(
-        self,
-        connector: Connector,
-        label: str,
-        deliver: Deliver,
-        on_open: Callable[[], None],
-        on_lost: Callable[[str], None],  # with a line for the operator
+        self, connector: Connector, label: str, deliver: Deliver, link: DatabaseLink
     ) -> None:
         self._connector = connector
         self._label = label
         self._deliver = deliver
-        self._on_open = on_open
-        self._on_lost = on_lost
-        self._transaction: Transaction[Any] | None = None
-        self._on_done: Callable[[Any], None] = lambda result: None
-        self._on_failed: Callable[[TransactionError], None] = lambda error: None
+        self._link = link
         self._batches: queue.SimpleQueue[list[Statement] | None] = queue.SimpleQueue()
         self._connection: StoreConnection | None = None
         self._is_closed = threading.Event()
-        self.is_open = False
         self._thread = threading.Thread(target=self._main, name=f"fleetmq-{label}", daemon=True)
         self._thread.start()
 
-    @property
-    def is_idle(self) -> bool:
-        """Tell whether a transaction may be run."""
-        return self.is_open and self._transaction is None
+    def send(self, batch: list[Statement]) -> None:
+        """Execute a batch, and tell the link its rows, or why it failed."""
+        self._batches.put(batch)
 
-    def run(
-        self,
-        transaction: Transaction[Any],
-        on_done: Callable[[Any], None],
-        on_failed: Callable[[TransactionError], None],
-    ) -> None:
-        """Execute a transaction."""
-        assert self.is_idle, "a transaction is in flight"
-        self._transaction = transaction
-        self._on_done = on_done
-        self._on_failed = on_failed
-        self._go_on(lambda: next(transaction))
+    def rollback(self) -> None:
+        """Undo the transaction, if the server has not done so."""
+        self._batches.put([])
 
     def close(self) -> None:
         """End the connection; nothing is called any more."""
-        self.is_open = False
         self._is_closed.set()
         self._batches.put(None)
         if self._connection is not None:
@@ -86,40 +61,18 @@ class Executor:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _go_on(self, advance: Callable[[], list[Statement]]) -> None:
-        try:
-            batch = advance()
-        except StopIteration as end:
-            self._transaction = None
-            self._on_done(end.value)
-        except TransactionError as error:
-            self._transaction = None
-            self._batches.put([])  # it may have been given up in the middle
-            self._on_failed(error)
-        else:
-            self._batches.put(batch)
-
-    def _on_answer(self, answer: Answer) -> None:
-        transaction = self._transaction
-        if self._is_closed.is_set() or transaction is None:
-            return
-        if isinstance(answer, TransactionError):
-            error = answer
-            self._go_on(lambda: transaction.throw(error))
-        else:
-            rows = answer
-            self._go_on(lambda: transaction.send(rows))
-
-    def _opened(self) -> None:
+    def _opened(self, now: float) -> None:
         if not self._is_closed.is_set():
-            self.is_open = True
-            self._on_open()
+            self._link.on_open(now)
 
-    def _lost(self, line: str) -> None:
+    def _answered(self, answer: Answer, now: float) -> None:
         if not self._is_closed.is_set():
-            self.is_open = False
+            self._link.on_answer(answer, now)
+
+    def _lost(self, line: str, now: float) -> None:
+        if not self._is_closed.is_set():
             self._is_closed.set()
-            self._on_lost(line)
+            self._link.on_lost(line, now)
 
     # In the thread.
 
@@ -153,4 +106,4 @@ class Executor:
         except TransactionError as error:
             answer = error
         finally:
-            self._deliver(partial(self._on_answer, answer))
+            self._deliver(partial(self._answered, answer))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import queue
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 
+from mqtt_broker.cluster.link import DatabaseLink
 from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.node_transactions import (
     Writes,
@@ -37,34 +39,40 @@ PATIENCE_S = 120.0
 
 
 class Loop:
-    """Executes what threads deliver."""
+    """Does what threads deliver, and makes no connection again."""
 
     def __init__(self, connector: Connector) -> None:
         self.connector = connector
-        self.lines: list[str] = []
         self.executors: list[Executor] = []
-        self._actions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
 
     def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._actions.get(timeout=PATIENCE_S)()
+            self._actions.get(timeout=PATIENCE_S)(0.0)
 
-    def open(self, label: str) -> Executor:
-        executor = self.start(label)
-        self.until(lambda: executor.is_open)
-        return executor
-
-    def start(self, label: str) -> Executor:
-        executor = Executor(
-            self.connector, label, self._actions.put, lambda: None, self.lines.append
-        )
+    def connect(self, label: str, link: DatabaseLink) -> Executor:
+        executor = Executor(self.connector, label, self._actions.put, link)
         self.executors.append(executor)
         return executor
 
-    def run(self, executor: Executor, transaction: Transaction[Any]) -> Any:
+    def open(self, label: str) -> DatabaseLink:
+        link = self.start(label)
+        self.until(lambda: link.is_idle)
+        return link
+
+    def start(self, label: str) -> DatabaseLink:
+        link = DatabaseLink(label, self.connect, lambda now: None, random.Random(1))
+        link.tick(0.0)
+        return link
+
+    def run(self, link: DatabaseLink, transaction: Transaction[Any]) -> Any:
         """Return the result of a transaction, or its error."""
         found: list[Any] = []
-        executor.run(transaction, found.append, found.append)
+
+        def note(outcome: object, now: float) -> None:
+            found.append(outcome)
+
+        link.run(transaction, note, note)
         self.until(lambda: bool(found))
         return found[0]
 
@@ -79,8 +87,8 @@ def loop(database_url: str) -> Iterator[Loop]:
         assert executor.join(PATIENCE_S)
 
 
-def row_of(loop: Loop, executor: Executor) -> NodeRow:
-    rows, _ = loop.run(executor, read_nodes())
+def row_of(loop: Loop, link: DatabaseLink) -> NodeRow:
+    rows, _ = loop.run(link, read_nodes())
     found: NodeRow = rows[0]
     return found
 
@@ -119,14 +127,14 @@ def test_a_host_that_connects_again_ends_what_it_left(loop: Loop) -> None:
         yield [Select(NODES, for_update=True)]
         yield [Select(NODES, for_update=True)]
 
-    executor = loop.open("e1")
-    executor.run(hang(), lambda none: None, lambda error: None)
+    link = loop.open("e1")
+    link.run(hang(), lambda none, now: None, lambda error, now: None)
     again = loop.open("e1")
     assert loop.run(again, confirm(1, "e1", 0)).turn == 1
 
 
 def test_a_transaction_is_told_of_its_error(loop: Loop) -> None:
-    executor = loop.open("e1")
+    link = loop.open("e1")
     told: list[TransactionError] = []
 
     def asks() -> Transaction[None]:
@@ -137,14 +145,10 @@ def test_a_transaction_is_told_of_its_error(loop: Loop) -> None:
             raise
 
     loop.run(loop.open("other"), end_backends("e1"))
-    loop.until(lambda: not executor.is_open or bool(_tried(loop, executor, asks)))
+    loop.until(lambda: not link.is_idle or isinstance(loop.run(link, asks()), ConnectionLost))
     assert isinstance(told[-1], ConnectionLost) and told[-1].is_unknown
-    loop.until(lambda: bool(loop.lines))
-    assert loop.lines == ["connection lost"] and not executor.is_open
-
-
-def _tried(loop: Loop, executor: Executor, asks: Callable[[], Transaction[None]]) -> bool:
-    return isinstance(loop.run(executor, asks()), ConnectionLost)
+    loop.until(lambda: bool(link.problem))
+    assert link.problem == "connection lost" and not link.is_idle
 
 
 def test_a_transaction_that_is_given_up_leaves_no_lock(loop: Loop) -> None:
@@ -165,19 +169,19 @@ def test_a_database_that_is_away_is_said_in_one_line(
 ) -> None:
     name = str(make_url(database_url).database)
     postgresql.psql("postgres", f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-    executor = loop.start("e1")
-    loop.until(lambda: bool(loop.lines))
-    assert "is not currently accepting connections" in loop.lines[0]
-    assert "\n" not in loop.lines[0] and not executor.is_open
+    link = loop.start("e1")
+    loop.until(lambda: bool(link.problem))
+    assert "is not currently accepting connections" in link.problem
+    assert "\n" not in link.problem and not link.is_idle
 
 
 def test_a_mistake_costs_the_connection_alone(loop: Loop) -> None:
-    executor = loop.open("e1")
+    link = loop.open("e1")
 
     def wrong() -> Transaction[None]:
         yield [Put(GROUPS, {"number": 1, "group": "no number", "blob": b""}), Commit()]
 
-    assert isinstance(loop.run(executor, wrong()), ConnectionLost)
-    loop.until(lambda: bool(loop.lines))
-    assert loop.lines[0].startswith("internal error: required argument is not an integer")
+    assert isinstance(loop.run(link, wrong()), ConnectionLost)
+    loop.until(lambda: bool(link.problem))
+    assert link.problem.startswith("internal error: required argument is not an integer")
     assert loop.run(loop.open("e2"), read_nodes()) == ([], {})

@@ -12,7 +12,7 @@ import argparse
 import sys
 from typing import Any
 
-from mqtt_broker.cluster import hosting, membership, node_transactions
+from mqtt_broker.cluster import hosting, membership, node, node_transactions
 from mqtt_broker.cluster.node_row import FREE, NodeRow
 from mqtt_broker.cluster.statements import (
     Commit,
@@ -28,7 +28,7 @@ from mqtt_broker.cluster.statements import (
     Update,
 )
 from mqtt_broker.cluster.tables import NODES, WANTS
-from tests.sim.cluster import database, hosts, message_ablations, owner_ablations, process
+from tests.sim.cluster import database, hosts, message_ablations, owner_ablations
 from tests.sim.cluster.ablation import ABLATIONS, SEEDS, Replace, ablation, search
 
 # Of nodes that host numbers.
@@ -137,7 +137,7 @@ def take_what_was_seen() -> list[Replace]:
             Commit(),
         ]
 
-    return [(process, "take_number", take_number)]
+    return [(node, "take_number", take_number)]
 
 
 @ablation(hosts.play)
@@ -148,7 +148,7 @@ def rows_of_hosts_are_left_alone() -> list[Replace]:
         yield [Select(NODES, {"number": number}, for_update=True), *next(original(number, epoch))]
 
     original = node_transactions.want_number
-    return [(process, "want_number", want_number)]
+    return [(node, "want_number", want_number)]
 
 
 @ablation(hosts.play)

@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from mqtt_broker.cluster.statements import (
-    Commit,
-    ConnectionLost,
-    Rows,
-    Statement,
-    Transaction,
-    TransactionError,
-)
+from mqtt_broker.cluster.link import DatabaseLink
+from mqtt_broker.cluster.statements import Commit, Rows, Statement, TransactionError
 from tests.sim.cluster.database import Backend, Database
 
 LATENCIES_S = (0.0001, 0.0003, 0.001)
@@ -25,6 +19,9 @@ LATENCIES_S = (0.0001, 0.0003, 0.001)
 
 class Caller(Protocol):
     """The process that a connection belongs to."""
+
+    def clock(self) -> float:
+        """Return the process's own time."""
 
     def call(self, action: Callable[[], None]) -> None:
         """Do this now; a process that is frozen does it when it goes on, a dead one never."""
@@ -40,39 +37,24 @@ class Network(Protocol):
 
 
 class Connection:
-    def __init__(
-        self,
-        network: Network,
-        caller: Caller,
-        label: str,
-        on_open: Callable[[], None],
-        on_lost: Callable[[], None],
-    ) -> None:
+    def __init__(self, network: Network, caller: Caller, label: str, link: DatabaseLink) -> None:
         self._network = network
         self._caller = caller
+        self._link = link
         self._database = network.database
         self._rng = network.database.rng
         self._after = network.database.time.after
         self._label = label
-        self._on_open = on_open
-        self._on_lost = on_lost
         self._backend: Backend | None = None
-        self._transaction: Transaction[Any] | None = None
-        self._on_done: Callable[[Any], None] = lambda result: None
-        self._on_failed: Callable[[TransactionError], None] = lambda error: None
         self._results: list[Rows] = []
         self._wanted = 0
         self._number = 0  # of the transaction
+        self._is_between = True  # two transactions
         self._answered_at = 0.0  # answers come in their order
-        self._has_sent_commit = False
         self._goes_through = False  # what was under way when the connection was cut
         self._late_s = 0.0
-        self.is_open = self.is_cut = self.is_over = False
+        self.is_cut = self.is_over = False
         self._after(self._latency(), self._accept)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.is_open and not self.is_over and self._transaction is None
 
     def _latency(self) -> float:
         return self._rng.choice(LATENCIES_S)
@@ -89,49 +71,27 @@ class Connection:
 
     def _opened(self) -> None:
         if not self.is_over:
-            self.is_open = True
-            self._on_open()
+            self._link.on_open(self._caller.clock())
 
     # Transactions.
 
-    def run(
-        self,
-        transaction: Transaction[Any],
-        on_done: Callable[[Any], None],
-        on_failed: Callable[[TransactionError], None],
-    ) -> None:
-        assert self.is_idle
-        self._transaction = transaction
-        self._on_done = on_done
-        self._on_failed = on_failed
-        self._has_sent_commit = False
-        self._number += 1
-        self._go_on(lambda: next(transaction))
-
-    def _go_on(self, advance: Callable[[], list[Statement]]) -> None:
-        try:
-            batch = advance()
-        except StopIteration as end:
-            self._transaction = None
-            self._on_done(end.value)
-        except TransactionError as error:
-            self._transaction = None
-            assert self._backend is not None
-            self._backend.rollback()
-            self._on_failed(error)
-        else:
-            self._send(batch)
-
-    def _send(self, batch: list[Statement]) -> None:
+    def send(self, batch: list[Statement]) -> None:
+        if self._is_between:
+            self._number += 1
+        self._is_between = isinstance(batch[-1], Commit)
         self._results = []
         self._wanted = len(batch)
-        self._has_sent_commit = isinstance(batch[-1], Commit)
         delay_s = 0.0
         for statement in batch:
             delay_s += self._latency()
             self._after(delay_s, partial(self._arrive, self._number, statement))
         if self._rng.random() < self._network.cut_chance:
             self._after(self._rng.random() * 2 * delay_s, self.cut)
+
+    def rollback(self) -> None:
+        self._is_between = True
+        assert self._backend is not None
+        self._backend.rollback()
 
     def _arrive(self, number: int, statement: Statement) -> None:
         assert self._backend is not None
@@ -151,22 +111,12 @@ class Connection:
     def _got(self, answer: Rows | TransactionError) -> None:
         if self.is_over:
             return
-        transaction = self._transaction
-        assert transaction is not None
         if isinstance(answer, TransactionError):
-            self._rollback(transaction, answer)
+            self._link.on_answer(answer, self._caller.clock())
             return
         self._results.append(answer)
         if len(self._results) == self._wanted:
-            results = self._results
-            self._go_on(lambda: transaction.send(results))
-
-    def _rollback(self, transaction: Transaction[Any], error: TransactionError) -> None:
-        def throw() -> list[Statement]:
-            batch = transaction.throw(error)
-            raise AssertionError(f"a failed transaction goes on: {batch}")
-
-        self._go_on(throw)
+            self._link.on_answer(self._results, self._caller.clock())
 
     # Its end.
 
@@ -183,7 +133,6 @@ class Connection:
 
     def close(self) -> None:
         """End it from this side."""
-        self._transaction = None
         self.is_over = True
         self.cut()
 
@@ -195,12 +144,6 @@ class Connection:
         self._caller.call(self._lost)
 
     def _lost(self) -> None:
-        if self.is_over:
-            return
-        self.is_over = True
-        self.is_open = False
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            transaction.close()
-            self._on_failed(ConnectionLost(is_unknown=self._has_sent_commit))
-        self._on_lost()
+        if not self.is_over:
+            self.is_over = True
+            self._link.on_lost("connection lost", self._caller.clock())

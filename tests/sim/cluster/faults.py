@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from mqtt_broker.cluster.host import Content
 from mqtt_broker.cluster.membership import LAPSE_S
 from mqtt_broker.cluster.tables import NODES
 from tests.sim.cluster.database import Database
 from tests.sim.cluster.events import Events
 from tests.sim.cluster.oracles import check
-from tests.sim.cluster.process import Content, Process
+from tests.sim.cluster.process import Process
 
 NODES_MAX: Final = 3
 UNTROUBLED_S: Final = 2.0
@@ -39,6 +40,11 @@ class FaultyWorld:
     def make_content(self, process: Process, number: int) -> Content:
         """Make what a process hosts with a number."""
         raise AssertionError("a world says what its numbers hold")
+
+    def processes_of(self, number: int) -> list[Process]:
+        """Return the living processes that host a number."""
+        alive = (process for process in self.processes.values() if not process.is_dead)
+        return [process for process in alive if number in process.hosts]
 
     # What processes ask of their world.
 

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Final
 
 from mqtt_broker.cluster import tables
+from mqtt_broker.cluster.host import Content, Host
 from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.statements import Commit, Put, Select, Statement, Transaction
 from mqtt_broker.cluster.tables import GROUPS, NODES
 from tests.sim.cluster.faults import ASYNCHRONOUS, FaultyWorld
 from tests.sim.cluster.oracles import check
-from tests.sim.cluster.process import Content, Host, Process
+from tests.sim.cluster.process import Process
 
 VALUES: Final = "values"
 TOTALS: Final = "totals"  # how many values a writer has, of those that are folded
@@ -162,7 +163,7 @@ class Writer:
         if not host.content.is_served:
             return
         host.content.write(self.name, value, lambda: self._acknowledge(process, value))
-        host.wake()
+        process.wake(self.number)
 
     def _acknowledge(self, process: Process, value: int) -> None:
         def arrive() -> None:
@@ -202,15 +203,12 @@ class HostsWorld(FaultyWorld):
         self.check()
 
     def check(self) -> None:
-        hosts: dict[int, list[Host]] = {}
-        alive = [process for process in self.processes.values() if not process.is_dead]
-        for process in alive:
-            for number, host in process.hosts.items():
-                hosts.setdefault(number, []).append(host)
         for number in self.processes:
-            found = hosts.get(number, [])
+            found = self.processes_of(number)
             check("one-owner", len(found) == 1, f"{number} has {len(found)} hosts")
-            self._check_lists(number, found[0])
+            is_home = found[0].number == number or self.processes[number].is_dead
+            check("one-owner", is_home, f"{number} has not come home")
+            self._check_lists(number, found[0].hosts[number])
         for writer in self.writers:
             check("rest", writer.acknowledged == writer.goal, f"{writer.name} still waits")
         check("deadlock", not self.database.deadlocks, f"{self.database.deadlocks} deadlocks")
@@ -242,8 +240,6 @@ class HostsWorld(FaultyWorld):
         check("one-owner", memory == stored, f"{number}: {memory} in memory, {stored} stored")
         owner = next(row for row in self.database.rows(NODES) if row["number"] == number)
         check("one-owner", owner["epoch"] == host.hosting.epoch, f"{number} has another epoch")
-        is_home = host.process.number == number or self.processes[number].is_dead
-        check("one-owner", is_home, f"{number} has not come home")
 
     def _check_list(self, writer: Writer, stored: list[int]) -> None:
         check("once", len(set(stored)) == len(stored), f"{writer.name}: {stored}")

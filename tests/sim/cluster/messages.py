@@ -12,6 +12,7 @@ from typing import Final
 
 from mqtt_broker.cluster import tables
 from mqtt_broker.cluster.digest import NOBODY, Digest
+from mqtt_broker.cluster.host import Content, Host
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel
 from mqtt_broker.cluster.statements import Transaction
@@ -21,7 +22,7 @@ from tests.sim.cluster import core
 from tests.sim.cluster.core import Core, Message, Reply
 from tests.sim.cluster.faults import FaultyWorld
 from tests.sim.cluster.oracles import check
-from tests.sim.cluster.process import Content, Host, Process
+from tests.sim.cluster.process import Process
 
 KEYS: Final = {**tables.KEYS, **core.KEYS}
 TOPICS: Final = ("a/1", "a/2", "b/1", "c/1", "c/2", "d/1")
@@ -63,7 +64,7 @@ class Client:
         assert isinstance(host.content, Core)
         if host.content.is_served:
             self.ask(host.content)
-            host.wake()
+            process.wake(self.number)
 
     def answered(self, action: Callable[[], None]) -> Reply:
         """Do this when the answer has come back."""
@@ -236,10 +237,9 @@ class MessagesWorld(FaultyWorld):
 
     def check(self) -> None:
         for number in self.processes:
-            hosts = [one.hosts[number] for one in self.processes.values() if number in one.hosts]
-            hosts = [host for host in hosts if not host.process.is_dead]
-            check("one-owner", len(hosts) == 1, f"{number} has {len(hosts)} hosts")
-            self._check_number(number, hosts[0])
+            found = self.processes_of(number)
+            check("one-owner", len(found) == 1, f"{number} has {len(found)} hosts")
+            self._check_number(number, found[0].hosts[number])
         for publisher in self.publishers:
             check("rest", not publisher.unacknowledged, f"{publisher.name} still waits")
             check("rest", len(publisher.sent) == publisher.goal, f"{publisher.name} still sends")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from mqtt_broker.cluster.host import Content
 from mqtt_broker.cluster.statements import Row
 from mqtt_broker.cluster.tables import ASKS, GROUPS, NODES, OWNERS
 from tests.sim.cluster.broker import (
@@ -25,7 +26,7 @@ from tests.sim.cluster.broker import (
 from tests.sim.cluster.bus import Frame, SimulatedBus
 from tests.sim.cluster.faults import FaultyWorld
 from tests.sim.cluster.oracles import check
-from tests.sim.cluster.process import Content, Process
+from tests.sim.cluster.process import Process
 from tests.sim.cluster.roaming import FOREVER_S, SLACK_S, Attempt, Roamer
 
 CLIENTS: Final = 4
@@ -47,8 +48,7 @@ class Surroundings:
         return self._process.clock()
 
     def wake(self, number: int) -> None:
-        if number in self._process.hosts:
-            self._process.hosts[number].wake()
+        self._process.wake(number)
 
     def ask(self, owner: int, client: str, tenure: int) -> None:
         asker = self._number
@@ -84,7 +84,7 @@ class OwnersWorld(FaultyWorld):
         if host is not None and host.content is broker:
             if broker.is_served:
                 broker.tick()
-                host.wake()
+                process.wake(broker.number)
             process.after(TICK_S, partial(self._tick, process, broker))
 
     def _deliver(self, number: int, frame: Frame) -> None:
@@ -95,7 +95,7 @@ class OwnersWorld(FaultyWorld):
         broker = self.broker(process, number)
         if broker is not None:
             frame(broker.claims)
-            process.hosts[number].wake()
+            process.wake(number)
 
     def broker(self, process: Process, number: int) -> Broker | None:
         """Return the broker of a number, if this process hosts and serves it."""
