@@ -117,7 +117,7 @@ def main() -> int:
             server.psql("postgres", "SELECT pg_reload_conf()")
         url = server.database("bench")
         Store.open(data_dir=directory, database_url=url).abandon()
-        prepare(url, "bench")
+        prepare(url, "bench", os.urandom(32))
         node = Connector(make_url(url), "bench", TABLES).connect("e")
         engine = postgres_engine(parse_url(url), "journal")
         journal = engine.connect()

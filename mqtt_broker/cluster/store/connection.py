@@ -42,11 +42,14 @@ from mqtt_broker.cluster.statements import (
 )
 from mqtt_broker.cluster.store.queries import (
     BEGIN_QUERY,
+    RIGHTS_QUERY,
     ROLLBACK_QUERY,
+    SECRET_QUERY,
+    STATE_QUERY,
     Queries,
     Query,
 )
-from mqtt_broker.cluster.store.schema import REFUSED_SQLSTATE, STALE_SQLSTATE, VERSION_TABLE, check
+from mqtt_broker.cluster.store.schema import REFUSED_SQLSTATE, STALE_SQLSTATE, check
 from sessions.store.database import (
     DETECT_DEAD_CLIENT,
     DETECT_DEAD_SERVER,
@@ -63,7 +66,6 @@ SELECT set_config('idle_in_transaction_session_timeout', '5s', false),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                   WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false)
 """
-_STATE: Final = f"SELECT (SELECT version_num FROM {VERSION_TABLE}), name FROM cluster_state"
 _BINARY: Final = 1
 
 
@@ -86,6 +88,8 @@ class Connector:
             "client_encoding": "UTF8",
         }
         self._queries = Queries(tables)
+        self._tables = [table.name for table in tables.values()]
+        self.secret = b""  # of the cluster's frames, as the last connection has read it
 
     def connect(self, label: str) -> StoreConnection:
         """Connect under a label. Raises StoreError, in one line for the operator."""
@@ -99,16 +103,27 @@ class Connector:
             raise StoreError(f"the database {self.name} cannot be reached: {said}") from None
         connection = StoreConnection(driver, self._queries, self.answer_s)
         try:
-            state = connection.set_up()
+            self._examine(connection)
         except TransactionError as error:
             connection.close()
             raise StoreError(f"the database {self.name} cannot be used: {error}") from None
-        try:
-            check(*state, self.name, self.cluster)
         except StoreError:
             connection.close()
             raise
         return connection
+
+    def _examine(self, connection: StoreConnection) -> None:
+        """Refuse a role that may not do all that is needed, and tables that are not ours."""
+        missing = connection.set_up(self._tables)
+        if missing:
+            others = f" and {len(missing) - 1} other rights" if len(missing) > 1 else ""
+            raise StoreError(
+                f"the role {connection.role!r} lacks {missing[0]}{others} in the database "
+                f"{self.name}: nodes need SELECT, INSERT, UPDATE and DELETE on all tables whose "
+                "names begin with cluster_, and may have no function taken from them"
+            )
+        check(*connection.state(), self.name, self.cluster)
+        self.secret = connection.secret()
 
 
 class StoreConnection:
@@ -131,18 +146,37 @@ class StoreConnection:
         assert self.pgconn.nonblocking, "psycopg connects without blocking"
         self.pgconn.enter_pipeline_mode()
 
-    def set_up(self) -> tuple[str, str]:
-        """Make the settings of a session; return the tables' version, and whose they are."""
-        for sql in (DETECT_DEAD_CLIENT.encode(), _SETTINGS, _STATE.encode()):
+    @property
+    def role(self) -> str:
+        """The role that it has logged in as."""
+        return self._driver.info.user
+
+    def set_up(self, tables: list[str]) -> list[str]:
+        """Make the settings of a session; return the rights that its role lacks."""
+        for sql in (DETECT_DEAD_CLIENT.encode(), _SETTINGS):
             self.pgconn.send_query_params(sql, None, result_format=_BINARY)
             self._expected.append((None, b""))
+        return [row["missing"] for row in self._ask(RIGHTS_QUERY, {"tables": tables})]
+
+    def state(self) -> tuple[str, str]:
+        """Read the tables' version, and whose they are."""
+        rows = self._ask(STATE_QUERY)
+        if not rows:
+            raise Aborted("the row of the cluster's name is missing")
+        return rows[0]["version"], rows[0]["name"]
+
+    def secret(self) -> bytes:
+        """Read the secret of the cluster."""
+        found: bytes = self._ask(SECRET_QUERY)[0]["secret"]
+        return found
+
+    def _ask(self, query: Query, values: Row | None = None) -> Rows:
+        """Execute a query that is in no transaction."""
         try:
-            row = self._exchange()[-1]
+            result = self._run([(query, values or {})])[-1]
         except _ServerError as error:
             raise Aborted(error.said) from None
-        if row.ntuples != 1:
-            raise Aborted("the row of the cluster's name is missing")
-        return (row.get_value(0, 0) or b"").decode(), (row.get_value(0, 1) or b"").decode()
+        return query.decode(result.ntuples, result.get_value)
 
     # Transactions.
 
@@ -209,7 +243,7 @@ class StoreConnection:
             self.rollback()
             raise Aborted(
                 f"connections of {statement.label} belong to the role {min(others)!r}, and "
-                f"{self._driver.info.user!r} may not end them: nodes of a cluster share one role"
+                f"{self.role!r} may not end them: nodes of a cluster share one role"
             )
 
     def rollback(self) -> None:

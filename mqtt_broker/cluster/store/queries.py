@@ -1,7 +1,8 @@
 """Compile statements to SQL, once for each shape: the same columns of the same table.
 
 Values travel in PostgreSQL's binary format, in both directions. So a text with U+0000, which no
-MQTT string has, is an error of the server and not a shorter text.
+MQTT string has, is an error of the server and not a shorter text. Where a digest stands in a key,
+it is made of the text here.
 
 A required update that finds no row has to fail on the server, before the statements that follow it
 in the pipeline, and so has `Expect`: functions of the schema raise an error there.
@@ -18,6 +19,7 @@ from sqlalchemy import (
     BigInteger,
     BindParameter,
     Boolean,
+    Column,
     ColumnElement,
     Table,
     and_,
@@ -53,7 +55,17 @@ from mqtt_broker.cluster.statements import (
     Statement,
     Update,
 )
-from mqtt_broker.cluster.store.schema import EXPECTED_FUNCTION, REQUIRED_FUNCTION
+from mqtt_broker.cluster.store.schema import (
+    EXPECTED_FUNCTION,
+    REQUIRED_FUNCTION,
+    VERSION_TABLE,
+    Digest,
+    key_of,
+    known,
+    stored,
+    text_of,
+)
+from sessions.store.schema import digest
 
 BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 COMMIT: Final = b"COMMIT"
@@ -67,6 +79,21 @@ WHERE application_name = $1 AND datname = current_database() AND pid <> pg_backe
 """
 _CLOCK: Final = b"SELECT extract(epoch FROM clock_timestamp())::float8"
 _LOCK_TIMEOUT: Final = b"SELECT set_config('lock_timeout', $1, true)"
+# A row for each right that this role lacks. What is not there yet is left out.
+_RIGHTS: Final = f"""
+SELECT needed || ' on ' || name
+FROM unnest($1) WITH ORDINALITY AS tables (name, place),
+     unnest('{{SELECT,INSERT,UPDATE,DELETE}}'::text[]) AS needed
+WHERE NOT has_table_privilege(to_regclass(name), needed)
+UNION ALL
+SELECT 'SELECT on ' || name FROM unnest('{{{VERSION_TABLE},cluster_state}}'::text[]) AS name
+WHERE NOT has_table_privilege(to_regclass(name), 'SELECT')
+UNION ALL
+SELECT 'EXECUTE on ' || name
+FROM unnest('{{{REQUIRED_FUNCTION},{EXPECTED_FUNCTION},pg_terminate_backend}}'::text[]) AS name
+WHERE NOT has_function_privilege(to_regproc(name), 'EXECUTE')
+"""
+_STATE: Final = f"SELECT (SELECT version_num FROM {VERSION_TABLE}), name FROM cluster_state"
 
 _DIALECT: Final = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
@@ -91,6 +118,7 @@ _TEXT: Final = Codec(25, str.encode, bytes.decode)
 _BYTES: Final = Codec(17, bytes, bytes)
 _TRUTH: Final = Codec(16, lambda value: b"\1" if value else b"\0", lambda found: found == b"\1")
 _FLOAT: Final = Codec(701, _FLOAT8.pack, lambda found: _FLOAT8.unpack(found)[0])
+_DIGEST: Final = Codec(17, digest, bytes)  # of a text
 _CODECS: Final[dict[type, Codec]] = {
     int: _NUMBER, str: _TEXT, bytes: _BYTES, bool: _TRUTH, float: _FLOAT
 }  # fmt: skip
@@ -119,6 +147,8 @@ _ARRAYS: Final = {
     bool: _array(_TRUTH, 1000),
     float: _array(_FLOAT, 1022),
 }
+_DIGESTS: Final = _array(_DIGEST, 1001)
+_HASHED: Final = "hashed_"  # before the name of a parameter whose digest is sent
 
 
 class Query:
@@ -164,6 +194,9 @@ ROLLBACK_QUERY: Final = _PLAIN[ROLLBACK]
 _END_QUERY: Final = Query(_END_BACKENDS, [("label", _TEXT)], [("role", _TEXT)])
 _CLOCK_QUERY: Final = Query(_CLOCK, [], [("now", _FLOAT)])
 _LOCK_TIMEOUT_QUERY: Final = Query(_LOCK_TIMEOUT, [("seconds", _TEXT)], [])
+RIGHTS_QUERY: Final = Query(_RIGHTS.encode(), [("tables", _ARRAYS[str])], [("missing", _TEXT)])
+STATE_QUERY: Final = Query(_STATE.encode(), [], [("version", _TEXT), ("name", _TEXT)])
+SECRET_QUERY: Final = Query(b"SELECT secret FROM cluster_state", [], [("secret", _BYTES)])
 
 
 class Queries:
@@ -193,14 +226,14 @@ class Queries:
         return query, values
 
     def _shape_of_new(self, statement: InsertNew) -> tuple[tuple[Any, ...], Row]:
-        names = self._tables[statement.table].c.keys()
+        names = [column.name for column in known(self._tables[statement.table])]
         lists = {f"all_{name}": [row[name] for row in statement.rows] for name in names}
         return (InsertNew, statement.table), lists
 
     def sort(self, statement: Statement, rows: Rows) -> Rows:
         """Return the rows of a statement in the order of their keys."""
         if len(rows) > 1 and isinstance(statement, Update):
-            key = [column.name for column in self._tables[statement.table].primary_key]
+            key = [column.name for column in key_of(self._tables[statement.table])]
             rows.sort(key=lambda row: [row[name] for name in key])
         return rows
 
@@ -222,10 +255,10 @@ class Queries:
 
     def _select(self, statement: Select) -> Query:
         table = self._tables[statement.table]
-        found = select(*table.c).where(_equal(table, statement.where))
+        found = select(*known(table)).where(_equal(table, statement.where))
         if statement.above is not None:
             found = found.where(table.c[statement.above[0]] > _bound(table, statement.above))
-        found = found.order_by(*table.primary_key)
+        found = found.order_by(*key_of(table))
         if statement.limit is not None:
             found = found.limit(bindparam("limit", type_=BigInteger))
         if statement.for_update:
@@ -242,27 +275,28 @@ class Queries:
             .render_derived()
         )
         is_newer = and_(table.c.number == than.c.number, table.c[statement.column] > than.c.value)
-        found = select(*table.c).join_from(table, than, is_newer)
-        return _query(found.order_by(*table.primary_key), table, has_rows=True)
+        found = select(*known(table)).join_from(table, than, is_newer)
+        return _query(found.order_by(*key_of(table)), table, has_rows=True)
 
     def _expect(self, statement: Expect) -> Query:
         table = self._tables[statement.table]
         pairs = []
         for name in statement.columns:
             kind = ARRAY(table.c[name].type)
-            found = aggregate_order_by(table.c[name], *table.primary_key)
+            found = aggregate_order_by(table.c[name], *key_of(table))
             there = func.coalesce(func.array_agg(found, type_=kind), literal_column("'{}'"))
             pairs.append(select(there).scalar_subquery() == bindparam(f"old_{name}", type_=kind))
         return _query(select(getattr(func, EXPECTED_FUNCTION)(and_(*pairs))), table, has_rows=False)
 
     def _update(self, statement: Update) -> Query:
         table = self._tables[statement.table]
-        assert not set(statement.change) & set(table.primary_key.columns.keys()), "a key is changed"
+        key = {column.name for column in key_of(table)}
+        assert not set(statement.change) & key, "a key is changed"
         changed = (
             update(table)
             .where(_equal(table, statement.where))
-            .values({name: _new(table, name) for name in statement.change})
-            .returning(*table.c)
+            .values({name: _parameter("new_", table.c[name]) for name in statement.change})
+            .returning(*known(table))
         )
         if not statement.required:
             return _query(changed, table, has_rows=True)
@@ -280,27 +314,28 @@ class Queries:
 
     def _insert(self, statement: Insert | Put) -> Query:
         table = self._tables[statement.table]
-        names = table.c.keys()
-        assert set(statement.row) == set(names), f"not the columns of {table}: {statement.row}"
-        new = postgresql.insert(table).values({name: _new(table, name) for name in names})
+        names = {column.name for column in known(table)}
+        assert set(statement.row) == names, f"not the columns of {table}: {statement.row}"
+        new = postgresql.insert(table).values({c.name: _parameter("new_", c) for c in table.c})
         if isinstance(statement, Put):
-            key = table.primary_key.columns.keys()
+            key = [column.name for column in key_of(table)]
             # A row that has nothing but its key is locked all the same.
-            changed = [name for name in names if name not in key] or key[:1]
+            changed = sorted(names.difference(key)) or key[:1]
             new = new.on_conflict_do_update(
-                index_elements=key, set_={name: new.excluded[name] for name in changed}
+                index_elements=list(table.primary_key),
+                set_={name: new.excluded[name] for name in changed},
             )
         return _query(new, table, has_rows=False)
 
     def _insert_new(self, statement: InsertNew) -> Query:
         table = self._tables[statement.table]
-        lists = [bindparam(f"all_{c.name}", type_=ARRAY(c.type)) for c in table.c]
+        lists = [_parameter("all_", c, is_list=True) for c in table.c]
         columns = [column(c.name, c.type) for c in table.c]
         rows = func.unnest(*lists).table_valued(*columns, with_ordinality="place", name="rows")
         rows = rows.render_derived()
         found = select(*(rows.c[c.name] for c in table.c)).order_by(rows.c.place)
         new = postgresql.insert(table).from_select(table.c.keys(), found).on_conflict_do_nothing()
-        return _query(new.returning(*table.c), table, has_rows=True)
+        return _query(new.returning(*known(table)), table, has_rows=True)
 
 
 def _shape(statement: Statement) -> tuple[tuple[Any, ...], Row]:
@@ -343,16 +378,20 @@ def _old(name: str, value: object) -> str:
 def _equal(table: Table, where: Row) -> ColumnElement[bool]:
     conditions = []
     for name, value in where.items():
-        kind = table.c[name].type
-        found = bindparam(_old(name, value), type_=ARRAY(kind) if isinstance(value, list) else kind)
-        conditions.append(
-            table.c[name] == any_(found) if isinstance(value, list) else table.c[name] == found
-        )
+        column = stored(table, name)
+        if isinstance(value, list):
+            conditions.append(column == any_(_parameter("any_", column, is_list=True)))
+        else:
+            conditions.append(column == _parameter("old_", column))
     return and_(True, *conditions)
 
 
-def _new(table: Table, name: str) -> BindParameter[Any]:
-    return bindparam(f"new_{name}", type_=table.c[name].type)
+def _parameter(prefix: str, column: Column[Any], *, is_list: bool = False) -> BindParameter[Any]:
+    """Make the parameter for a value of a column, or for the digest of it."""
+    name = prefix + text_of(column)
+    if isinstance(column.type, Digest):
+        name = _HASHED + name
+    return bindparam(name, type_=ARRAY(column.type) if is_list else column.type)
 
 
 def _bound(table: Table, bound: tuple[str, int]) -> BindParameter[Any]:
@@ -362,12 +401,16 @@ def _bound(table: Table, bound: tuple[str, int]) -> BindParameter[Any]:
 def _query(clause: ClauseElement, table: Table, *, has_rows: bool) -> Query:
     compiled = clause.compile(dialect=_DIALECT)
     assert isinstance(compiled, SQLCompiler)
-    parameters = [(name, _codec(compiled.binds[name].type)) for name in compiled.positiontup or []]
-    columns = [(column.name, _codec(column.type)) for column in table.c]
+    parameters = [
+        (name.removeprefix(_HASHED), _codec(compiled.binds[name].type))
+        for name in compiled.positiontup or []
+    ]
+    columns = [(column.name, _codec(column.type)) for column in known(table)]
     return Query(str(compiled).encode(), parameters, columns if has_rows else [])
 
 
 def _codec(kind: TypeEngine[Any]) -> Codec:
     if isinstance(kind, ARRAY):
-        return _ARRAYS[kind.item_type.python_type]
-    return _CODECS[kind.python_type]
+        item = kind.item_type
+        return _DIGESTS if isinstance(item, Digest) else _ARRAYS[item.python_type]
+    return _DIGEST if isinstance(kind, Digest) else _CODECS[kind.python_type]

@@ -42,6 +42,7 @@ from mqtt_broker.cluster.statements import (
 )
 from mqtt_broker.cluster.store import schema
 from mqtt_broker.cluster.store.connection import Connector, StoreConnection
+from tests.cluster.store.loop import SECRET
 from tests.fault.postgres import PostgreSQL
 from tests.sim.cluster.database import Backend, Database
 from tests.sim.cluster.events import Events
@@ -154,7 +155,7 @@ class Real:
     def __init__(self, server: PostgreSQL) -> None:
         name = f"cluster_{next(self.numbers)}"
         url = server.database(name)
-        schema.prepare(url, "one")
+        schema.prepare(url, "one", SECRET)
         for setting, value in _SETTINGS.items():
             server.psql(name, f"ALTER DATABASE {name} SET {setting} = '{value}'")
         server.psql(

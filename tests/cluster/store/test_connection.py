@@ -33,6 +33,7 @@ from mqtt_broker.cluster.store.connection import Connector, StoreConnection
 from mqtt_broker.cluster.store.schema import TABLES, prepare
 from mqtt_broker.cluster.tables import GROUPS, NODES, WANTS
 from sessions.store.database import StoreError
+from tests.cluster.store.loop import SECRET
 from tests.fault.postgres import PostgreSQL
 
 Connect = Callable[..., StoreConnection]
@@ -41,7 +42,7 @@ PATIENCE_S = 120.0
 
 @pytest.fixture
 def connect(database_url: str) -> Iterator[Connect]:
-    prepare(database_url, "one")
+    prepare(database_url, "one", SECRET)
     opened: list[StoreConnection] = []
 
     def connect(label: str = "node", **arguments: Any) -> StoreConnection:
@@ -205,7 +206,7 @@ def test_connections_of_another_role_cannot_be_ended(
     make(one, 1)
     name = make_url(database_url).database
     postgresql.psql(
-        str(name), f"CREATE ROLE other_{name} LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public "
+        str(name), f"CREATE ROLE other_{name} LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public "
         f"TO other_{name}",
     )  # fmt: skip
     other = connect("e2", url=database_url.replace("postgres@", f"other_{name}@"))

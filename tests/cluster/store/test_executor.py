@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import make_url
@@ -33,58 +30,16 @@ from mqtt_broker.cluster.store.connection import Connector
 from mqtt_broker.cluster.store.executor import Executor
 from mqtt_broker.cluster.store.schema import TABLES, prepare
 from mqtt_broker.cluster.tables import GROUPS, NODES, WANTS
+from tests.cluster.store.loop import PATIENCE_S, SECRET, Loop
 from tests.fault.postgres import PostgreSQL
-
-PATIENCE_S = 120.0
-
-
-class Loop:
-    """Does what threads deliver, and makes no connection again."""
-
-    def __init__(self, connector: Connector) -> None:
-        self.connector = connector
-        self.executors: list[Executor] = []
-        self._actions: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self._actions.get(timeout=PATIENCE_S)(0.0)
-
-    def connect(self, label: str, link: DatabaseLink) -> Executor:
-        executor = Executor(self.connector, label, self._actions.put, link)
-        self.executors.append(executor)
-        return executor
-
-    def open(self, label: str) -> DatabaseLink:
-        link = self.start(label)
-        self.until(lambda: link.is_idle)
-        return link
-
-    def start(self, label: str) -> DatabaseLink:
-        link = DatabaseLink(label, self.connect, lambda now: None, random.Random(1))
-        link.tick(0.0)
-        return link
-
-    def run(self, link: DatabaseLink, transaction: Transaction[Any]) -> Any:
-        """Return the result of a transaction, or its error."""
-        found: list[Any] = []
-
-        def note(outcome: object, now: float) -> None:
-            found.append(outcome)
-
-        link.run(transaction, note, note)
-        self.until(lambda: bool(found))
-        return found[0]
 
 
 @pytest.fixture
 def loop(database_url: str) -> Iterator[Loop]:
-    prepare(database_url, "one")
+    prepare(database_url, "one", SECRET)
     loop = Loop(Connector(make_url(database_url), "one", TABLES))
     yield loop
-    for executor in loop.executors:
-        executor.close()
-        assert executor.join(PATIENCE_S)
+    loop.close()
 
 
 def row_of(loop: Loop, link: DatabaseLink) -> NodeRow:
@@ -185,3 +140,19 @@ def test_a_mistake_costs_the_connection_alone(loop: Loop) -> None:
     loop.until(lambda: bool(link.problem))
     assert link.problem.startswith("internal error: required argument is not an integer")
     assert loop.run(loop.open("e2"), read_nodes()) == ([], {})
+
+
+def test_threads_end_with_their_executors(loop: Loop) -> None:
+    one, two = loop.open("e1"), loop.open("e2")
+    loop.run(one, create_number(1, "e1"))
+
+    def locks() -> Transaction[None]:
+        yield [Select(NODES, for_update=True)]
+        yield [Select(NODES, for_update=True)]
+
+    for link in (one, two):  # one of them waits for the row
+        link.run(locks(), lambda result, now: None, lambda error, now: None)
+    executors: list[Executor] = loop.executors
+    for executor in executors:
+        executor.close()
+    assert all(executor.join(PATIENCE_S) for executor in executors)
