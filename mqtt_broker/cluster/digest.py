@@ -29,8 +29,8 @@ from mqtt_broker.topics.cache import MatchCache
 from mqtt_broker.topics.trie import Trie
 
 # Who a filter is for, of a number; both may be.
-STORED: Final = 1  # sessions that are stored: QoS 1 and 2 go through the database
-FLEETING: Final = 2  # others, and QoS 0: they get messages over the bus alone
+STORED: Final = 1  # sessions that are stored
+FLEETING: Final = 2  # others, which end with their connections
 NOBODY: Final = 0  # it was removed
 
 COLUMNS: Final = ("number", "epoch", "filters")
@@ -38,7 +38,7 @@ NOTHING: Final = -1  # a version below all others
 RESULTS_BYTES_MAX: Final = 8 << 20
 RESULTS_MAX: Final = 16_384
 
-Route = tuple[tuple[int, ...], tuple[int, ...]]  # numbers: of stored sessions, and of others
+Numbers = tuple[int, ...]
 
 
 class _Number:
@@ -64,7 +64,7 @@ class Digest:
         self._own_version: tuple[str, int] | None = None
         self._numbers: dict[int, _Number] = {}
         self._trie: Trie[int, int] = Trie()
-        self._results: MatchCache[Route] = MatchCache(RESULTS_MAX, RESULTS_BYTES_MAX)
+        self._results: MatchCache[Numbers] = MatchCache(RESULTS_MAX, RESULTS_BYTES_MAX)
         self.is_behind = True  # something has changed, and is to be read
 
     @property
@@ -171,28 +171,18 @@ class Digest:
             self._trie.remove(text, number)
         else:
             texts.add(text)
-            self._trie.put(text, number, number << 2 | reach)
+            self._trie.put(text, number, number)
         self._results.drop(text)
 
     # Routing.
 
-    def route(self, topic: str) -> Route:
-        """Return the numbers that have subscribers of a topic: stored ones, and others."""
+    def route(self, topic: str) -> Numbers:
+        """Return the numbers that have subscribers of a topic, in order."""
         found = self._results.results.get(topic)
         if found is None:
-            found = self._match(topic)
-            self._results.put(topic, found, 16 * (len(found[0]) + len(found[1])))
+            found = tuple(sorted(set(self._trie.match(topic))))
+            self._results.put(topic, found, 16 * len(found))
         return found
-
-    def _match(self, topic: str) -> Route:
-        stored: set[int] = set()
-        fleeting: set[int] = set()
-        for value in self._trie.match(topic):
-            if value & STORED:
-                stored.add(value >> 2)
-            if value & FLEETING:
-                fleeting.add(value >> 2)
-        return tuple(sorted(stored)), tuple(sorted(fleeting))
 
 
 def learn(digest: Digest) -> Transaction[None]:

@@ -1,10 +1,15 @@
-"""The exchange of a number with the others: filters, and messages for stored sessions.
+"""The exchange of a number with the others: filters, and messages.
 
 Messages are gathered in batches. A batch with something to write is committed as a group: records
 of its own, messages for other numbers or from them, filters. Its transaction also compares the
 filters by which it was routed. If they are not the latest, the group is refused, the filters are
 read, and the batch is routed again; after that read it needs no comparison. A batch that has
 nothing to write is compared alone, and its messages are acknowledged after that.
+
+Messages of QoS 1 and 2 for another number are committed with the group, whether sessions there are
+stored or not: an acknowledgement promises the same as on one node, where a client misses a message
+only if its own connection or node ends. Then they are sent over the bus. What does not come, the
+receiver reads. Messages of QoS 0 are sent over the bus alone.
 """
 
 from __future__ import annotations
@@ -12,14 +17,21 @@ from __future__ import annotations
 from typing import Final
 
 from mqtt_broker.cluster.digest import Digest, compare, learn
+from mqtt_broker.cluster.frames import bodies, layout
+from mqtt_broker.cluster.frames.batches import Batches
+from mqtt_broker.cluster.frames.bodies import Hint
+from mqtt_broker.cluster.frames.reader import Frame
 from mqtt_broker.cluster.inbox import Inbox, read_parcels
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Outbox, Parcel, write_parcels
 from mqtt_broker.cluster.own_filters import REMOVED_MAX, OwnFilters
+from mqtt_broker.cluster.peers import Peers, Send
 from mqtt_broker.cluster.statements import Commit, Select, Stale, Statement, Transaction
 from mqtt_broker.cluster.tables import FILTERS, OUTBOX, PLACES
 
-POLL_S: Final = 0.5  # between reads of the outbox, whether or not the bus says that they are needed
+# Between reads of what a number has sent that nothing says are needed.
+POLL_S: Final = 0.5  # no hint comes from it
+HEARD_POLL_S: Final = 5.0  # hints come, but perhaps late
 
 
 class Batch:
@@ -49,24 +61,32 @@ class Exchange:
     """The part of one number, under one epoch."""
 
     __slots__ = (
+        "_committed",
         "_epoch",
         "_has_polled",
         "_number",
-        "_poll_at",
+        "_polled_at",
+        "_send",
         "digest",
         "filters",
         "inbox",
+        "messages",
         "outbox",
+        "peers",
     )
 
-    def __init__(self, number: int, epoch: str, removed_max: int = REMOVED_MAX) -> None:
+    def __init__(self, number: int, epoch: str, send: Send, removed_max: int = REMOVED_MAX) -> None:
         self._number = number
         self._epoch = epoch
+        self._send = send
+        self._committed = 0
         self.digest = Digest(number)
         self.filters = OwnFilters(number, epoch, removed_max)
         self.outbox = Outbox(number)
         self.inbox = Inbox(number)
-        self._poll_at = 0.0
+        self.messages = Batches(lambda to, body: send(layout.MESSAGES, to, body))  # at QoS 0
+        self.peers = Peers(send)
+        self._polled_at: dict[int, float] = {}  # by sender
         self._has_polled = False  # since a batch was done
 
     def load(self) -> Transaction[None]:
@@ -100,16 +120,19 @@ class Exchange:
             return self._compare(batch)
         if batch is not None and self._has_polled:
             return None  # what is read is deleted with the batch: one read, one batch
-        if now >= self._poll_at:
-            self._poll_at = now + POLL_S
-            return self._poll(self.digest.numbers)
-        if self.inbox.missing:
-            return self._poll(sorted(self.inbox.missing))
+        senders = [number for number in self.digest.numbers if self._is_due(number, now)]
+        if senders:
+            self._polled_at.update(dict.fromkeys(senders, now))
+            self._has_polled = True
+            return read_parcels(self.inbox, self._number, senders)
         return None
 
-    def _poll(self, senders: list[int]) -> Transaction[None]:
-        self._has_polled = True
-        return read_parcels(self.inbox, self._number, senders)
+    def _is_due(self, sender: int, now: float) -> bool:
+        """Tell whether it is time to read what a number has sent."""
+        if sender in self.inbox.missing or sender not in self._polled_at:
+            return True
+        pause_s = HEARD_POLL_S if self.peers.is_heard(sender, now) else POLL_S
+        return now >= self._polled_at[sender] + pause_s
 
     def _learn(self, batch: Batch | None) -> Transaction[None]:
         yield from learn(self.digest)
@@ -137,7 +160,51 @@ class Exchange:
     def on_committed(self, group: int, batch: Batch) -> None:
         """Note that the group of a batch is committed."""
         self._has_polled = False
+        self._committed = group
         self.outbox.on_committed(batch.parcels)
+        self._send_parcels(batch.parcels)
         if self.filters.has_changed:
             self.digest.set_own(self._epoch, group)
         self.filters.on_committed(group)
+
+    # The bus.
+
+    def _send_parcels(self, parcels: list[Parcel]) -> None:
+        """Send what is committed; what no frame can hold, a hint tells of."""
+        for parcel in parcels:
+            body = bodies.Outbox(parcel.filters, parcel.first, parcel.messages).encode()
+            if len(body) <= layout.BODY_BYTES_MAX:
+                self._send(layout.OUTBOX, parcel.receiver, body)
+
+    def publish(self, topic: str, message: bytes) -> None:
+        """Send a message at QoS 0 to those who are known to want it, when the turn ends."""
+        for number in self.digest.route(topic):
+            self.messages.add(number, message)
+
+    def flush(self) -> None:
+        """Send the messages at QoS 0: the turn ends."""
+        self.messages.flush()
+
+    def tell(self, now: float) -> None:
+        """Tell the others what is new, and reply to those who waited for them."""
+        for number in self.digest.numbers:
+            known = max(self.digest.version(number), 0)
+            filters, outbox = self.filters.version, self.outbox.last(number)
+            hint = Hint(self._committed, filters, 0, outbox, known)
+            self.peers.tell(number, hint, now)
+        self.peers.answer(now)
+
+    def on_frame(self, frame: Frame, now: float) -> list[bytes]:
+        """Take a frame, and return the messages at QoS 0 that it brings."""
+        body, sender = frame.body, frame.sender
+        if isinstance(body, Hint):
+            self.digest.on_hint(sender, frame.epoch, body.filters)
+            self.inbox.on_hint(sender, body.outbox)
+            self.peers.on_hint(sender, frame.epoch, body, now)
+        elif isinstance(body, bodies.Outbox):
+            parcel = Parcel(sender, self._number, body.first, body.filters, list(body.entries))
+            self.inbox.on_parcel(parcel)
+        elif frame.kind == layout.MESSAGES:
+            messages: list[bytes] = body
+            return messages
+        return []

@@ -1,4 +1,4 @@
-"""Messages of other numbers for stored sessions of this one: up to where they have come.
+"""Messages of QoS 1 and 2 from other numbers: up to where they have come.
 
 Parcels come over the bus, which may lose, double and reorder them, and from the outbox table. What
 follows the last one is accepted; what came before is dropped; a gap is left to a read of the
@@ -56,6 +56,11 @@ class Inbox:
         self._accepted[parcel.sender] = parcel.last
         self._parcels.append(parcel)
         self._count += len(parcel.messages)
+
+    def on_hint(self, sender: int, last: int) -> None:
+        """Note the last message that a sender has for this number."""
+        if last > self._accepted.get(sender, 0):
+            self.missing.add(sender)
 
     def on_rows(self, sender: int, rows: Rows) -> None:
         """Take what was read of one sender; if there may be more, read again."""

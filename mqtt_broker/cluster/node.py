@@ -46,6 +46,9 @@ class Surroundings(Protocol):
     def new_content(self, number: int, epoch: str) -> Content:
         """Make what is hosted with a number."""
 
+    def on_rows(self, rows: list[NodeRow]) -> None:
+        """Note the rows of all numbers, which were just read: who hosts what."""
+
     def on_taken(self, seen: NodeRow) -> None:
         """Note that a number was taken whose row was `seen` last."""
 
@@ -112,6 +115,7 @@ class Node:
         self._decisions.clear()
 
     def _on_rows(self, read: tuple[list[NodeRow], dict[int, str]], now: float) -> None:
+        self._surroundings.on_rows(read[0])
         self._decisions = self.membership.decide(*read, now)
         self._carry_on(None, now)
 

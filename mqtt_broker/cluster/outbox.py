@@ -1,10 +1,11 @@
-"""Messages for stored sessions of other numbers: what goes to whom.
+"""Messages of QoS 1 and 2 for other numbers: what goes to whom.
 
 The messages of a group are routed when it is packed, and again whenever its transaction is made, by
-what the digest knows then. A parcel is what one group has for one number. Its messages are numbered
-by (sender, receiver) without gaps, across all hosts of the sender, so a receiver that knows
-the last number it has knows what it lacks. A parcel is a row of its own in the transaction of the
-group: a slow reader holds up no journal, and it deletes what it has read.
+what the digest knows then. A parcel is what one group has for one number, or as much of that as a
+frame of the bus carries. Its messages are numbered by (sender, receiver) without gaps, across all
+hosts of the sender, so a receiver that knows the last number it has knows what it lacks. A parcel
+is a row of its own in the transaction of the group: a slow reader holds up no journal, and it
+deletes what it has read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mqtt_broker.cluster.digest import Digest
+from mqtt_broker.cluster.frames.batches import BATCH_BYTES
 from mqtt_broker.cluster.statements import Insert, Row, Rows, Statement
 from mqtt_broker.cluster.tables import OUTBOX
 
@@ -72,6 +74,20 @@ def split_messages(blob: bytes) -> list[bytes]:
     return messages
 
 
+def split_by_size(messages: list[bytes]) -> list[list[bytes]]:
+    """Split messages into parts that a frame carries, if there is one that carries the message."""
+    parts: list[list[bytes]] = [[]]
+    left = BATCH_BYTES
+    for one in messages:
+        size = len(one) + _LENGTH_BYTES
+        if size > left and parts[-1]:
+            parts.append([])
+            left = BATCH_BYTES
+        parts[-1].append(one)
+        left -= size
+    return parts
+
+
 class Outbox:
     """The numbers that were given to messages of one sender."""
 
@@ -97,15 +113,19 @@ class Outbox:
         """Route messages, each with its topic, and number them as if they were committed next."""
         found: dict[int, list[bytes]] = {}
         for topic, message in messages:
-            for receiver in digest.route(topic)[0]:
+            for receiver in digest.route(topic):
                 found.setdefault(receiver, []).append(message)
-        return [
-            Parcel(
-                self._sender, receiver, self._last.get(receiver, 0) + 1, filters, found[receiver]
-            )
-            for receiver in sorted(found)
-            for filters in [digest.version(receiver)]
-        ]
+        parcels: list[Parcel] = []
+        for receiver in sorted(found):
+            first, filters = self.last(receiver) + 1, digest.version(receiver)
+            for part in split_by_size(found[receiver]):
+                parcels.append(Parcel(self._sender, receiver, first, filters, part))
+                first += len(part)
+        return parcels
+
+    def last(self, receiver: int) -> int:
+        """Return the number of the last message for a receiver that is committed."""
+        return self._last.get(receiver, 0)
 
     def on_committed(self, parcels: list[Parcel]) -> None:
         """Note that the group with these parcels is committed."""

@@ -28,6 +28,7 @@ class OwnFilters:
         "_removed",
         "_removed_max",
         "_since",
+        "version",
     )
 
     def __init__(self, number: int, epoch: str, removed_max: int = REMOVED_MAX) -> None:
@@ -39,6 +40,7 @@ class OwnFilters:
         self._removed = 0
         self._since = 0  # the group from which on changes can be read alone
         self._is_open = False  # the versions have this epoch
+        self.version = 0  # the last group that changed them
 
     def load(self, rows: Rows) -> None:
         """Take over what an earlier host wrote; until it is set again, it is gone."""
@@ -85,6 +87,7 @@ class OwnFilters:
             self._removed = self._removed_then()
         self._changed.clear()
         self._is_open = True
+        self.version = group
 
     def _is_swept(self) -> bool:
         """Tell whether the next group deletes the rows of filters that are gone."""

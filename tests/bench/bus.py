@@ -106,8 +106,8 @@ def send(url: str, pipe: Connection, seconds: float, size: int, in_turn: int) ->
     loop.run_until_complete(run())
 
 
-def _send(one: NatsBus, to: int, body: bytes) -> None:
-    one.send(1, to, MESSAGES, body)
+def _send(one: NatsBus, to: int, body: bytes) -> bool:
+    return one.send(1, to, MESSAGES, body)
 
 
 def cpu_s(pid: int) -> float:

@@ -39,10 +39,10 @@ def than(digest: Digest) -> dict[int, int]:
 
 def test_numbers_are_found_by_their_filters() -> None:
     digest = known(row(2, "a/+"), row(2, "a/b", FLEETING), row(2, "c", STORED | FLEETING))
-    assert digest.route("a/b") == ((2,), (2,))
-    assert digest.route("a/x") == ((2,), ())
-    assert digest.route("c") == ((2,), (2,))
-    assert digest.route("d") == ((), ())
+    assert digest.route("a/b") == (2,)
+    assert digest.route("a/x") == (2,)
+    assert digest.route("c") == (2,)
+    assert digest.route("d") == ()
     assert digest.filters(2) == {"a/+", "a/b", "c"} and digest.count == 3
 
 
@@ -54,14 +54,14 @@ def test_a_new_number_is_read_whole_then_by_changes() -> None:
     assert read(digest, [version(2, 5)], [row(2, "a")])
     assert than(digest) == {2: 5}
     assert read(digest, [version(2, 6)], [row(2, "a", NOBODY), row(2, "b")])
-    assert digest.route("a") == ((), ()) and digest.route("b") == ((2,), ())
+    assert digest.route("a") == () and digest.route("b") == (2,)
 
 
 def test_a_cached_route_is_forgotten_when_a_filter_changes() -> None:
     digest = known()
-    assert digest.route("a/b") == ((), ())
+    assert digest.route("a/b") == ()
     assert read(digest, [version(2, 6)], [row(2, "a/#")])
-    assert digest.route("a/b") == ((2,), ())
+    assert digest.route("a/b") == (2,)
 
 
 def test_another_epoch_is_read_whole() -> None:

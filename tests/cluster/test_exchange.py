@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from mqtt_broker.cluster.digest import STORED
-from mqtt_broker.cluster.exchange import POLL_S, Batch, Exchange
+from mqtt_broker.cluster.exchange import HEARD_POLL_S, POLL_S, Batch, Exchange
+from mqtt_broker.cluster.frames import bodies, layout
+from mqtt_broker.cluster.frames.bodies import Hint, decode
+from mqtt_broker.cluster.frames.reader import Frame
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel
 from mqtt_broker.cluster.statements import Expect, Insert, Stale, Statement
@@ -22,9 +25,25 @@ def versions(filters: int = 5) -> list[dict[str, Any]]:
     return [{"number": 2, "epoch": "e2", "filters": filters, "filters_from": 0}]
 
 
-def exchange(*texts: str) -> Exchange:
+class Bus:
+    """The frames that were sent: kind, number and body."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, int, Any]] = []
+        self.is_up = True
+
+    def send(self, kind: int, to: int, body: bytes) -> bool:
+        if self.is_up:
+            self.frames.append((kind, to, decode(kind, memoryview(body))))
+        return self.is_up
+
+    def bodies(self, kind: int) -> list[Any]:
+        return [body for one, _, body in self.frames if one == kind]
+
+
+def exchange(*texts: str, bus: Bus | None = None) -> Exchange:
     """An exchange of number 1 that is open, and knows these filters of number 2."""
-    found = Exchange(1, "e")
+    found = Exchange(1, "e", (bus or Bus()).send)
     play(found.load(), [[[], [], [], [], []]])
     rows = [{"number": 2, "filter": text, "reach": STORED, "group": 1} for text in texts]
     found.digest.on_rows(versions(), [], versions())
@@ -112,7 +131,7 @@ def test_the_outbox_is_polled_and_read_when_something_is_missing() -> None:
     assert reads is not None
     play(reads, [[[Parcel(2, 1, 1, 0, [b"m"]).row()], []]])
     assert found.read(None, POLL_S / 2) is None and len(found.inbox.take()) == 1
-    assert name(found.read(None, POLL_S)) == "read_parcels"
+    assert name(found.read(None, 2 * POLL_S)) == "read_parcels"
 
 
 def test_a_batch_is_done_before_the_outbox_is_read_again() -> None:
@@ -122,3 +141,84 @@ def test_a_batch_is_done_before_the_outbox_is_read_again() -> None:
     assert found.read(one, POLL_S) is None
     found.on_committed(2, one)
     assert name(found.read(one, POLL_S)) == "read_parcels"
+
+
+def frame(kind: int, body: Any, epoch: str = "e2") -> Frame:
+    return Frame(kind, 2, epoch, 1, body)
+
+
+def committed(found: Exchange, one: Batch, group: int = 2) -> None:
+    play(found.commit(WRITES, group, one), [[]])
+    found.on_committed(group, one)
+
+
+def test_parcels_are_sent_when_they_are_committed() -> None:
+    bus = Bus()
+    found, one = exchange("a", bus=bus), batch("a")
+    play(found.commit(WRITES, 2, one), [[]])
+    assert not bus.frames
+    found.on_committed(2, one)
+    [sent] = bus.bodies(layout.OUTBOX)
+    assert (sent.filters, sent.first, sent.entries) == (5, 1, [b"m"])
+
+
+def test_a_message_that_no_frame_can_hold_is_not_sent() -> None:
+    bus = Bus()
+    found = exchange("a", bus=bus)
+    committed(found, Batch(b"", [("a", bytes(layout.FRAME_BYTES_MAX))], []))
+    assert not bus.frames
+    found.tell(0.0)
+    assert bus.bodies(layout.HINT)[0].outbox == 1
+
+
+def test_a_parcel_that_came_over_the_bus_is_received() -> None:
+    found = exchange()
+    assert found.on_frame(frame(layout.OUTBOX, bodies.Outbox(5, 1, [b"x"])), 0.0) == []
+    [parcel] = found.inbox.take()
+    assert (parcel.sender, parcel.receiver, parcel.filters) == (2, 1, 5)
+
+
+def test_a_number_that_is_heard_is_read_seldom_and_when_it_says_so() -> None:
+    found = exchange()
+    assert name(found.read(None, 0.0)) == "read_parcels"
+    for now in (0.1, 1.1, 2.1):
+        found.on_frame(frame(layout.HINT, Hint(1, 5, 0)), now)
+        assert found.read(None, now + POLL_S) is None
+    found.on_frame(frame(layout.HINT, Hint(1, 5, 0, outbox=1)), 3.0)
+    reads = found.read(None, 3.0)
+    assert reads is not None and name(reads) == "read_parcels"
+    play(reads, [[[], []]])
+    assert found.read(None, 3.0 + POLL_S) is None
+    found.on_frame(frame(layout.HINT, Hint(1, 5, 0)), 8.0)
+    assert name(found.read(None, 3.0 + HEARD_POLL_S)) == "read_parcels"
+
+
+def test_a_hint_of_other_filters_has_them_read() -> None:
+    found = exchange()
+    found.on_frame(frame(layout.HINT, Hint(1, 6, 0)), 0.0)
+    assert name(found.read(None, 0.0)) == "_learn"
+
+
+def test_messages_at_qos_0_leave_with_the_turn_and_are_counted_when_they_cannot() -> None:
+    bus = Bus()
+    found = exchange("a", bus=bus)
+    for topic in ("a", "b", "a"):
+        found.publish(topic, topic.encode())
+    assert not bus.frames
+    found.flush()
+    assert bus.frames == [(layout.MESSAGES, 2, [b"a", b"a"])]
+    assert found.on_frame(frame(layout.MESSAGES, [b"x", b"y"]), 0.0) == [b"x", b"y"]
+    bus.is_up = False
+    found.publish("a", b"lost")
+    found.flush()
+    assert found.messages.dropped == 1
+
+
+def test_a_hint_says_where_the_number_stands() -> None:
+    bus = Bus()
+    found, one = exchange("a", bus=bus), batch("a", "a", blob=b"x")
+    found.filters.set("mine", STORED)
+    committed(found, one, 7)
+    found.tell(0.0)
+    [hint] = bus.bodies(layout.HINT)
+    assert (hint.committed, hint.filters, hint.outbox, hint.known) == (7, 7, 2, 5)

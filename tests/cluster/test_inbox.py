@@ -69,3 +69,14 @@ def test_rows_are_read_of_each_sender_and_no_more_than_some() -> None:
     assert [one.where["sender"] for one in reads] == [2, 3]
     assert {one.limit for one in reads} == {READ_ROWS}
     assert len(inbox.take()) == READ_ROWS and inbox.missing == {2}
+
+
+def test_a_hint_of_more_than_came_has_it_read() -> None:
+    inbox = Inbox(1)
+    inbox.on_parcel(parcel(1, 2))
+    inbox.on_hint(2, 2)
+    inbox.on_hint(2, 1)
+    assert not inbox.missing
+    inbox.on_hint(2, 3)
+    inbox.on_hint(3, 1)
+    assert inbox.missing == {2, 3}

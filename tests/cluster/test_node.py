@@ -33,6 +33,7 @@ class Place:
         self.database = FakeDatabase()
         self.contents: dict[int, FakeContent] = {}
         self.taken: list[NodeRow] = []
+        self.seen: dict[int, str] = {}
         self.rows: list[Row] = []
         self.wants: list[Row] = []
         self.now = 10.0
@@ -51,6 +52,9 @@ class Place:
     def new_content(self, number: int, epoch: str) -> FakeContent:
         self.contents[number] = FakeContent()
         return self.contents[number]
+
+    def on_rows(self, rows: list[NodeRow]) -> None:
+        self.seen = {row.number: row.epoch for row in rows}
 
     def on_taken(self, seen: NodeRow) -> None:
         self.taken.append(seen)
@@ -126,7 +130,7 @@ def test_it_creates_its_own_number_and_hosts_it(place: Place) -> None:
     place.answer()
     created = place.asked[0]
     assert isinstance(created, Insert) and created.row == new_row(1, "mine2")
-    assert not place.node.hosts
+    assert not place.node.hosts and place.seen == {}
     place.watch.answer(now=place.now)
     place.hosts(1, "mine2")
     assert place.contents[1].is_loaded and place.node.hosts[1].hosting.epoch == "mine2"

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_broker.cluster.digest import STORED, Digest
+from mqtt_broker.cluster.frames.batches import BATCH_BYTES
 from mqtt_broker.cluster.outbox import (
     Outbox,
     Parcel,
@@ -34,7 +35,7 @@ def ranges(parcels: list[Parcel]) -> list[tuple[int, int, int]]:
     return [(one.receiver, one.first, one.last) for one in parcels]
 
 
-def test_messages_go_to_numbers_with_stored_subscribers() -> None:
+def test_messages_go_to_numbers_with_subscribers() -> None:
     outbox, digest = Outbox(1), digest_of({2: "a", 3: "+"})
     parcels = outbox.pack([("a", b"1"), ("b", b"2")], digest)
     assert ranges(parcels) == [(2, 1, 1), (3, 1, 2)]
@@ -70,3 +71,12 @@ def test_a_parcel_is_a_row() -> None:
 @given(st.lists(st.binary(max_size=300)))
 def test_messages_are_split_as_they_were_joined(messages: list[bytes]) -> None:
     assert split_messages(join_messages(messages)) == messages
+
+
+def test_what_one_group_has_for_one_number_is_split_into_frames() -> None:
+    outbox, digest = Outbox(1), digest_of({2: "a"})
+    messages = [("a", bytes(BATCH_BYTES // 3))] * 5 + [("a", bytes(2 * BATCH_BYTES)), ("a", b"")]
+    parcels = outbox.pack(messages, digest)
+    assert ranges(parcels) == [(2, 1, 2), (2, 3, 4), (2, 5, 5), (2, 6, 6), (2, 7, 7)]
+    outbox.on_committed(parcels)
+    assert outbox.last(2) == 7 and outbox.last(3) == 0

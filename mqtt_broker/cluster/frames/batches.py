@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from mqtt_broker.cluster.frames.bodies import encode_entries
-from mqtt_broker.cluster.frames.layout import FRAME_BYTES_MAX, OVERHEAD_BYTES
+from mqtt_broker.cluster.frames.layout import BODY_BYTES_MAX
 
 BATCH_BYTES: Final = 32_768  # larger frames are not cheaper
 _ENTRY_BYTES: Final = 4  # in addition to its own
 _LIST_BYTES: Final = 4
-ENTRY_BYTES_MAX: Final = FRAME_BYTES_MAX - OVERHEAD_BYTES - _LIST_BYTES - _ENTRY_BYTES
+ENTRY_BYTES_MAX: Final = BODY_BYTES_MAX - _LIST_BYTES - _ENTRY_BYTES
 
 
 class _Batch:
@@ -34,12 +34,13 @@ class _Batch:
 class Batches:
     """The entries of a turn, by the number that they are for."""
 
-    __slots__ = ("_batches", "_send", "too_large")
+    __slots__ = ("_batches", "_send", "dropped", "too_large")
 
-    def __init__(self, send: Callable[[int, bytes], None]) -> None:
-        self._send = send  # to a number, the body of a frame
+    def __init__(self, send: Callable[[int, bytes], bool]) -> None:
+        self._send = send  # to a number, the body of a frame; False: it is dropped
         self._batches: dict[int, _Batch] = {}
         self.too_large = 0
+        self.dropped = 0  # entries of frames that were not sent
 
     def add(self, to: int, entry: bytes) -> None:
         """Send an entry with others, at the latest when the turn ends."""
@@ -62,5 +63,5 @@ class Batches:
 
     def _flush(self, to: int) -> None:
         batch = self._batches.pop(to)
-        if batch.entries:
-            self._send(to, encode_entries(batch.entries))
+        if batch.entries and not self._send(to, encode_entries(batch.entries)):
+            self.dropped += len(batch.entries)

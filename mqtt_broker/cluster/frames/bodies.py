@@ -1,6 +1,6 @@
 """The bodies of frames, by kind.
 
-    HINT      Hint: the progress of a node
+    HINT      Hint: the progress of a number
     MESSAGES  a list of entries, each a message; whoever routes them knows their form
     OUTBOX    Outbox: entries of an outbox, which are committed
     RELEASE   a list of Release: sessions that the sender asks the receiver to release
@@ -32,7 +32,7 @@ ENTRIES_MAX: Final = 65_536
 CLIENT_ID_BYTES_MAX: Final = 65_535
 _COUNT: Final = Struct(">I")
 _SIZE_BYTES: Final = 4
-_HINT: Final = Struct(">QQQ")
+_HINT: Final = Struct(">QQQQQ")
 _OUTBOX: Final = Struct(">QQ")
 _RELEASE: Final = Struct(">Q")
 _RELEASED: Final = Struct(">QB")
@@ -50,33 +50,40 @@ class MalformedBody(Exception):
 
 
 class Hint:
-    """The progress of a node. The others read in the database what is behind it."""
+    """The progress of a number. The others read in the database what is behind it.
 
-    __slots__ = ("committed", "filters", "settings")
+    The last two are about the receiver: a hint for all has none of them.
+    """
 
-    def __init__(self, committed: int, filters: int, settings: int) -> None:
+    __slots__ = ("committed", "filters", "known", "outbox", "settings")
+
+    def __init__(
+        self, committed: int, filters: int, settings: int, outbox: int = 0, known: int = 0
+    ) -> None:
         self.committed = committed  # the last committed group
         self.filters = filters  # the version of its filters
         self.settings = settings  # the version of what all nodes have to know: bans, rules
+        self.outbox = outbox  # the last committed entry for the receiver
+        self.known = known  # the version of the receiver's filters by which it routes
 
     def encode(self) -> bytes:
         """Return the body of a frame."""
-        return _HINT.pack(self.committed, self.filters, self.settings)
+        return _HINT.pack(self.committed, self.filters, self.settings, self.outbox, self.known)
 
 
 class Outbox:
     """Consecutive entries from one outbox, of a group that is committed."""
 
-    __slots__ = ("entries", "first", "group")
+    __slots__ = ("entries", "filters", "first")
 
-    def __init__(self, group: int, first: int, entries: Sequence[bytes]) -> None:
-        self.group = group
+    def __init__(self, filters: int, first: int, entries: Sequence[bytes]) -> None:
+        self.filters = filters  # the version of the receiver's filters by which they were routed
         self.first = first  # the number of the first entry
         self.entries = entries
 
     def encode(self) -> bytes:
         """Return the body of a frame."""
-        return _OUTBOX.pack(self.group, self.first) + encode_entries(self.entries)
+        return _OUTBOX.pack(self.filters, self.first) + encode_entries(self.entries)
 
 
 class Release:
@@ -152,10 +159,10 @@ def _decode_hint(body: memoryview) -> Hint:
 
 def _decode_outbox(body: memoryview) -> Outbox:
     entries = decode_entries(body, _OUTBOX.size)
-    group, first = _OUTBOX.unpack_from(body)
+    filters, first = _OUTBOX.unpack_from(body)
     if not entries:
         raise MalformedBody
-    return Outbox(group, first, entries)
+    return Outbox(filters, first, entries)
 
 
 def _decode_releases(body: memoryview) -> list[Release]:

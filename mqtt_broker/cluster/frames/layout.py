@@ -32,6 +32,7 @@ CODE_BYTES: Final = 16
 OVERHEAD_BYTES: Final = HEADER.size + CODE_BYTES
 # As much as NATS takes unless it is configured otherwise.
 FRAME_BYTES_MAX: Final = 1_048_576
+BODY_BYTES_MAX: Final = FRAME_BYTES_MAX - OVERHEAD_BYTES
 SECRET_BYTES_MIN: Final = 16
 ALL: Final = 0  # nodes have numbers from 1
 NUMBER_MAX: Final = 0xFFFF_FFFF

@@ -29,11 +29,12 @@ _MAGIC_AND_VERSION: Final = 3
 class Frame:
     """A frame that was checked, with its body decoded."""
 
-    __slots__ = ("body", "kind", "sender", "to")
+    __slots__ = ("body", "epoch", "kind", "sender", "to")
 
-    def __init__(self, kind: int, sender: int, to: int, body: Any) -> None:
+    def __init__(self, kind: int, sender: int, epoch: str, to: int, body: Any) -> None:
         self.kind = kind
         self.sender = sender
+        self.epoch = epoch  # under which the sender is hosted
         self.to = to
         self.body = body
 
@@ -149,7 +150,7 @@ class FrameReader:
             body = decode(kind, data[HEADER.size : HEADER.size + size])
         except MalformedBody:
             return Drop.MALFORMED
-        return Frame(kind, number, to, body)
+        return Frame(kind, number, sender.epoch, to, body)
 
     def _check_receiver(self, to: int, to_tag: bytes) -> Drop | None:
         expected = NO_TAG if to == ALL else self._hosted.get(to)

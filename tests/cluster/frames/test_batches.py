@@ -16,7 +16,13 @@ class Sent:
 
     def __init__(self) -> None:
         self.bodies: list[tuple[int, bytes]] = []
-        self.batches = Batches(lambda to, body: self.bodies.append((to, body)))
+        self.is_up = True
+        self.batches = Batches(self._send)
+
+    def _send(self, to: int, body: bytes) -> bool:
+        if self.is_up:
+            self.bodies.append((to, body))
+        return self.is_up
 
     def entries(self, to: int) -> list[bytes]:
         return [
@@ -72,3 +78,12 @@ def test_what_no_frame_can_hold_is_counted_and_no_other_entry_waits_for_it() -> 
     assert sent.batches.too_large == 1
     assert [len(one) for one in sent.entries(1)] == [6, ENTRY_BYTES_MAX, 6]
     assert max(len(body) for _, body in sent.bodies) == FRAME_BYTES_MAX - OVERHEAD_BYTES
+
+
+def test_entries_of_frames_that_are_not_sent_are_counted() -> None:
+    sent = Sent()
+    sent.is_up = False
+    for entry in (b"one", b"two"):
+        sent.batches.add(1, entry)
+    sent.batches.flush()
+    assert sent.batches.dropped == 2 and not sent.bodies

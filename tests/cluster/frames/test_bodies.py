@@ -40,18 +40,19 @@ def test_entries(entries: list[bytes]) -> None:
 
 @examples(100)
 @given(NUMBERS, NUMBERS, ENTRIES.filter(bool))
-def test_outbox(group: int, first: int, entries: list[bytes]) -> None:
-    found = came(layout.OUTBOX, Outbox(group, first, entries).encode())
+def test_outbox(filters: int, first: int, entries: list[bytes]) -> None:
+    found = came(layout.OUTBOX, Outbox(filters, first, entries).encode())
     assert isinstance(found, Outbox)
-    assert (found.group, found.first, found.entries) == (group, first, entries)
+    assert (found.filters, found.first, found.entries) == (filters, first, entries)
 
 
 @examples(100)
-@given(NUMBERS, NUMBERS, NUMBERS)
-def test_hint(committed: int, filters: int, settings: int) -> None:
-    found = came(layout.HINT, Hint(committed, filters, settings).encode())
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_hint(committed: int, filters: int, settings: int, outbox: int, known: int) -> None:
+    found = came(layout.HINT, Hint(committed, filters, settings, outbox, known).encode())
     assert isinstance(found, Hint)
     assert (found.committed, found.filters, found.settings) == (committed, filters, settings)
+    assert (found.outbox, found.known) == (outbox, known)
 
 
 @examples(100)
@@ -76,8 +77,8 @@ def test_ping(kind: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        (layout.HINT, bytes(23)),
-        (layout.HINT, bytes(25)),
+        (layout.HINT, bytes(39)),
+        (layout.HINT, bytes(41)),
         (layout.PING, b""),
         (layout.PONG, bytes(9)),
         (layout.MESSAGES, b""),

@@ -20,9 +20,9 @@ def shown(body: Any) -> str:
     if isinstance(body, bytes):
         return body.hex() or '""'
     if isinstance(body, Hint):
-        return f"{body.committed} {body.filters} {body.settings}"
+        return f"{body.committed} {body.filters} {body.settings} {body.outbox} {body.known}"
     if isinstance(body, Outbox):
-        return f"{body.group} {body.first} {shown(body.entries)}"
+        return f"{body.filters} {body.first} {shown(body.entries)}"
     if isinstance(body, Released):
         return f"{body.tenure}:{body.outcome}:{body.client_id}"
     if isinstance(body, Release):

@@ -28,7 +28,13 @@ from mqtt_broker.cluster.statements import (
     Update,
 )
 from mqtt_broker.cluster.tables import NODES, WANTS
-from tests.sim.cluster import database, hosts, message_ablations, owner_ablations
+from tests.sim.cluster import (
+    bus_ablations,
+    database,
+    hosts,
+    message_ablations,
+    owner_ablations,
+)
 from tests.sim.cluster.ablation import ABLATIONS, SEEDS, Replace, ablation, search
 
 # Of nodes that host numbers.
@@ -203,6 +209,7 @@ def leftovers_are_ended() -> list[Replace]:
     return [(hosting, "confirm", confirm)]
 
 
+bus_ablations.register()
 message_ablations.register()
 owner_ablations.register()
 

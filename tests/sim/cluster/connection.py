@@ -35,6 +35,9 @@ class Network(Protocol):
 
     def next_backend(self) -> int: ...
 
+    def on_cut(self, label: str) -> None:
+        """Note that a connection with this label was cut."""
+
 
 class Connection:
     def __init__(self, network: Network, caller: Caller, label: str, link: DatabaseLink) -> None:
@@ -125,6 +128,7 @@ class Connection:
         if self.is_cut:
             return
         self.is_cut = True
+        self._network.on_cut(self._label)
         self._goes_through = self._rng.random() < 0.6
         self._late_s = self._rng.choice([0.0, 0.01, 0.3, 3.0])
         if self._backend is not None:

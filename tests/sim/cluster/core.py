@@ -1,13 +1,15 @@
-"""A broker of a few lines, as a number hosts it: stored sessions, and publishers that are heard."""
+"""A broker of a few lines, as a number hosts it: sessions, stored or not, and publishers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from mqtt_broker.cluster.digest import FLEETING, NOBODY, STORED
 from mqtt_broker.cluster.exchange import Batch, Exchange
+from mqtt_broker.cluster.frames.reader import Frame
 from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel
@@ -27,6 +29,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
 REMOVED_MAX: Final = 2  # rows of filters that are gone: a world has few filters
 
 Reply = Callable[[], None]
+SendFrame = Callable[[str, int, int, bytes], bool]  # from an epoch: the kind, to whom, the body
 Subscriptions = dict[tuple[str, str], int]  # (session, filter): QoS
 
 
@@ -82,16 +85,20 @@ class Core:
     errands = None
     exchange: Exchange  # under the epoch that it is loaded with
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, send: SendFrame) -> None:
         self.number = number
+        self._send = send
         self.is_served = False
         self.state = State()
         self._subscriptions: Subscriptions = {}  # with those of the batch
-        self._fleeting: dict[str, set[str]] = {}  # by filter, the clients
+        self.filters: set[str] = set()  # that the others are to know
+        self.visits = Visits()
         self._arrived: list[tuple[list[Any], Reply]] = []  # records, as they came
         self._batch: Batch | None = None
         self._records: list[list[Any]] = []  # of the batch
+        self._passed: list[Message] = []  # of the batch: for whom it may concern
         self._replies: list[Reply] = []  # of the batch
+        self._subacks: list[Reply] = []  # of the batch
         self._pending: dict[tuple[str, int], list[Reply]] = {}  # QoS 2 that came twice
         self._folded = State()
         self._folding = State()
@@ -99,7 +106,8 @@ class Core:
     # What a host asks of it.
 
     def load(self, row: NodeRow) -> Transaction[None]:
-        self.exchange = Exchange(self.number, row.epoch, REMOVED_MAX)
+        send = partial(self._send, row.epoch)
+        self.exchange = Exchange(self.number, row.epoch, send, REMOVED_MAX)
         where = {"number": self.number}
         found = yield [
             Select(SUBSCRIPTIONS, where),
@@ -129,7 +137,9 @@ class Core:
 
     def on_stopped(self) -> None:
         self.is_served = False
+        self.visits = Visits()
         self._replies.clear()
+        self._subacks.clear()
         self._pending.clear()
 
     def pack(self, group: int) -> bytes | None:
@@ -151,12 +161,16 @@ class Core:
         records: list[list[Any]] = []
         for parcel in received:
             self.examine_parcel(parcel)
-            records += (["receive", *json.loads(message)] for message in parcel.messages)
+            fields = [json.loads(message) for message in parcel.messages]
+            self._passed += (Message(*one) for one in fields)
+            records += (["receive", *one] for one in fields)
         messages: list[tuple[str, bytes]] = []
         for record, reply in arrived:
-            self._replies.append(reply)
+            has_suback = record[0] in ("subscribe", "visit")
+            (self._subacks if has_suback else self._replies).append(reply)
             if record[0] == "publish":
                 message = Message(*record[1:])
+                self._passed.append(message)
                 messages.append((message.topic, message.encode()))
             if self._is_recorded(record):
                 records.append(record)
@@ -175,8 +189,7 @@ class Core:
         elif record[0] == "unsubscribe":
             self._subscriptions.pop((record[1], record[2]), None)
             self._set_filter(record[2])
-        elif record[0] == "fleeting":
-            self._fleeting.setdefault(record[2], set()).add(record[1])
+        elif record[0] in ("visit", "leave"):
             self._set_filter(record[2])
             return False
         else:
@@ -187,7 +200,8 @@ class Core:
 
     def _set_filter(self, text: str) -> None:
         is_stored = any(text == one for _, one in self._subscriptions)
-        reach = STORED * is_stored | FLEETING * bool(self._fleeting.get(text)) | NOBODY
+        reach = STORED * is_stored | FLEETING * (text in self.visits.filters) | NOBODY
+        (self.filters.discard if reach == NOBODY else self.filters.add)(text)
         self.exchange.filters.set(text, reach)
 
     def commit(self, writes: Writes, group: int, blob: bytes) -> Transaction[object]:
@@ -195,6 +209,7 @@ class Core:
         return self.exchange.commit(writes, group, self._batch)
 
     def read(self, now: float) -> Transaction[object] | None:
+        self.exchange.tell(now)
         return self.exchange.read(self._batch, now)
 
     def on_committed(self, group: int) -> None:
@@ -205,7 +220,13 @@ class Core:
         self._finish()
 
     def _finish(self) -> None:
-        """Reply to everybody of the batch."""
+        """Pass on the messages of the batch, and reply to everybody."""
+        passed, self._passed = self._passed, []
+        for message in passed:
+            self.visits.deliver(message)
+        subacks, self._subacks = self._subacks, []
+        for reply in subacks:
+            self.exchange.peers.when_known(self.exchange.filters.version, reply)
         replies, self._replies = self._replies, []
         for record in self._records:
             if record[0] == "publish" and record[4] == 2:
@@ -214,6 +235,12 @@ class Core:
         self._records = []
         for reply in replies:
             reply()
+
+    def on_frame(self, frame: Frame, now: float) -> None:
+        """Take a frame; messages at QoS 0 go to those who are connected."""
+        for entry in self.exchange.on_frame(frame, now):
+            self.visits.deliver(Message(*json.loads(entry)))
+        self.exchange.peers.answer(now)
 
     def fold(self, group: int) -> list[Statement]:
         changes: list[Statement] = []
@@ -251,8 +278,26 @@ class Core:
     def unsubscribe(self, session: str, text: str, reply: Reply) -> None:
         self._arrived.append((["unsubscribe", session, text], reply))
 
+    def visit(
+        self, client: str, text: str, receive: Callable[[Message], None], reply: Reply
+    ) -> None:
+        """Subscribe without a stored session."""
+        self.visits.add(text, client, receive)
+        self._arrived.append((["visit", client, text], reply))
+
+    def leave(self, client: str, text: str, reply: Reply) -> None:
+        """End a subscription of a client without a stored session."""
+        self.visits.remove(text, client)
+        self._arrived.append((["leave", client, text], reply))
+
     def publish(self, message: Message, reply: Reply) -> None:
         """Take a PUBLISH; one of QoS 2 that was here before is only acknowledged."""
+        if message.qos == 0:
+            self.visits.deliver(message)
+            self.exchange.publish(message.topic, message.encode())
+            self.exchange.flush()
+            reply()
+            return
         if message.qos == 2:
             if message.value <= self.state.seen.get(message.publisher, 0):
                 reply()
@@ -263,6 +308,38 @@ class Core:
                 return
             reply = _nothing
         self._arrived.append((["publish", *message.fields()], reply))
+
+
+class Visits:
+    """Clients whose sessions are not stored, by what they subscribe to."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, dict[str, Callable[[Message], None]]] = {}  # by filter, by client
+
+    def add(self, text: str, client: str, receive: Callable[[Message], None]) -> None:
+        self._clients.setdefault(text, {})[client] = receive
+
+    def remove(self, text: str, client: str) -> None:
+        found = self._clients.get(text, {})
+        found.pop(client, None)
+        if not found:
+            self._clients.pop(text, None)
+
+    @property
+    def filters(self) -> set[str]:
+        return set(self._clients)
+
+    def of(self, client: str) -> list[str]:
+        return [text for text, found in self._clients.items() if client in found]
+
+    def deliver(self, message: Message) -> None:
+        """Give a message to everybody who subscribes to its topic, once."""
+        receivers: dict[str, Callable[[Message], None]] = {}
+        for text, found in self._clients.items():
+            if matches(text, message.topic):
+                receivers.update(found)
+        for client in sorted(receivers):
+            receivers[client](message)
 
 
 def _nothing() -> None:

@@ -80,6 +80,11 @@ class Database:
 
     # What tests read.
 
+    @property
+    def standby_delay_s_max(self) -> float:
+        """The longest time that a COMMIT waits for the standby."""
+        return max(self._standby_delays_s)
+
     def rows(self, table: str) -> Rows:
         """Every committed row of a table."""
         found = self._visible[table]

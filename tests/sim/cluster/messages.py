@@ -1,198 +1,72 @@
 """A world in which messages cross: publishers, sessions, faults, and what has to hold.
 
 Sessions subscribe and unsubscribe on one number while publishers publish on others. Each publisher
-sends 1, 2, 3 and so on, several at a time, and all that was not acknowledged again.
+sends 1, 2, 3 and so on, several at a time, and all that was not acknowledged again. Some sessions
+are stored, others end with their connections. When nothing is wrong any more, messages are sent
+whose delay is examined.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from mqtt_broker.cluster import tables
 from mqtt_broker.cluster.digest import NOBODY, Digest
-from mqtt_broker.cluster.host import Content, Host
+from mqtt_broker.cluster.exchange import POLL_S
+from mqtt_broker.cluster.host import LOOK_S, Content, Host
+from mqtt_broker.cluster.node_row import FREE, NodeRow
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel
+from mqtt_broker.cluster.peers import SILENT_S, SUBACK_WAIT_S
 from mqtt_broker.cluster.statements import Transaction
 from mqtt_broker.cluster.tables import FILTERS, GROUPS, OUTBOX, PLACES, VERSIONS
 from mqtt_broker.topics.names import matches
 from tests.sim.cluster import core
-from tests.sim.cluster.core import Core, Message, Reply
+from tests.sim.cluster.bus import AWAY, WHOLE, ProcessBus, SimulatedBus
+from tests.sim.cluster.core import Core, Message
 from tests.sim.cluster.faults import FaultyWorld
+from tests.sim.cluster.message_clients import (
+    FILTERS_ASKED,
+    TOPICS,
+    Publisher,
+    Sent,
+    Session,
+    Subscriber,
+    Subscription,
+    Visitor,
+)
 from tests.sim.cluster.oracles import check
 from tests.sim.cluster.process import Process
 
 KEYS: Final = {**tables.KEYS, **core.KEYS}
-TOPICS: Final = ("a/1", "a/2", "b/1", "c/1", "c/2", "d/1")
-FILTERS_ASKED: Final = ("a/1", "a/#", "+/1", "b/1", "#", "c/1", "c/+", "d/1")
-WINDOW: Final = 3
+PROBE: Final = "probe/"  # topics of messages whose delay is examined
+PROBES_S: Final = 8.0
 
 
-class Client:
-    """Asks the host of its number, again and again until it is answered."""
+class Probe:
+    """A message to a subscriber of another number, sent when nothing is wrong."""
 
-    def __init__(self, world: MessagesWorld, name: str, number: int) -> None:
-        self.world = world
-        self.name = name
-        self.number = number
-        self._attempt = 0
-        world.events.after(world.rng.random() * 5, self._try)
-
-    def ask(self, content: Core) -> None:
-        """Send what is not answered yet."""
-
-    def retry_soon(self, seconds: float = 0.3) -> None:
-        self.world.events.after(self.world.rng.random() * seconds, self._try)
-
-    def _try(self) -> None:
-        self._attempt += 1
-        attempt, rng = self._attempt, self.world.rng
-        for process in self.world.processes.values():
-            process.call(lambda process=process: self._reach(process, attempt))  # type: ignore[misc]
-        self.world.events.after(rng.choice([0.3, 1.0]), lambda: self._again(attempt))
-
-    def _again(self, attempt: int) -> None:
-        if attempt == self._attempt:
-            self._try()
-
-    def _reach(self, process: Process, attempt: int) -> None:
-        host = process.hosts.get(self.number)
-        if host is None or attempt != self._attempt:
-            return
-        assert isinstance(host.content, Core)
-        if host.content.is_served:
-            self.ask(host.content)
-            process.wake(self.number)
-
-    def answered(self, action: Callable[[], None]) -> Reply:
-        """Do this when the answer has come back."""
-        return lambda: self.world.events.after(0.0005, action)
-
-
-class Sent:
-    """A message, and when it was sent first and acknowledged."""
-
-    __slots__ = ("acknowledged_at", "message", "sent_at")
-
-    def __init__(self, message: Message, sent_at: float) -> None:
-        self.message = message
-        self.sent_at = sent_at
-        self.acknowledged_at = 0.0
-
-    def acknowledge(self, now: float) -> None:
-        self.acknowledged_at = self.acknowledged_at or now
-
-
-class Publisher(Client):
-    def __init__(self, world: MessagesWorld, name: str, number: int) -> None:
-        super().__init__(world, name, number)
-        self.sent: list[Sent] = []
-        self.goal = 0
-        self._topics = world.rng.sample(TOPICS, world.rng.randint(1, len(TOPICS)))
-        self._probes: list[str] = []  # topics that somebody has just subscribed to
-        self._qos = world.rng.choice([(1,), (1, 2)])
+    def __init__(self, sent: Sent, publisher: Publisher, visitor: Visitor) -> None:
+        self.sent = sent
+        self.publisher = publisher
+        self.visitor = visitor
 
     @property
-    def unacknowledged(self) -> list[Sent]:
-        return [one for one in self.sent if not one.acknowledged_at]
-
-    def ask(self, content: Core) -> None:
-        rng = self.world.rng
-        while len(self.sent) < self.goal and len(self.unacknowledged) < WINDOW:
-            topic = self._probes.pop() if self._probes else rng.choice(self._topics)
-            message = Message(self.name, len(self.sent) + 1, topic, rng.choice(self._qos))
-            self.sent.append(Sent(message, self.world.events.now))
-        for one in self.unacknowledged:
-            content.publish(one.message, self.answered(lambda one=one: self._on_ack(one)))  # type: ignore[misc]
-
-    def probe(self, text: str) -> None:
-        """Publish at once to a topic that somebody has subscribed to."""
-        topics = [topic for topic in TOPICS if matches(text, topic)]
-        self._probes.append(self.world.rng.choice(topics))
-        self.goal += 1
-        self.retry_soon(0.001)
-
-    def _on_ack(self, one: Sent) -> None:
-        is_first = not one.acknowledged_at
-        one.acknowledge(self.world.events.now)
-        if is_first and not self.unacknowledged:
-            self.retry_soon()
-
-
-class Subscription:
-    """A filter of a session, from when to when it certainly held."""
-
-    __slots__ = ("acknowledged_at", "ended_at", "is_over", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.acknowledged_at = 0.0  # SUBACK has come
-        self.ended_at = 0.0  # UNSUBSCRIBE was sent
-        self.is_over = False  # UNSUBACK has come
-
-    def acknowledge(self, now: float) -> None:
-        self.acknowledged_at = self.acknowledged_at or now
-
-    def end(self, now: float) -> None:
-        self.ended_at = self.ended_at or now
-
-    def on_over(self) -> None:
-        self.is_over = True
-
-    def holds(self, one: Sent) -> bool:
-        """Tell whether a session with it must have this message."""
-        is_before = 0 < self.acknowledged_at < one.sent_at
-        return is_before and not self.ended_at and matches(self.text, one.message.topic)
-
-
-class Session(Client):
-    """A stored session, which subscribes and unsubscribes, one after the other."""
-
-    def __init__(self, world: MessagesWorld, name: str, number: int) -> None:
-        super().__init__(world, name, number)
-        self.history: list[Subscription] = []
-
-    def change(self) -> None:
-        """Subscribe to something else, or end a subscription."""
-        rng = self.world.rng
-        if self.current is not None:
-            return
-        held = [one for one in self.history if not one.ended_at]
-        if held and rng.random() < 0.4:
-            rng.choice(held).end(self.world.events.now)
-        else:
-            wanted = [text for text in FILTERS_ASKED if text not in [one.text for one in held]]
-            if wanted:
-                self.history.append(Subscription(rng.choice(wanted)))
-
-    @property
-    def current(self) -> Subscription | None:
-        """The subscription that is not answered yet."""
-        for one in self.history:
-            if not one.acknowledged_at or (one.ended_at and not one.is_over):
-                return one
+    def delay_s(self) -> float | None:
+        """How long it took; None: it has not come."""
+        for at, message in self.visitor.received:
+            if message.fields() == self.sent.message.fields():
+                return at - self.sent.sent_at
         return None
-
-    def ask(self, content: Core) -> None:
-        one = self.current
-        if one is None:
-            return
-        if one.ended_at:
-            content.unsubscribe(self.name, one.text, self.answered(one.on_over))
-        else:
-            content.subscribe(self.name, one.text, self.answered(lambda: self._on_suback(one)))
-
-    def _on_suback(self, one: Subscription) -> None:
-        if not one.acknowledged_at:
-            one.acknowledge(self.world.events.now)
-            self.world.on_suback(one)
 
 
 class MessagesWorld(FaultyWorld):
     def __init__(self, seed: int) -> None:
+        self._buses: dict[Process, ProcessBus] = {}
         super().__init__(seed, KEYS)
+        self.bus: SimulatedBus[bytes] = SimulatedBus(self.events, self._deliver)
         self.cut_chance /= 2  # these hosts have more transactions than others
         self.is_troubled = True  # faults go on
         self.written: dict[tuple[int, int], set[frozenset[str]]] = {}  # filters, by number, group
@@ -201,14 +75,53 @@ class MessagesWorld(FaultyWorld):
             Publisher(self, f"p{index}", self.rng.choice(numbers)) for index in range(3)
         ]
         self.sessions = [Session(self, f"s{index}", self.rng.choice(numbers)) for index in range(4)]
+        self.visitors = [Visitor(self, f"v{index}", self.rng.choice(numbers)) for index in range(3)]
+        self.probes: list[Probe] = []
+        self.reads = 0  # transactions that only read
         self._churn()
 
     def make_content(self, process: Process, number: int) -> Content:
-        return WatchedCore(self, number)
+        return WatchedCore(self, process, number)
 
-    def on_suback(self, one: Subscription) -> None:
+    def on_suback(self, subscriber: Subscriber, one: Subscription) -> None:
         if self.is_troubled:
             self.rng.choice(self.publishers).probe(one.text)
+        elif isinstance(subscriber, Visitor) and one.text.startswith(PROBE):
+            for publisher in self.publishers:
+                self._probe(publisher, subscriber, one.text)
+
+    # The bus.
+
+    def bus_of(self, process: Process) -> ProcessBus:
+        if process not in self._buses:
+            self._buses[process] = ProcessBus(self.bus)
+        return self._buses[process]
+
+    def on_rows(self, process: Process, rows: list[NodeRow]) -> None:
+        epochs = {row.number: row.epoch for row in rows if row.epoch != FREE}
+        hosted = process.node.membership.hosted
+        own = [number for number, epoch in hosted.items() if epochs.get(number) == epoch]
+        self.bus_of(process).set_hosts(epochs, own)
+
+    def _deliver(self, number: int, data: bytes) -> None:
+        for process in self.processes.values():
+            process.call(partial(self._receive, process, data))
+
+    def _receive(self, process: Process, data: bytes) -> None:
+        frame = self.bus_of(process).read(data)
+        host = process.hosts.get(frame.to) if frame is not None else None
+        if frame is None or host is None:
+            return
+        assert isinstance(host.content, Core)
+        if host.content.is_served:
+            host.content.on_frame(frame, process.clock())
+            process.wake(frame.to)
+
+    def fault(self) -> None:
+        if self.rng.random() < 0.15:
+            self.bus.is_up = not self.bus.is_up
+        else:
+            super().fault()
 
     # The play.
 
@@ -216,7 +129,7 @@ class MessagesWorld(FaultyWorld):
         """Change subscriptions while messages are on their way."""
         self.events.after(self.rng.choice([0.05, 0.5, 3.0]), self._churn)
         if self.is_troubled:
-            self.rng.choice(self.sessions).change()
+            self.rng.choice([*self.sessions, *self.visitors]).change()
 
     def play(self, faults: int = 12) -> None:
         events = self.events
@@ -227,24 +140,52 @@ class MessagesWorld(FaultyWorld):
             events.run_until(events.now + self.rng.choice([0.0, 0.3, 1.0]))
             self.fault()
             events.run_until(events.now + self.rng.choice([0.01, 0.5, 3.0, 9.0]))
-        self.cut_chance = 0.0
         self.is_troubled = False
-        self.database.calm_down()
+        self.bus.is_up = True
+        self.calm_down()
         events.run_until(events.now + 120)
+        for visitor in self.visitors:
+            visitor.history.append(Subscription(PROBE + visitor.name, events.now))
+            visitor.retry_soon(0.001)
+        events.run_until(events.now + PROBES_S)
         self.check()
+        self._check_probes()
+
+    def _host(self, number: int) -> Host:
+        """Return the host of a number, when nothing is wrong."""
+        return self._process(number).hosts[number]
+
+    def _process(self, number: int) -> Process:
+        """Return the process that hosts a number, when nothing is wrong."""
+        found = self.processes_of(number)
+        check("one-owner", len(found) == 1, f"{number} has {len(found)} hosts")
+        return found[0]
+
+    def _probe(self, publisher: Publisher, visitor: Visitor, topic: str) -> None:
+        """Publish to a topic as soon as it is subscribed to."""
+        host = self._host(publisher.number)
+        assert isinstance(host.content, Core)
+        for qos in (0, 1):
+            publisher.goal += 1
+            sent = publisher.send(host.content, topic, qos)
+            self.probes.append(Probe(sent, publisher, visitor))
+        publisher.ask(host.content)
+        self._process(publisher.number).wake(publisher.number)
 
     # What has to hold.
 
     def check(self) -> None:
         for number in self.processes:
-            found = self.processes_of(number)
-            check("one-owner", len(found) == 1, f"{number} has {len(found)} hosts")
-            self._check_number(number, found[0].hosts[number])
+            self._check_number(number, self._host(number))
         for publisher in self.publishers:
             check("rest", not publisher.unacknowledged, f"{publisher.name} still waits")
             check("rest", len(publisher.sent) == publisher.goal, f"{publisher.name} still sends")
-        for session in self.sessions:
+        for session in [*self.sessions, *self.visitors]:
             check("rest", session.current is None, f"{session.name} still waits")
+        for visitor in self.visitors:
+            messages = [message for _, message in visitor.received]
+            check("rest", visitor.is_connected, f"{visitor.name} is not connected")
+            self._check_received(visitor, messages)
         check("deadlock", not self.database.deadlocks, f"{self.database.deadlocks} deadlocks")
         waiting = self.database.rows(OUTBOX)
         check("bounded", not waiting, f"{len(waiting)} rows wait in the outbox")
@@ -259,7 +200,7 @@ class MessagesWorld(FaultyWorld):
         self._check_digest(content.exchange.digest)
         for session in self.sessions:
             if session.number == number:
-                self._check_session(session, content.state.queues.get(session.name, []))
+                self._check_received(session, content.state.queues.get(session.name, []))
 
     def _check_digest(self, digest: Digest) -> None:
         versions = {row["number"]: row for row in self.database.rows(VERSIONS)}
@@ -275,13 +216,13 @@ class MessagesWorld(FaultyWorld):
         limit = len(self.processes) * (len(FILTERS_ASKED) + core.REMOVED_MAX)
         check("bounded", removed <= limit, f"{removed} rows of filters that are gone")
 
-    def _check_session(self, session: Session, queue: list[Message]) -> None:
+    def _check_received(self, session: Subscriber, received: list[Message]) -> None:
         for publisher in self.publishers:
-            values = [one for one in queue if one.publisher == publisher.name]
-            twice = [one.value for one in values if one.qos == 2]
+            values = [one for one in received if one.publisher == publisher.name]
+            twice = [one.value for one in values if one.qos != 1]
             check("once", len(set(twice)) == len(twice), f"{publisher.name}: {twice}")
             for topic in TOPICS:
-                for qos in (1, 2):
+                for qos in (0, 1, 2):
                     found = [one.value for one in values if (one.topic, one.qos) == (topic, qos)]
                     firsts = list(dict.fromkeys(found))
                     text = f"{session.name} has {found} of {publisher.name} on {topic}"
@@ -294,16 +235,52 @@ class MessagesWorld(FaultyWorld):
                 text = f"{session.name} has not {one.message.fields()}, sent at {one.sent_at:.3f}"
                 check("lost", not is_due or one.message.value in has, text)
 
+    def _check_probes(self) -> None:
+        """Check that messages cross in time, and those of QoS 0 at all, if the bus is whole."""
+        for visitor in self.visitors:
+            one = visitor.history[-1]
+            suback_s = one.acknowledged_at - one.asked_at
+            limit_s = 3 * self.database.standby_delay_s_max + SUBACK_WAIT_S + LOOK_S
+            check("late", suback_s <= limit_s, f"SUBACK came to {visitor.name} after {suback_s} s")
+        for probe in self.probes:
+            message, visitor = probe.sent.message, probe.visitor
+            is_near = self._process(probe.publisher.number) is self._process(visitor.number)
+            text = f"{visitor.name} got {message.fields()} after {probe.delay_s} s"
+            if message.qos == 0 and self._is_prompt and not is_near:
+                check("crosses", probe.delay_s is not None, text)
+            if message.qos == 1:
+                limit_s = self._delay_s_max(is_polled=is_near or self.bus.quality is AWAY)
+                is_late = probe.delay_s is None or probe.delay_s > limit_s
+                check("late", not is_late, f"{text}, not {limit_s}")
+
+    @property
+    def _is_prompt(self) -> bool:
+        """Tell whether the others know a filter before SUBACK has waited long enough."""
+        is_quick = 4 * self.database.standby_delay_s_max <= SUBACK_WAIT_S
+        return is_quick and self.bus.quality is WHOLE
+
+    def _delay_s_max(self, *, is_polled: bool) -> float:
+        """Return how long a message may take: four transactions, and what the bus loses."""
+        commits_s = 4 * self.database.standby_delay_s_max + 0.1
+        if is_polled:
+            return commits_s + POLL_S + LOOK_S
+        return commits_s if self.bus.quality is WHOLE else commits_s + SILENT_S + POLL_S + LOOK_S
+
 
 class WatchedCore(Core):
     """A core whose world sees which filters it wrote, and what it receives."""
 
-    def __init__(self, world: MessagesWorld, number: int) -> None:
-        super().__init__(number)
+    def __init__(self, world: MessagesWorld, process: Process, number: int) -> None:
+        super().__init__(number, partial(world.bus_of(process).send, number))
         self._world = world
 
+    def read(self, now: float) -> Transaction[object] | None:
+        found = super().read(now)
+        self._world.reads += found is not None
+        return found
+
     def commit(self, writes: Writes, group: int, blob: bytes) -> Transaction[object]:
-        texts = frozenset(text for _, text in self._subscriptions)
+        texts = frozenset(self.filters)
         self._world.written.setdefault((self.number, group), set()).add(texts)
         return super().commit(writes, group, blob)
 

@@ -11,6 +11,8 @@ ORACLES: Final[dict[str, str]] = {
     "torn": "what one transaction folded is there as a whole, and nothing older over it",
     "stamp": "messages cross by the filters that they are stamped with",
     "digest": "what a number knows of another's filters is what they were at that version",
+    "crosses": "when nothing is wrong, messages of QoS 0 cross from SUBACK on",
+    "late": "when nothing is wrong, messages cross in time",
     "one-owner": "at rest one process hosts a number, and its memory is what the database has",
     "one-connection": "at rest a client has one connection, the one that it believes in",
     "session-present": "CONNACK says whether there is a session",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from mqtt_broker.cluster.claims import Claims
 from mqtt_broker.cluster.host import Content
 from mqtt_broker.cluster.statements import Row
 from mqtt_broker.cluster.tables import ASKS, GROUPS, NODES, OWNERS
@@ -23,11 +24,13 @@ from tests.sim.cluster.broker import (
     UNAVAILABLE,
     Broker,
 )
-from tests.sim.cluster.bus import Frame, SimulatedBus
+from tests.sim.cluster.bus import SimulatedBus
 from tests.sim.cluster.faults import FaultyWorld
 from tests.sim.cluster.oracles import check
 from tests.sim.cluster.process import Process
 from tests.sim.cluster.roaming import FOREVER_S, SLACK_S, Attempt, Roamer
+
+Frame = Callable[[Claims], None]  # what it does to the number that it reaches
 
 CLIENTS: Final = 4
 TICK_S: Final = 0.1
@@ -63,7 +66,7 @@ class OwnersWorld(FaultyWorld):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, KEYS)
-        self.bus = SimulatedBus(self.events, self._deliver)
+        self.bus: SimulatedBus[Frame] = SimulatedBus(self.events, self._deliver)
         self.is_lossless = self.database.is_synchronous
         self.refused = 0
         self.waits_s: list[float] = []  # of CONNECTs that were accepted while nothing was wrong

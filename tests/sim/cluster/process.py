@@ -25,6 +25,9 @@ class World(Network, Protocol):
     def new_content(self, process: Process, number: int, epoch: str) -> Content:
         """Make what a process hosts with a number."""
 
+    def on_rows(self, process: Process, rows: list[NodeRow]) -> None:
+        """Note the rows of all numbers, as a process has just read them."""
+
     def on_taken(self, taker: Process, number: int, seen: str) -> None:
         """Examine whether a number was taken from a host without need."""
 
@@ -66,6 +69,9 @@ class Process:
 
     def new_content(self, number: int, epoch: str) -> Content:
         return self.world.new_content(self, number, epoch)
+
+    def on_rows(self, rows: list[NodeRow]) -> None:
+        self.world.on_rows(self, rows)
 
     def on_taken(self, seen: NodeRow) -> None:
         self.world.on_taken(self, seen.number, seen.epoch)

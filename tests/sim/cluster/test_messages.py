@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import tests.sim.cluster.bus_ablations
 import tests.sim.cluster.message_ablations  # noqa: F401
 from tests.sim.cluster.ablation import search
 from tests.sim.cluster.messages import play
@@ -21,7 +22,9 @@ def test_a_seed_plays_the_same_again() -> None:
     assert one.database.rows("queues") == two.database.rows("queues")
 
 
-@pytest.mark.parametrize("name", ["compare-with-the-group", "read-rows-are-deleted"])
+@pytest.mark.parametrize(
+    "name", ["compare-with-the-group", "read-rows-are-deleted", "fleeting-sessions-have-parcels"]
+)
 def test_a_rule_that_is_taken_out_is_missed(name: str) -> None:
     assert search(name, 20) is not None
 
