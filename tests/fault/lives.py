@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from tests.fault.tether import tied
+from tests import forked
 from tests.server.broker_process import ROOT, environment
 
 PATIENCE_S: Final = 120.0
@@ -115,8 +115,9 @@ class Lives:
         self._said = b""
         with self.log_path.open("ab") as log:
             self.started_at = time.monotonic()
-            self._process = subprocess.Popen(
-                tied([*self.command, *extra]),
+            self._process = forked.Popen(
+                [*self.command, *extra],
+                is_tied=True,
                 cwd=ROOT,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

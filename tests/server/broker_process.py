@@ -1,5 +1,7 @@
 """The broker as its users run it: a process of its own, from this working tree.
 
+Most are forked from a process that has imported all they need (`tests/forked.py`).
+
 with Process("--port", "0") as broker:
     client = broker.client("c")
 outcome = refused("--config", "missing.toml")     # (exit code, stdout, stderr)
@@ -23,6 +25,7 @@ from typing import IO, Any, Final, Self
 import pytest
 
 from mqtt_broker.codec.constants import V5
+from tests import forked
 from tests.core.peers import connect
 from tests.server.running import Raw
 
@@ -55,7 +58,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def refused(*argv: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """A broker that ends by itself: (exit code, stdout, stderr)."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", _MAIN, "broker", *argv],
         cwd=ROOT,
         env=environment(env),
@@ -76,7 +79,7 @@ def http_address(process: Process) -> str:
 
 class Process:
     """`with Process(...)` serves until the block ends; `files` limits its descriptors, and
-    `before` is what its Python does first.
+    `before` is what its Python does first: a new interpreter, which imports when it has to.
     """
 
     def __init__(
@@ -88,12 +91,14 @@ class Process:
     ) -> None:
         program = [before + _LIMITED, str(files)] if files else [before + _MAIN]
         self._command = [sys.executable, "-c", *program, "broker", *argv]
+        self._is_new = bool(files or before)
         self._environment = environment(env)
         self.lines: queue.Queue[str] = queue.Queue()  # of stderr
         self.addresses: list[Any] = []  # what `socket.connect` takes
 
     def __enter__(self) -> Self:
-        self.process = subprocess.Popen(
+        start: Any = subprocess.Popen if self._is_new else forked.Popen
+        self.process: subprocess.Popen[str] = start(
             self._command,
             cwd=ROOT,
             env=self._environment,
