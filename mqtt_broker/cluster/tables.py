@@ -22,6 +22,6 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     ASKS: ("client",),
     VERSIONS: ("number",),
     FILTERS: ("number", "filter"),
-    OUTBOX: ("receiver", "sender", "first"),
+    OUTBOX: ("sender", "receiver", "first"),
     PLACES: ("receiver", "sender"),
 }

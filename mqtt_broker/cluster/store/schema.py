@@ -29,7 +29,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from mqtt_broker.cluster.tables import ASKS, GROUPS, KEYS, NODES, OWNERS, WANTS
+from mqtt_broker.cluster.tables import (
+    ASKS,
+    FILTERS,
+    GROUPS,
+    KEYS,
+    NODES,
+    OUTBOX,
+    OWNERS,
+    PLACES,
+    VERSIONS,
+    WANTS,
+)
 from sessions.store.database import (
     StoreError,
     Unreachable,
@@ -40,7 +51,7 @@ from sessions.store.database import (
 )
 from sessions.store.schema import migrate, version_of
 
-HEAD: Final = "0002"  # the newest step in migrations/versions
+HEAD: Final = "0003"  # the newest step in migrations/versions
 VERSION_TABLE: Final = "cluster_version"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Functions that raise an error of ours; see `queries`.
@@ -126,14 +137,24 @@ _COLUMNS: Final[dict[str, list[Column[Any]]]] = {
         truth("is_offered"),
     ],
     ASKS: [words("client"), digest_of("client"), number("number"), number("tenure")],
+    VERSIONS: [number("number"), words("epoch"), number("filters"), number("filters_from")],
+    FILTERS: [
+        number("number"), words("filter"), digest_of("filter"), number("reach"), number("group"),
+    ],
+    OUTBOX: [
+        number("receiver"), number("sender"), number("first"), number("last"), number("filters"),
+        data("blob"),
+    ],
+    PLACES: [number("receiver"), number("sender"), number("place")],
 }  # fmt: skip
 # By the names that the rules know.
 TABLES: Final[dict[str, Table]] = {
     name: make_table(name, KEYS[name], columns, metadata) for name, columns in _COLUMNS.items()
 }
-# By number: what others ask of it, and what is loaded with it.
+# By number: its clients, what others ask of it, and its filters that have changed.
 for _name in (OWNERS, ASKS):
     Index(f"{_PREFIX}{_name}_number", TABLES[_name].c.number)
+Index(f"{_PREFIX}{FILTERS}_group", TABLES[FILTERS].c.number, TABLES[FILTERS].c.group)
 # One row: the name of the cluster, and the secret with which its nodes prove what they send.
 state: Final = Table(
     "cluster_state",

@@ -44,7 +44,7 @@ from mqtt_broker.cluster.store import schema
 from mqtt_broker.cluster.store.connection import Connector, StoreConnection
 from tests.cluster.store.loop import SECRET
 from tests.fault.postgres import PostgreSQL
-from tests.sim.cluster.database import Backend, Database
+from tests.sim.cluster.database import Backend, Database, Place
 from tests.sim.cluster.events import Events
 
 PATIENCE_S: Final = 120.0
@@ -284,15 +284,18 @@ class Play:
         self.busy -= expected
 
     def _has_rivals(self) -> bool:
-        """Tell whether two wait for a row that somebody inserts: either may be first."""
+        """Tell whether two wait for a row that somebody inserts or deletes: either may be first."""
         places = [model.backend.waits_for for model in self.models]
         return any(
-            place is not None
-            and places.count(place) > 1
-            and place[1]
-            not in [self.database.key(place[0], row) for row in self.database.rows(place[0])]
+            place is not None and places.count(place) > 1 and self._is_born_or_ends(place)
             for place in places
         )
+
+    def _is_born_or_ends(self, place: Place) -> bool:
+        table, key = place
+        rows = [self.database.key(table, row) for row in self.database.rows(table)]
+        holder = self.database.locks.get(place)
+        return key not in rows or (holder is not None and holder.writes.get(place, {}) is None)
 
     def _wait(self) -> None:
         """Wait until each batch is answered by PostgreSQL, or waits for somebody."""
