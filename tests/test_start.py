@@ -16,8 +16,9 @@ from tests.counting import count_lines
 
 ROOT: Final = Path(__file__).parents[1]
 # 198 and 110: with asyncio 160 to 200 ms of CPU time, once; each start then takes 5 ms.
+# Where nothing in site-packages imports a module before us, the others are 144.
 OUR_MODULES_MAX: Final = 203
-OTHER_MODULES_MAX: Final = 130
+OTHER_MODULES_MAX: Final = 160
 COLLECTIONS_MAX: Final = 5  # 1; by Python's own threshold 140
 # Of a start and a stop: 29,000, nearly all of them for the hundred values of `$SYS`.
 LINES_MAX: Final = 36_000
