@@ -3,11 +3,12 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup install compile wheels lock run demo test test-examples test-slow test-browser test-compiled \
-	test-ranges test-wheel check bench bench-fair bench-spark torture powerloss soak sabotage cluster-sim spark-kill \
+	test-ranges test-wheel check bench bench-fair bench-spark torture powerloss soak sabotage cluster-sim cluster-torture spark-kill \
 	spark-zip load fuzz docs release clean
 
 VENV := .venv
 BIN := $(VENV)/bin
+FAULTS ?= 200
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
 RUNS ?= 10
@@ -174,6 +175,9 @@ sabotage: $(VENV)/.dev  ## put known defects back, one after the other, and see 
 cluster-sim: $(VENV)/.dev  ## play SEEDS (1000) worlds of the cluster's model, and take each of its rules out
 	@$(BIN)/python -m tests.sim.cluster.run --seeds $(SEEDS)
 	@$(BIN)/python -m tests.sim.cluster.ablations
+
+cluster-torture: $(VENV)/.dev  ## FAULTS faults (200) for processes of the cluster's rules on PostgreSQL, and count
+	@$(BIN)/python -m tests.cluster.torture --faults $(FAULTS) --seed $(SEED)
 
 spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their commits, and executors, and count
 	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS)

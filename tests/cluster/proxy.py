@@ -17,6 +17,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -144,9 +145,9 @@ class _Pair:
 
 
 class Proxy:
-    """Listens on a free port of loopback, and passes on to one server."""
+    """Listens on a free port of loopback, and passes on to one server, or to its unix socket."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    def __init__(self, target: tuple[str, int] | Path) -> None:
         self._target = target
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -247,7 +248,10 @@ class Proxy:
 
     async def _connect(self, pair: _Pair) -> None:
         try:
-            await self._loop.create_connection(lambda: pair.server, *self._target)
+            if isinstance(self._target, Path):
+                await self._loop.create_unix_connection(lambda: pair.server, str(self._target))
+            else:
+                await self._loop.create_connection(lambda: pair.server, *self._target)
         except OSError:
             pair.close()
 

@@ -159,6 +159,11 @@ class PostgreSQL:
         self._run("pg_dump", "-f", str(path), "-h", str(self.directory), "-U", "postgres", database)
         return path.read_text()
 
+    @property
+    def socket(self) -> Path:
+        """The unix socket on which it listens."""
+        return self.directory / ".s.PGSQL.5432"
+
     def conninfo(self, database: str) -> str:
         """What libpq takes."""
         return f"host={self.directory} user=postgres dbname={database}"
