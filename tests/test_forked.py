@@ -253,7 +253,7 @@ def said(tmp_path: Path) -> list[str]:
             )  # fmt: skip
             stack.callback(process.kill)
             assert process.stdout is not None
-            first = process.stdout.readline()
+            first = process.stdout.readline() + process.stdout.readline()  # MQTT and HTTP
             process.send_signal(signal.SIGTERM)
             out, errors = process.communicate(timeout=PATIENCE_S)
         found.append(f"{first}{out}{errors}{process.returncode}")

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 ROOT = Path(__file__).parents[2]
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 FLEETMQ = [sys.executable, "-c", "from mqtt_broker.cli.main import main; raise SystemExit(main())"]
@@ -68,7 +70,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def start(port: int, *argv: str) -> subprocess.Popen[bytes]:
     command, *rest = argv
-    return subprocess.Popen(
+    return forked.Popen(
         [*FLEETMQ, command, "-h", "127.0.0.1", "-p", str(port), *rest],
         cwd=ROOT,
         stdin=subprocess.PIPE,
@@ -120,7 +122,7 @@ def test_a_file_on_stdin_can_be_waited_for(port: int, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"1\n2\n")
     sub = subscribed(port, "-t", "open/file", "-C", "2", "-N")
     with (tmp_path / "in").open("rb") as given:
-        subprocess.run(
+        forked.run(
             [*FLEETMQ, "pub", "-p", str(port), "-t", "open/file", "-l"],
             cwd=ROOT, stdin=given, check=True, timeout=PATIENCE_S,
         )  # fmt: skip

@@ -18,6 +18,7 @@ import pytest
 
 from mqtt_broker import interrupts
 from mqtt_broker.testing import ThreadedBroker
+from tests import forked
 from tests.server.broker_process import ROOT, environment
 from tests.spark_ingest.conftest import what_is_missing
 
@@ -156,7 +157,7 @@ def test_signals_at_any_step(words: list[str], number: int, again: bool, seed: i
     if words[0] == "broker":
         with ThreadedBroker(data_dir=words[words.index("--data-dir") + 1]) as after:
             reader = ["sub", "-L", f"{after.url}/kept/#", "-C", str(RETAINED), "-W", "60"]
-            done = subprocess.run(
+            done = forked.run(
                 [sys.executable, "-c", f"import sys; {_MAIN}", *reader],
                 cwd=ROOT, capture_output=True, check=False, timeout=PATIENCE_S,
             )  # fmt: skip

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mqtt_broker.streams.remote import parquet_export
+from tests import forked
 from tests.cli.streams import PROGRAM, Shell
 from tests.cli.test_stream_read import damage, fill
 from tests.http_api.brokers import LogBroker, Serving
@@ -36,8 +37,9 @@ def test_json_lines(broker: LogBroker, log: str, shell: Shell, tmp_path: Path) -
         (partition, offset) for partition in (0, 1) for offset in range(10)
     ]
     assert records[3]["payload"] == '{"n": 6}'
-    done = subprocess.run(
+    done = forked.run(
         [*PROGRAM, "export", NAME, "--log", log, "--quiet"],
+        cwd=forked.ROOT,
         capture_output=True,
         env=dict(os.environ),
         timeout=60,
@@ -114,8 +116,9 @@ def test_a_full_disk(broker: LogBroker, data_dir: Path, shell: Shell) -> None:
         pytest.skip("no /dev/full here")
     fill(broker, 4)
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
+        done = forked.run(
             [*PROGRAM, "export", NAME, "--log", str(data_dir)],
+            cwd=forked.ROOT,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -16,6 +16,7 @@ from mqtt_broker.cli import stream_text
 from mqtt_broker.streams.format.records import records
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
+from tests import forked
 from tests.cli.streams import PROGRAM, TOKEN, Shell
 from tests.http_api.brokers import PATIENCE_S, LogBroker, Serving
 from tests.streams.logs import NAME, Sent, segments
@@ -244,11 +245,12 @@ def test_verify(broker: LogBroker, data_dir: Path, http: Serving, shell: Shell) 
 
 def test_following_until_it_is_interrupted(broker: LogBroker, log: str, data_dir: Path) -> None:
     fill(broker, 12)
-    with subprocess.Popen(
+    with forked.Popen(
         [*PROGRAM, "tail", NAME, "-f", "--log", log, "--format", "json", "-n", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=forked.ROOT,
         env={**os.environ, "FLEETMQ_HTTP_TOKEN": TOKEN},
     ) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -266,11 +268,12 @@ def test_following_until_it_is_interrupted(broker: LogBroker, log: str, data_dir
 
 def test_following_a_stream_that_is_deleted(broker: LogBroker, log: str) -> None:
     fill(broker, 1)
-    with subprocess.Popen(
+    with forked.Popen(
         [*PROGRAM, "tail", NAME, "-f", "--log", log],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=forked.ROOT,
         env={**os.environ, "FLEETMQ_HTTP_TOKEN": TOKEN},
     ) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -5,7 +5,6 @@ Each sentence is that of a history below: word for word, with its times.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +14,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from mqtt_broker.testing import ThreadedBroker
+from tests import forked
 from tests.core.peers import World, publish
 from tests.docs.blocks import ROOT, Block, of
 from tests.recorder.histories import ask
@@ -108,7 +108,7 @@ def test_its_commands_run() -> None:
 
 def _run(arguments: list[str], url: str) -> str:
     program = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", program, *arguments, "--api", url],
         cwd=ROOT,
         capture_output=True,
@@ -116,4 +116,4 @@ def _run(arguments: list[str], url: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)

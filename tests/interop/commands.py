@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mqtt_broker.testing import ThreadedBroker
+from tests import forked
 
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 120.0
@@ -37,7 +38,7 @@ def start(
     """`fleetmq pub`, `mosquitto_sub`, ...: with the address of the broker in front."""
     name, _, subcommand = command.partition(" ")
     program = [*FLEETMQ, subcommand] if name == "fleetmq" else [find(name) or name]
-    return subprocess.Popen(
+    return forked.Popen(
         [*program, "-h", broker.host, "-p", str(broker.port), *argv],
         cwd=ROOT,
         stdin=subprocess.PIPE,

@@ -26,6 +26,7 @@ from mqtt_broker.streams.format.errors import StreamError
 from mqtt_broker.streams.format.records import Record, records
 from mqtt_broker.streams.read.reader import Reader
 from mqtt_broker.streams.read.source import Source
+from tests import forked
 
 ROOT: Final = Path(__file__).parents[2]
 MOSQUITTO: Final = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -88,7 +89,7 @@ class Bridge:
         self.lines: list[str] = []
 
     def __enter__(self) -> Self:
-        self.process = subprocess.Popen(
+        self.process: forked.Popen[str] = forked.Popen(
             self._argv, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         )
         assert self.process.stderr is not None

@@ -17,6 +17,7 @@ import pytest
 
 from iot_sim.scenarios.file import ready_scenarios
 from mqtt_broker.testing import ThreadedBroker
+from tests import forked
 from tests.iot_sim.web_server import web_server
 
 PATIENCE_S = 60.0
@@ -44,7 +45,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def sim(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(
+    return forked.run(
         command(*arguments),
         capture_output=True,
         text=True,
@@ -203,7 +204,7 @@ def test_shares_of_several_machines_are_one_run(url: str, scenario: str, tmp_pat
     start = datetime.fromtimestamp(time.time() + 6, UTC).isoformat()
     paths = [str(tmp_path / f"{n}.json") for n in (1, 2, 3)]
     shares = [
-        subprocess.Popen(
+        forked.Popen(
             command("run", scenario, "--broker", url, "--share", f"{n}/3", "--start-at", start,
                     "--workers", "2" if n == 2 else "1", "--report", path, "--quiet"),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
@@ -251,7 +252,7 @@ def test_ctrl_c_ends_in_order_with_a_report(
     url: str, scenario: str, tmp_path: Path, workers: str
 ) -> None:
     data = tmp_path / "out.json"
-    process = subprocess.Popen(
+    process = forked.Popen(
         command("run", scenario, "--broker", url, "--duration", "600", "--workers", workers,
                 "--report", str(data)),
         stdout=subprocess.PIPE,
@@ -274,7 +275,7 @@ def test_ctrl_c_ends_in_order_with_a_report(
 
 
 def test_a_worker_that_dies_is_told(url: str, scenario: str) -> None:
-    process = subprocess.Popen(
+    process = forked.Popen(
         command("run", scenario, "--broker", url, "--duration", "600", "--workers", "2"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
