@@ -42,6 +42,7 @@ from mqtt_broker.cluster.statements import (
 )
 from mqtt_broker.cluster.store import schema
 from mqtt_broker.cluster.store.connection import Connector, StoreConnection
+from mqtt_broker.cluster.tables import KEYS as CLUSTER_KEYS
 from tests.cluster.store.loop import SECRET
 from tests.fault.postgres import PostgreSQL
 from tests.sim.cluster.database import Backend, Database, Place
@@ -49,7 +50,7 @@ from tests.sim.cluster.events import Events
 
 PATIENCE_S: Final = 120.0
 SETTLE_S: Final = 0.02  # in the time of the model, in which a statement takes 0.2 ms
-KEYS: Final[dict[str, tuple[str, ...]]] = {"pairs": ("number",), "entries": ("name", "n")}
+KEYS: Final = {**CLUSTER_KEYS, "pairs": ("number",), "entries": ("name", "n")}
 NAMES: Final = ["", "a", "Z", "é", "a/b", "𝄞", "+/#", "%s $1 ? \\"]
 BLOBS: Final = [b"", b"\0\xff", b"\\x00", b"\r\n"]
 # PostgreSQL follows the index, and looks for rings soon.
@@ -171,7 +172,7 @@ class Real:
             "blocked", MetaData(),
             Column("pid", BigInteger, primary_key=True), Column("is_blocked", BigInteger),
         )  # fmt: skip
-        found = {**tables(), "blocked": blocked}
+        found = {**schema.TABLES, **tables(), "blocked": blocked}
         self.connector = Connector(make_url(url), "one", found, answer_s=PATIENCE_S)
         self._watch = self.connector.connect("watch")
 

@@ -9,6 +9,7 @@ import pytest
 
 from mqtt_broker.cluster.statements import Commit, Delete, Insert, InsertNew, Select, Update
 from tests.cluster.store.differential import Real, Script, follow, play
+from tests.cluster.store.rule_plays import play_rules
 from tests.fault.postgres import PostgreSQL
 
 
@@ -71,3 +72,16 @@ def test_a_script_has_the_same_answers(real: Real, name: str) -> None:
 def test_many_statements_have_the_same_answers(real: Real, start: int) -> None:
     for seed in range(start, start + 100):
         play(real, seed)
+
+
+def test_the_rules_have_the_same_answers(real: Real) -> None:
+    plays = [play_rules(real, seed) for seed in range(20)]
+    assert sum(found.waits for found in plays) > 20
+    assert sum(found.errors for found in plays) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1_000, 3_000, 100))
+def test_many_transactions_of_the_rules_have_the_same_answers(real: Real, start: int) -> None:
+    for seed in range(start, start + 100):
+        play_rules(real, seed)
