@@ -60,7 +60,7 @@ def test_frames_are_lost_doubled_delayed_and_exchanged(
         assert 200 < len(bodies) < 300
         assert len(set(bodies)) == len(bodies)
         assert bodies != sorted(bodies)
-        assert node.bus.reader.dropped[Drop.REPEATED] > 20
+        assert node.bus.reader.dropped[Drop.REPEATED] > 0
         assert node.bus.reader.missing > 0
     assert one.bus.connects == 1
 
