@@ -1008,6 +1008,33 @@ class Outbound(ClientRuns):
     def remove_barrier(self) -> None:
         self.barriers -= 1
 
+    @property
+    def has_open_deliveries(self) -> bool:
+        """Tell whether a delivery belongs to a transaction without a place in the journal."""
+        if self.journal is None or not self.journal.has_open:
+            return False
+        items = [] if self.queue is None else self.queue.items()
+        return any(map(_is_open, items)) or any(map(_is_open, self.window.unacked.values()))
+
+    def give_away(self) -> None:
+        """Forget all messages queued or in flight: another broker goes on with what is stored.
+
+        Their transactions are not told that they have ended: they have to be written.
+        """
+        assert self.journal is not None and self.session_number, "it is not stored"
+        self.journal.on_left(self.session_number, len(self.window.unacked) + self.queued)
+        self.journal.forget_queue(self)
+        self.is_over = True
+        self.backlog.starved.pop(self, None)
+        self.window.clear()
+        if self.queue is not None:
+            self.queue.clear()
+        self.session_number = 0
+        self.queue = None
+        self.window = Window(self.backlog)
+        self.resend = _NONE
+        self.never_sent = None
+
     def clear(self, now: float) -> None:
         """Forget all messages queued or in flight: the session ends."""
         self.is_over = True

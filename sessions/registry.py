@@ -50,6 +50,11 @@ class SessionRegistry:
         session.clear(now)
         del self._sessions[session.client_id]
 
+    def give_away(self, session: Session) -> None:
+        """Forget a session that another broker has from now on; its rows stay."""
+        session.give_away()
+        del self._sessions[session.client_id]
+
     # CONNACK.
 
     def mark(self, client_id: str) -> None:

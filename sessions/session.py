@@ -151,6 +151,11 @@ class Session:
         return self.outbound.session_number
 
     @property
+    def is_recorded(self) -> bool:
+        """Tell whether the store has the session, or its will."""
+        return self.outbound.session_number > 0 or self.will_number > 0
+
+    @property
     def never_expires(self) -> bool:
         return self.expiry_interval == NEVER_EXPIRES
 
@@ -207,6 +212,12 @@ class Session:
         if self.will_number and journal is not None:
             journal.on_end(self.will_number)
         self.will_number = 0
+        self._count_in_pool(0)
+        self._count_ids(0)
+
+    def give_away(self) -> None:
+        """Forget everything, but not in the store: another broker goes on with it."""
+        self.outbound.give_away()
         self._count_in_pool(0)
         self._count_ids(0)
 

@@ -6,4 +6,5 @@ commits and time. Clustering is not offered yet: no module of the broker imports
 
     frames    what nodes send each other, as bytes
     bus       these frames over NATS: the only part with sockets
+    content   what a number holds: a broker's core, its journal and its tables
 """

@@ -14,11 +14,11 @@ two connections of one client see each other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from mqtt_broker.cluster.owner_transactions import Claimed, OwnerRow, OwnerWrites
-from mqtt_broker.cluster.statements import Row, Rows, Select, Transaction
+from mqtt_broker.cluster.statements import Row, Rows, Statement, Transaction
 
 RETRY_S: Final = 0.25  # between two claims of a client that somebody else owns
 POLL_S: Final = 0.25  # between two reads of what others ask for
@@ -31,10 +31,10 @@ Kind = Callable[[OwnerWrites, float], Transaction[Any] | None]
 class Sessions(Protocol):
     """The part of a broker that holds the sessions of a number."""
 
-    def select(self, clients: list[str]) -> Select:
-        """Return the statement that reads the sessions of clients that are claimed."""
+    def select(self, clients: list[str]) -> Sequence[Statement]:
+        """Return the statements that read the sessions of clients that are claimed."""
 
-    def on_claimed(self, clients: list[str], rows: Rows) -> None:
+    def on_claimed(self, clients: list[str], found: list[Rows]) -> None:
         """Hold the sessions of clients that this number owns from now on."""
 
     def on_owned(self, client: str) -> None:

@@ -30,6 +30,9 @@ FOLD_GROUPS: Final = 8  # groups that are committed before they are folded
 class Journal(Protocol):
     """The part of a broker that a host writes for."""
 
+    def fold_earlier(self, writes: Writes, row: NodeRow) -> Transaction[None] | None:
+        """Fold the groups of an earlier host; None: `load` reads them."""
+
     def load(self, row: NodeRow) -> Transaction[None]:
         """Read what the tables have, and the groups that are not folded."""
 
@@ -132,10 +135,19 @@ class Hosting:
             self._done = None
             return confirm(self.number, self.epoch, self.turn)
         if not self.is_loaded:
-            assert self._row is not None
-            self._done = self._on_loaded
-            return self._journal.load(self._row)
+            return self._next_to_load(now)
         return self._next_write(Writes(self.number, self.epoch, self.turn), now)
+
+    def _next_to_load(self, now: float) -> Transaction[object] | None:
+        row = self._row
+        assert row is not None
+        if self.folded < self.committed:
+            writes = Writes(self.number, self.epoch, self.turn)
+            if (fold := self._journal.fold_earlier(writes, row)) is not None:
+                self._done = self._on_earlier_folded
+                return fold
+        self._done = self._on_loaded
+        return self._journal.load(row)
 
     def _next_write(self, writes: Writes, now: float) -> Transaction[object] | None:
         if not self._packed and (blob := self._journal.pack(self.committed + 1)) is not None:
@@ -221,6 +233,10 @@ class Hosting:
 
     def _on_handed_over(self, result: Any, now: float) -> None:
         self.is_fenced = True
+
+    def _on_earlier_folded(self, result: Any, now: float) -> None:
+        self._on_written(result, now)
+        self.folded = self.committed
 
     def _on_loaded(self, result: Any, now: float) -> None:
         self.is_loaded = True

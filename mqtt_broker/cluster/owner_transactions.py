@@ -13,6 +13,8 @@ are written in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mqtt_broker.cluster.node_transactions import own_row
 from mqtt_broker.cluster.statements import (
     Clock,
@@ -47,7 +49,7 @@ class Claimed:
 
     __slots__ = ("owners", "sessions", "time")
 
-    def __init__(self, owners: Rows, sessions: Rows, time: float) -> None:
+    def __init__(self, owners: Rows, sessions: list[Rows], time: float) -> None:
         self.owners = {row["client"]: OwnerRow(row) for row in owners}
         self.sessions = sessions
         self.time = time
@@ -70,7 +72,7 @@ class OwnerWrites:
         self,
         clients: list[str],
         offered: list[str],
-        sessions: Select,
+        sessions: Sequence[Statement],
         asks: Rows,
     ) -> Transaction[Claimed]:
         """Own the clients that nobody owns or that are offered, and read their sessions.
@@ -89,13 +91,14 @@ class OwnerWrites:
             Update(OWNERS, anybodys, mine),
             Update(OWNERS, own_offers, mine),
             Select(OWNERS, {"client": clients + offered}),
-            sessions,
+            *sessions,
             Clock(),
             *(Put(ASKS, row) for row in asks),
             Commit(),
         ]
         found = yield batch
-        return Claimed(found[5], found[6], found[7][0]["now"])
+        end = 6 + len(sessions)
+        return Claimed(found[5], found[6:end], found[end][0]["now"])
 
     def release(self, offers: list[str], drops: list[str]) -> Transaction[None]:
         """Offer clients to whoever claims them, and delete the rows of those that are over."""

@@ -141,6 +141,16 @@ class Delete(Statement):
         self.up_to = up_to
 
 
+class Named(Statement):
+    """Execute a statement on the tables of sessions and messages, which the store knows by name."""
+
+    __slots__ = ("name", "values")
+
+    def __init__(self, name: str, values: Row) -> None:
+        self.name = name
+        self.values = values
+
+
 class LockTimeout(Statement):
     """Fail with `Aborted` when a statement of this transaction waits longer for a row."""
 

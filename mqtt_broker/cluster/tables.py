@@ -11,6 +11,7 @@ OWNERS: Final = "owners"  # a row for each client that is connected or has a sto
 ASKS: Final = "asks"  # a row for each client whose owner is asked to release it
 VERSIONS: Final = "versions"  # a row for each number: what the others have to know last changed
 FILTERS: Final = "filters"  # the Topic Filters of all numbers
+CONTENTS: Final = "contents"  # a row for each number: what its broker numbered last
 OUTBOX: Final = "outbox"  # messages for stored sessions of other numbers, until these have them
 PLACES: Final = "places"  # how far a number has read what another sends it
 
@@ -22,6 +23,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     ASKS: ("client",),
     VERSIONS: ("number",),
     FILTERS: ("number", "filter"),
+    CONTENTS: ("number",),
     OUTBOX: ("sender", "receiver", "first"),
     PLACES: ("receiver", "sender"),
 }

@@ -40,7 +40,7 @@ SIGN_OF_LIFE_S: Final = 60.0
 
 
 def restore(broker: Broker, snapshot: Snapshot, now: float) -> None:
-    """Give a new broker the state that the store has."""
+    """Give a broker what the store has: all of it at the start, or sessions that come to it."""
     _restore(broker.state, snapshot, now)
 
 
@@ -48,6 +48,7 @@ def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
     sessions: dict[int, Session] = {}
     online: dict[int, Session] = {}
     repaired = broker.runtime.repaired
+    before = sum(repaired.values())
     altered = snapshot.altered
     gone: set[int] = set()  # numbers in the store that belong to nothing any more
     broker.work.lift()  # what came due is done before anybody comes
@@ -87,7 +88,7 @@ def _restore(broker: BrokerState, snapshot: Snapshot, now: float) -> None:
         session.record()
     for what, number in snapshot.healed.items():
         count(repaired, what, number)
-    if repaired:
+    if sum(repaired.values()) > before:
         said = "; ".join(f"{number} {what}" for what, number in sorted(repaired.items()))
         if altered:
             said += f" ({listed(altered)})"

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from sessions.journal import packing, records
+from sessions.journal.number_range import ALL, NumberRange
 from sessions.journal.participant import CommitParticipant
 from sessions.journal.rows import SessionRow, ShareRow, StreamRow, SubscriptionRow
 from sessions.journal.transaction import (
@@ -94,6 +95,7 @@ class Journal:
         "part_bytes_max",
         "participant",
         "pinned",
+        "range",
         "records",
         "refused",
         "unfolded_bytes",
@@ -108,11 +110,15 @@ class Journal:
         number: int = 0,
         last_message: int = 0,
         last_session: int = 0,
+        number_range: NumberRange = ALL,
     ) -> None:
         self._submit = submit
         self.mode = mode  # of topics without a rule
         self.awaits_commit = awaits_commit  # some topic has the mode COMMIT
-        self.numbers = JournalNumbers(number, last_message, last_session)
+        self.range = number_range  # of sessions and messages
+        self.numbers = JournalNumbers(
+            number, number_range.newest(last_message), number_range.newest(last_session)
+        )
         self.committed = number
         self.folded = number
         self.participant: CommitParticipant | None = None  # None: there is no stream
@@ -346,8 +352,8 @@ class Journal:
 
     def skip_numbers(self, *, message: int = 0, session: int = 0) -> None:
         """Continue with greater numbers than these, which a store was found to have."""
-        self.numbers.message = max(self.numbers.message, message)
-        self.numbers.session = max(self.numbers.session, session)
+        self.numbers.message = self.range.newest(self.numbers.message, message)
+        self.numbers.session = self.range.newest(self.numbers.session, session)
 
     def on_session(self, row: SessionRow) -> None:
         self._record(records.encode_session(row))
@@ -360,6 +366,14 @@ class Journal:
         for txn in self._open:
             txn.on_session_end(session_number)
         self._record(records.encode_end(session_number))
+
+    def on_left(self, session_number: int, messages: int) -> None:
+        """Record that the session moves to another node, with so many messages at most.
+
+        They get numbers that no other session refers to, so that no row is written by two nodes.
+        """
+        base = self.numbers.reserve_messages(messages)
+        self._record(records.encode_left(session_number, base, messages))
 
     def on_subscribed(self, row: SubscriptionRow) -> None:
         self._record(records.encode_subscribed(row))

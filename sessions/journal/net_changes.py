@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from sessions.journal.number_range import ALL, NumberRange
 from sessions.journal.records import (
     Completed,
     Cursor,
@@ -24,6 +25,7 @@ from sessions.journal.records import (
     Done,
     Ended,
     Freed,
+    Left,
     Received,
     Record,
     Released,
@@ -179,8 +181,9 @@ class CursorChanges:
 class Changes:
     """The net change of a batch. `place` numbers opened packet ids, from its start value on."""
 
-    def __init__(self, place: int = 1) -> None:
+    def __init__(self, place: int = 1, number_range: NumberRange = ALL) -> None:
         self.place = place
+        self.range = number_range  # of the numbers that `last_mid` and `last_sid` count
         self.sessions: dict[int, SessionRow] = {}
         self.shares: dict[int, ShareRow] = {}
         self.subscriptions: dict[int, dict[str, SubscriptionRow | None]] = {}
@@ -190,6 +193,7 @@ class Changes:
         self.deliveries: dict[int, SessionDeliveries] = {}
         self.releases: dict[int, PacketIdChanges] = {}
         self.received: dict[int, PacketIdChanges] = {}
+        self.left: dict[int, int] = {}  # the number after which a session's messages are numbered
         self.retained: set[int] = set()
         self.unretained: set[int] = set()
         self.streams: dict[str, StreamRow] = {}
@@ -197,8 +201,8 @@ class Changes:
         self.cursors = CursorChanges()
         self.records = 0
         self.messages = 0  # number of stored messages
-        self.last_mid = 0
-        self.last_sid = 0
+        self.last_mid = number_range.first
+        self.last_sid = number_range.first
 
     def apply(self, record: Record) -> None:
         self.records += 1
@@ -224,7 +228,7 @@ class Changes:
             self.cursors.move(record)
         elif isinstance(record, SessionRow):
             self.sessions[record.sid] = record
-            self.last_sid = max(self.last_sid, record.sid)
+            self.last_sid = self.range.newest(self.last_sid, record.sid)
         elif isinstance(record, SubscriptionRow):
             self.subscriptions.setdefault(record.sid, {})[record.filter] = record
         elif isinstance(record, Unsubscribed):
@@ -235,9 +239,12 @@ class Changes:
             self._end(record.sid)
         elif isinstance(record, ShareRow):
             self.shares[record.sid] = record
-            self.last_sid = max(self.last_sid, record.sid)
+            self.last_sid = self.range.newest(self.last_sid, record.sid)
         elif isinstance(record, StreamRow):
             self.streams[record.name] = record
+        elif isinstance(record, Left):
+            self.left[record.sid] = record.base
+            self.last_mid = max(self.last_mid, record.base + record.messages)
         elif isinstance(record, CursorsGone):
             self.cursors.forget(record.owner, record.stream)
         else:

@@ -22,6 +22,7 @@ delivery; it can still be read.
     SHARED       a shared subscription with messages
     STREAM       a new or changed stream               STREAM_GONE  deleted, with its cursors
     CURSOR       positions of an owner in a stream     CURSORS_GONE deleted, of one or all streams
+    LEFT         a session moves to another node, and its messages get numbers of their own
 
 A message is kept as long as a delivery or a retained message refers to it.
 """
@@ -58,6 +59,7 @@ STREAM: Final = 15
 STREAM_GONE: Final = 16
 CURSOR: Final = 17
 CURSORS_GONE: Final = 18
+LEFT: Final = 19
 
 SEAL: Final = struct.Struct("<BI")
 _SESSION: Final = struct.Struct("<BQBdIBddB")
@@ -75,6 +77,7 @@ _RETAINED: Final = struct.Struct("<BQQ")
 _STREAM: Final = struct.Struct("<Bd")
 _CURSOR: Final = struct.Struct("<BIHHH")
 _OFFSET: Final = struct.Struct("<HQ")
+_LEFT: Final = struct.Struct("<BQQI")
 _LENGTH: Final = struct.Struct("<I")
 _EXPIRES: Final = 8  # flag of STORED: with a Message Expiry Interval
 
@@ -189,6 +192,13 @@ class CursorsGone:
     stream: str  # empty: all of the owner's
 
 
+@dataclass(slots=True)
+class Left:
+    sid: int
+    base: int  # its messages get the numbers after this one
+    messages: int  # at most
+
+
 Record = (
     SessionRow
     | Ended
@@ -208,6 +218,7 @@ Record = (
     | StreamGone
     | Cursor
     | CursorsGone
+    | Left
 )
 
 
@@ -364,6 +375,10 @@ def encode_cursors_gone(owner: str, stream: str) -> bytes:
     return bytes((CURSORS_GONE,)) + _text(owner) + _text(stream)
 
 
+def encode_left(sid: int, base: int, messages: int) -> bytes:
+    return _LEFT.pack(LEFT, sid, base, messages)
+
+
 def runs_of(pairs: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """Group (place, message number) pairs into runs in which both count up by one."""
     runs: list[tuple[int, int, int]] = []
@@ -456,6 +471,9 @@ class RecordReader:
             _, created_at = _STREAM.unpack_from(self.data, self.at)
             self.at += _STREAM.size
             return StreamRow(self._text(), self._text(), self._text(), self._text(), created_at)
+        if kind == LEFT:
+            _, sid, base, messages = self._take(_LEFT)
+            return Left(sid, base, messages)
         if kind in (STREAM_GONE, CURSORS_GONE):
             self.at += 1
             name = self._text()

@@ -26,6 +26,12 @@ class JournalNumbers:
         self.message = message
         self.session = session
 
+    def reserve_messages(self, count: int) -> int:
+        """Assign so many numbers for messages; return the one before them."""
+        base = self.message
+        self.message += count
+        return base
+
 
 class PendingCommit:
     """An action that waits until the records before it are on disk."""

@@ -17,6 +17,9 @@ class FakeContent:
         self.folded: list[int] = []
         self.is_loaded = self.is_stopped = False
 
+    def fold_earlier(self, writes: Writes, row: NodeRow) -> Transaction[None] | None:
+        return None
+
     def load(self, row: NodeRow) -> Transaction[None]:
         yield [Select("t"), Commit()]
 

@@ -29,10 +29,10 @@ class Notes:
         self.said: list[tuple[Any, ...]] = []
         self.unfolded: set[str] = set()
 
-    def select(self, clients: list[str]) -> Select:
-        return Select("sessions", {"client": clients})
+    def select(self, clients: list[str]) -> list[Select]:
+        return [Select("sessions", {"client": clients})]
 
-    def on_claimed(self, clients: list[str], rows: Rows) -> None:
+    def on_claimed(self, clients: list[str], found: list[Rows]) -> None:
         self.said += [("claimed", client) for client in clients]
 
     def on_owned(self, client: str) -> None:
@@ -170,7 +170,7 @@ def test_what_is_claimed_is_locked_in_order_and_what_is_asked_written_last() -> 
     sessions = Select("sessions", {"client": ["a", "b"]})
     found: list[Rows] = [[] for _ in range(10)]
     found[5], found[7] = [row("b", 7, 5)], [{"now": 3.0}]
-    batches, claimed = play(writes.claim(["b"], ["a"], sessions, asks), [found])
+    batches, claimed = play(writes.claim(["b"], ["a"], [sessions], asks), [found])
     locks = batches[0][2]
     assert isinstance(locks, Select) and locks.for_update and locks.where["client"] == ["a", "b"]
     put = batches[0][-2]

@@ -57,7 +57,11 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "core.routing.subscriptions": "spec/test_vectors.py core/routing/test_shared_groups_durable.py",
     "core.runtime.backpressure": "core/test_bounds.py core/test_hostile.py",
     "core.runtime.notices": "core/runtime/test_slow_readers.py",
+    # Hosted by nodes on PostgreSQL; SQL, which its tables execute.
+    "cluster.content.hosted_broker": "cluster/content/test_hosted_broker.py",
+    "cluster.store.state_queries": "cluster/store/test_state_tables.py",
     # Interfaces have no code of their own: these examine who implements them.
+    "core.interfaces.owners": "cluster/content/test_hosted_broker.py",
     "core.inbound.tracing": "server/services/test_telemetry.py",
     "core.interfaces.tracing": "server/services/test_telemetry.py",
     "core.interfaces.access": "security/test_authenticator.py",
@@ -73,8 +77,6 @@ TESTED_THROUGH: Final[dict[str, str]] = {
     "sessions.forgotten": "core/test_fairness.py core/test_slices.py",
     "sessions.outbound": "spec/test_vectors.py core/test_journal_faults.py",
     "sessions.registry": "spec/test_vectors.py core/inbound/test_connect_durable.py",
-    "sessions.journal.journal": "core/test_journal_faults.py core/test_durable.py",
-    "sessions.journal.value_ranges": "sessions/store/test_extremes.py",
     "sessions.store.postgres_lock": "sessions/store/test_store_outages.py",
     "sessions.store.state_loader": "sessions/store/test_store_contract.py",
     "sessions.session": "spec/test_vectors.py sessions/store/test_store_contract.py",

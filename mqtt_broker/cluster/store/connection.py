@@ -50,6 +50,8 @@ from mqtt_broker.cluster.store.queries import (
     Query,
 )
 from mqtt_broker.cluster.store.schema import REFUSED_SQLSTATE, STALE_SQLSTATE, check
+from mqtt_broker.cluster.store.state_queries import QUERIES
+from sessions.store import schema as state_schema
 from sessions.store.database import (
     DETECT_DEAD_CLIENT,
     DETECT_DEAD_SERVER,
@@ -87,8 +89,8 @@ class Connector:
             **options,
             "client_encoding": "UTF8",
         }
-        self._queries = Queries(tables)
-        self._tables = [table.name for table in tables.values()]
+        self._queries = Queries(tables, QUERIES)
+        self._tables = [*(table.name for table in tables.values()), *state_schema.tables.tables]
         self.secret = b""  # of the cluster's frames, as the last connection has read it
 
     def connect(self, label: str) -> StoreConnection:
@@ -119,8 +121,9 @@ class Connector:
             others = f" and {len(missing) - 1} other rights" if len(missing) > 1 else ""
             raise StoreError(
                 f"the role {connection.role!r} lacks {missing[0]}{others} in the database "
-                f"{self.name}: nodes need SELECT, INSERT, UPDATE and DELETE on all tables whose "
-                "names begin with cluster_, and may have no function taken from them"
+                f"{self.name}: nodes need SELECT, INSERT, UPDATE and DELETE on the tables of "
+                "sessions and messages and on all whose names begin with cluster_, and may have "
+                "no function taken from them"
             )
         check(*connection.state(), self.name, self.cluster)
         self.secret = connection.secret()

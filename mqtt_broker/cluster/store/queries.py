@@ -47,6 +47,7 @@ from mqtt_broker.cluster.statements import (
     Insert,
     InsertNew,
     LockTimeout,
+    Named,
     Put,
     Row,
     Rows,
@@ -111,27 +112,34 @@ class Codec:
         self.decode = decode
 
 
+_INT4: Final = struct.Struct("!i")
 _INT8: Final = struct.Struct("!q")
 _FLOAT8: Final = struct.Struct("!d")
-_NUMBER: Final = Codec(20, _INT8.pack, lambda found: _INT8.unpack(found)[0])
-_TEXT: Final = Codec(25, str.encode, bytes.decode)
-_BYTES: Final = Codec(17, bytes, bytes)
-_TRUTH: Final = Codec(16, lambda value: b"\1" if value else b"\0", lambda found: found == b"\1")
-_FLOAT: Final = Codec(701, _FLOAT8.pack, lambda found: _FLOAT8.unpack(found)[0])
+NUMBER: Final = Codec(20, _INT8.pack, lambda found: _INT8.unpack(found)[0])
+TEXT: Final = Codec(25, str.encode, bytes.decode)
+BYTES: Final = Codec(17, bytes, bytes)
+TRUTH: Final = Codec(16, lambda value: b"\1" if value else b"\0", lambda found: found == b"\1")
+FLOAT: Final = Codec(701, _FLOAT8.pack, lambda found: _FLOAT8.unpack(found)[0])
 _DIGEST: Final = Codec(17, digest, bytes)  # of a text
 _CODECS: Final[dict[type, Codec]] = {
-    int: _NUMBER, str: _TEXT, bytes: _BYTES, bool: _TRUTH, float: _FLOAT
+    int: NUMBER, str: TEXT, bytes: BYTES, bool: TRUTH, float: FLOAT
 }  # fmt: skip
+
+
+_NULL: Final = _INT4.pack(-1)
 
 
 def _array(of: Codec, oid: int) -> Codec:
     def encode(values: list[Any]) -> bytes:
-        parts = [struct.pack("!iiI", 1 if values else 0, 0, of.oid)]
+        parts = [struct.pack("!iiI", 1 if values else 0, None in values, of.oid)]
         if values:
             parts.append(struct.pack("!ii", len(values), 1))
         for value in values:
-            encoded = of.encode(value)
-            parts += struct.pack("!i", len(encoded)), encoded
+            if value is None:
+                parts.append(_NULL)
+            else:
+                encoded = of.encode(value)
+                parts += _INT4.pack(len(encoded)), encoded
         return b"".join(parts)
 
     def decode(found: bytes) -> list[Any]:
@@ -140,14 +148,14 @@ def _array(of: Codec, oid: int) -> Codec:
     return Codec(oid, encode, decode)
 
 
-_ARRAYS: Final = {
-    int: _array(_NUMBER, 1016),
-    str: _array(_TEXT, 1009),
-    bytes: _array(_BYTES, 1001),
-    bool: _array(_TRUTH, 1000),
-    float: _array(_FLOAT, 1022),
+ARRAYS: Final = {
+    int: _array(NUMBER, 1016),
+    str: _array(TEXT, 1009),
+    bytes: _array(BYTES, 1001),
+    bool: _array(TRUTH, 1000),
+    float: _array(FLOAT, 1022),
 }
-_DIGESTS: Final = _array(_DIGEST, 1001)
+DIGESTS: Final = _array(_DIGEST, 1001)
 _HASHED: Final = "hashed_"  # before the name of a parameter whose digest is sent
 
 
@@ -180,7 +188,7 @@ class Query:
         """Decode the rows of a result, of which `value` returns one column of one row."""
         return [
             {
-                name: codec.decode(value(row, at) or b"")
+                name: None if (found := value(row, at)) is None else codec.decode(found)
                 for at, (name, codec) in enumerate(self._columns)
             }
             for row in range(count)
@@ -191,19 +199,25 @@ _PLAIN: Final = {sql: Query(sql, [], []) for sql in (BEGIN, COMMIT, ROLLBACK)}
 BEGIN_QUERY: Final = _PLAIN[BEGIN]
 COMMIT_QUERY: Final = _PLAIN[COMMIT]
 ROLLBACK_QUERY: Final = _PLAIN[ROLLBACK]
-_END_QUERY: Final = Query(_END_BACKENDS, [("label", _TEXT)], [("role", _TEXT)])
-_CLOCK_QUERY: Final = Query(_CLOCK, [], [("now", _FLOAT)])
-_LOCK_TIMEOUT_QUERY: Final = Query(_LOCK_TIMEOUT, [("seconds", _TEXT)], [])
-RIGHTS_QUERY: Final = Query(_RIGHTS.encode(), [("tables", _ARRAYS[str])], [("missing", _TEXT)])
-STATE_QUERY: Final = Query(_STATE.encode(), [], [("version", _TEXT), ("name", _TEXT)])
-SECRET_QUERY: Final = Query(b"SELECT secret FROM cluster_state", [], [("secret", _BYTES)])
+_END_QUERY: Final = Query(_END_BACKENDS, [("label", TEXT)], [("role", TEXT)])
+_CLOCK_QUERY: Final = Query(_CLOCK, [], [("now", FLOAT)])
+_LOCK_TIMEOUT_QUERY: Final = Query(_LOCK_TIMEOUT, [("seconds", TEXT)], [])
+RIGHTS_QUERY: Final = Query(_RIGHTS.encode(), [("tables", ARRAYS[str])], [("missing", TEXT)])
+STATE_QUERY: Final = Query(_STATE.encode(), [], [("version", TEXT), ("name", TEXT)])
+SECRET_QUERY: Final = Query(b"SELECT secret FROM cluster_state", [], [("secret", BYTES)])
+
+
+NO_QUERIES: Final[Mapping[str, Query]] = {}
 
 
 class Queries:
     """The queries for some tables, by the names that the rules know."""
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(
+        self, tables: Mapping[str, Table], named: Mapping[str, Query] = NO_QUERIES
+    ) -> None:
         self._tables = tables
+        self._named = named
         self._known: dict[tuple[Any, ...], Query] = {}
 
     def find(self, statement: Statement) -> tuple[Query, Row]:
@@ -214,6 +228,8 @@ class Queries:
             return _LOCK_TIMEOUT_QUERY, {"seconds": f"{max(1, round(statement.seconds * 1000))}ms"}
         if isinstance(statement, Clock):
             return _CLOCK_QUERY, {}
+        if isinstance(statement, Named):
+            return self._named[statement.name], statement.values
         if isinstance(statement, EndBackends):
             return _END_QUERY, {"label": statement.label}
         if isinstance(statement, InsertNew):
@@ -412,5 +428,5 @@ def _query(clause: ClauseElement, table: Table, *, has_rows: bool) -> Query:
 def _codec(kind: TypeEngine[Any]) -> Codec:
     if isinstance(kind, ARRAY):
         item = kind.item_type
-        return _DIGESTS if isinstance(item, Digest) else _ARRAYS[item.python_type]
+        return DIGESTS if isinstance(item, Digest) else ARRAYS[item.python_type]
     return _DIGEST if isinstance(kind, Digest) else _CODECS[kind.python_type]

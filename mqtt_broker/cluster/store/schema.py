@@ -25,12 +25,14 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    inspect,
     text,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
 from mqtt_broker.cluster.tables import (
     ASKS,
+    CONTENTS,
     FILTERS,
     GROUPS,
     KEYS,
@@ -41,6 +43,7 @@ from mqtt_broker.cluster.tables import (
     VERSIONS,
     WANTS,
 )
+from sessions.store import schema as state_schema
 from sessions.store.database import (
     StoreError,
     Unreachable,
@@ -51,7 +54,7 @@ from sessions.store.database import (
 )
 from sessions.store.schema import migrate, version_of
 
-HEAD: Final = "0003"  # the newest step in migrations/versions
+HEAD: Final = "0004"  # the newest step in migrations/versions
 VERSION_TABLE: Final = "cluster_version"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Functions that raise an error of ours; see `queries`.
@@ -146,6 +149,7 @@ _COLUMNS: Final[dict[str, list[Column[Any]]]] = {
         data("blob"),
     ],
     PLACES: [number("receiver"), number("sender"), number("place")],
+    CONTENTS: [number("number"), number("last_mid"), number("last_sid"), number("next_place")],
 }  # fmt: skip
 # By the names that the rules know.
 TABLES: Final[dict[str, Table]] = {
@@ -179,6 +183,7 @@ def prepare(database_url: str, cluster: str, secret: bytes) -> None:
     try:
         with engine.connect() as connection, connection.begin():
             connection.execute(text(_LOCK))
+            _prepare_state(connection, name)
             _upgrade(connection, cluster, secret)
             check(version_of(connection, VERSION_TABLE), _name_of(connection), name, cluster)
     except SQLAlchemyError as error:
@@ -194,6 +199,25 @@ def prepare(database_url: str, cluster: str, secret: bytes) -> None:
         raise StoreError(f"{name}: {explain(error)}") from None
     finally:
         engine.dispose()
+
+
+def _prepare_state(connection: Connection, database: str) -> None:
+    """Create or upgrade the tables of sessions and messages, which all numbers share."""
+    if inspect(connection).has_table(state_schema.journal_state.name):
+        raise StoreError(
+            f"the database {database} holds the state of a single broker: "
+            "give the cluster a database of its own"
+        )
+    version = version_of(connection)
+    if version is None:
+        state_schema.create(connection, {state_schema.TABLES})
+    elif version < state_schema.HEAD:
+        state_schema.upgrade(connection, {state_schema.TABLES})
+    elif version > state_schema.HEAD:
+        raise StoreError(
+            f"the tables of sessions in {database} were upgraded by a newer FleetMQ (schema "
+            f"{version}, this version supports {state_schema.HEAD}): use the newer version"
+        )
 
 
 def _upgrade(connection: Connection, cluster: str, secret: bytes) -> None:

@@ -21,6 +21,7 @@ class Handshake:
         "_reply",
         "admitted_by",
         "connect",
+        "has_claimed",
         "is_undecided",
         "proceed",
     )
@@ -34,6 +35,7 @@ class Handshake:
         self.proceed: Callable[[bytes | None], Verdict] | None = None  # takes the next AUTH
         self.is_undecided = False  # the verdict comes later
         self.admitted_by: Allow | None = None  # it is allowed, and waits for the store
+        self.has_claimed = False  # its client, from other brokers
 
     def begin(self, connect: Connect) -> bool:
         """Take the CONNECT, which is complete; False: it holds too many bytes while it waits."""
@@ -61,6 +63,10 @@ class Handshake:
     def wait_for_store(self, verdict: Allow) -> None:
         """Keep the verdict until the store has what CONNACK says."""
         self.admitted_by = verdict
+
+    def claim(self) -> None:
+        """Note that the client is claimed for this CONNECT."""
+        self.has_claimed = True
 
     def stop_waiting(self) -> Allow | None:
         """Return the verdict that waited for the store, which it no longer does."""

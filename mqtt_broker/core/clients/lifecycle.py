@@ -13,6 +13,7 @@ from typing import Final
 from mqtt_broker.core.clients.authorization import Authorizer
 from mqtt_broker.core.clients.registry import Client, ClientRegistry
 from mqtt_broker.core.clients.wills import Wills
+from mqtt_broker.core.interfaces.owners import Owners
 from mqtt_broker.core.routing.subscriptions import Subscriptions
 from mqtt_broker.core.runtime.runtime import Runtime
 from sessions.messages.work import DONE, MORE, WorkItem
@@ -28,6 +29,7 @@ class Lifecycle:
         "_authorizer",
         "_clients",
         "_counters",
+        "_owners",
         "_runtime",
         "_sessions",
         "_subscriptions",
@@ -53,8 +55,13 @@ class Lifecycle:
         self._subscriptions = subscriptions
         self._wills = wills
         self._authorizer = authorizer
+        self._owners: Owners | None = None  # None: no other broker has these sessions
         # By client id, what is too much for one turn and comes before anything else of the client.
         self.unfinished: dict[str, WorkItem] = {}
+
+    def share_with(self, owners: Owners) -> None:
+        """Tell `owners` from now on what becomes of clients."""
+        self._owners = owners
 
     def on_disconnected(self, session: Session, now: float) -> None:
         """Keep the session of a closed connection as long as it may live, and see to its will."""
@@ -104,6 +111,8 @@ class Lifecycle:
         if arriving.get(client_id) is not client:
             return
         del arriving[client_id]
+        if self._owners is not None:
+            self._owners.on_abandoned(client_id)
         session = self._sessions.get(client_id)
         if session is not None and session.recorded_expiry != session.expiry_interval:
             session.record()
@@ -148,9 +157,19 @@ class Lifecycle:
 
     def _end(self, session: Session, now: float) -> None:
         session.clear_will()
+        was_stored = session.is_recorded
         if session.session_number:
             self._sessions.mark(session.client_id)
         self._sessions.remove(session, now)  # in the store, what it had goes with it
+        self._authorizer.forget(session.client_id)
+        self._subscriptions.remove_all(session, now)
+        if self._owners is not None:
+            self._owners.on_session_end(session.client_id, was_stored=was_stored)
+
+    def leave(self, session: Session, now: float) -> None:
+        """Forget a session that moves to another broker, with its will and its messages."""
+        session.cancel_timers()
+        self._sessions.give_away(session)
         self._authorizer.forget(session.client_id)
         self._subscriptions.remove_all(session, now)
 

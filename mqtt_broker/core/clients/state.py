@@ -14,6 +14,7 @@ from mqtt_broker.core.clients.registry import ClientRegistry
 from mqtt_broker.core.clients.unacknowledged import Receiver, UnacknowledgedWatch
 from mqtt_broker.core.clients.wills import Wills
 from mqtt_broker.core.interfaces.access import Access
+from mqtt_broker.core.interfaces.owners import Owners
 from mqtt_broker.core.interfaces.payload_checks import PayloadChecks
 from mqtt_broker.core.limits import client_limits
 from mqtt_broker.core.limits.incomplete_packets import IncompletePackets
@@ -66,6 +67,7 @@ class BrokerState:
         "lifecycle",
         "log",
         "outboxes",
+        "owners",
         "preconnect_limits",
         "recorder",
         "retained",
@@ -103,6 +105,7 @@ class BrokerState:
         self.journal = journal  # None: everything is in memory
         self.runtime = runtime
         self.tracer: Tracer | None = None  # None: no trace runs
+        self.owners: Owners | None = None  # None: the sessions are shared with no other broker
         self.recorder = recorder  # None: nothing is recorded
         self.counters = runtime.counters
         self.outboxes = runtime.outboxes
@@ -176,6 +179,11 @@ class BrokerState:
         """Use other settings where they are looked up; see `Broker.change_settings`."""
         self.settings = settings
         self.events.want(is_wanted=settings.client_events)
+
+    def share_with(self, owners: Owners) -> None:
+        """Share the sessions with other brokers: each client is claimed before its CONNACK."""
+        self.owners = owners
+        self.lifecycle.share_with(owners)
 
     def trace_with(self, tracer: Tracer | None) -> None:
         """Show packets to traces from now on; None: no trace runs."""

@@ -28,8 +28,10 @@ from mqtt_broker.core.interfaces.access import Allow
 def is_ready(broker: BrokerState, client_id: str) -> bool:
     """Tell whether a client of this id may be let in now."""
     journal = broker.journal
+    owners = broker.owners
     return (
-        not _is_unfinished(broker, client_id)
+        (owners is None or owners.is_claimed(client_id))
+        and not _is_unfinished(broker, client_id)
         and broker.sessions.is_on_disk(client_id)
         and (journal is None or not journal.is_overfull)
     )
@@ -39,6 +41,31 @@ def _is_unfinished(broker: BrokerState, client_id: str) -> bool:
     """Tell whether an earlier connection of the client has left something to do."""
     old = broker.clients.connections.get(client_id)
     return (old is not None and old.is_held) or client_id in broker.lifecycle.unfinished
+
+
+def is_claimed(connection: Connection, packet: Connect, verdict: Allow, now: float) -> bool:
+    """Tell whether the client is this broker's; else CONNACK waits until it is.
+
+    What is remembered of its session says nothing before: another broker may have it by now.
+    """
+    broker = connection.broker
+    handshake = connection.handshake
+    assert handshake is not None
+    if broker.owners is None or handshake.has_claimed:
+        return True
+    client_id = packet.client_id
+    _end_other(connection, client_id, now)
+    handshake.claim()
+    broker.owners.claim(client_id)
+    _wait(connection, client_id, verdict)
+    return False
+
+
+def _end_other(connection: Connection, client_id: str, now: float) -> None:
+    """End another connection of the client that waits for its CONNACK."""
+    other = connection.broker.clients.arriving.get(client_id)
+    if other is not None and other is not connection:
+        other.end(now, say=False, why="taken over before CONNACK")
 
 
 def end_earlier(connection: Connection, packet: Connect, verdict: Allow, now: float) -> bool:
@@ -51,9 +78,8 @@ def end_earlier(connection: Connection, packet: Connect, verdict: Allow, now: fl
     broker = connection.broker
     clients = broker.clients
     client_id = packet.client_id
-    other = clients.arriving.get(client_id)
-    if other is not None and other is not connection:
-        other.end(now, say=False, why="taken over before CONNACK")
+    is_waiting = clients.arriving.get(client_id) is connection
+    _end_other(connection, client_id, now)
     old = clients.connections.get(client_id)
     if old is not None and not old.is_held:
         old.record_takeover(connection.link.peer, now, clean_start=packet.clean_start)
@@ -64,7 +90,7 @@ def end_earlier(connection: Connection, packet: Connect, verdict: Allow, now: fl
     if _is_unfinished(broker, client_id):
         _wait(connection, client_id, verdict)
         return False
-    if other is connection:
+    if is_waiting:
         del clients.arriving[client_id]
     return True
 

@@ -143,6 +143,8 @@ def admit(connection: Connection, packet: Connect, verdict: Allow, now: float) -
     if limit and len(encode_connack(version, False, 0, properties)) > limit:
         connection.end(now, say=False, why="Maximum Packet Size smaller than the CONNACK")
         return
+    if not admission.is_claimed(connection, packet, verdict, now):
+        return
     if not admission.end_earlier(connection, packet, verdict, now):
         return
     expiry_interval = min(_asked_expiry(packet), broker.settings.session_expiry_s_max)

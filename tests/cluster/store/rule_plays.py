@@ -116,7 +116,7 @@ class RulePlay(Play):
             {"client": one, "number": self.rng.randint(1, 3), "tenure": self.rng.randint(0, 3)}
             for one in sorted(self._some())
         ]
-        sessions = Select(OWNERS, {"client": some})
+        sessions = [Select(OWNERS, {"client": some})]
         return owners.claim(sorted(some[:cut]), some[cut:], sessions, asks)
 
     def _learn(self, number: int) -> list[Statement]:

@@ -76,7 +76,7 @@ class Node:
         return self.run(self.claiming(clients, back or [], [*asks]))
 
     def claiming(self, clients: list[str], back: list[str], asks: Rows) -> Transaction[Any]:
-        sessions = Select(SESSIONS, {"client": clients + back})
+        sessions = [Select(SESSIONS, {"client": clients + back})]
         return self.writes.claim(sorted(clients), back, sessions, asks)
 
     def plain(self, *statements: Statement) -> list[Rows]:
@@ -118,8 +118,8 @@ def test_clients_of_any_name_move(nodes: list[Node]) -> None:
     assert {
         row.client: (row.number, row.tenure) for row in claimed.owners.values()
     } == dict.fromkeys(ODD, (1, 0))
-    assert [row["client"] for row in claimed.sessions] == sorted(ODD)
-    assert {row["client"]: row["value"] for row in claimed.sessions} == {
+    assert [row["client"] for row in claimed.sessions[0]] == sorted(ODD)
+    assert {row["client"]: row["value"] for row in claimed.sessions[0]} == {
         name: at for at, name in enumerate(ODD)
     }
     asks = [{"client": name, "number": 1, "tenure": 0} for name in sorted(ODD)]
@@ -210,11 +210,11 @@ class Sessions:
         self.said: list[tuple[str, str]] = []
         self.values: dict[str, int] = {}
 
-    def select(self, clients: list[str]) -> Select:
-        return Select(SESSIONS, {"client": clients})
+    def select(self, clients: list[str]) -> list[Select]:
+        return [Select(SESSIONS, {"client": clients})]
 
-    def on_claimed(self, clients: list[str], rows: Rows) -> None:
-        self.values.update({row["client"]: row["value"] for row in rows})
+    def on_claimed(self, clients: list[str], found: list[Rows]) -> None:
+        self.values.update({row["client"]: row["value"] for row in found[0]})
         self.said += [("claimed", client) for client in clients]
 
     def on_owned(self, client: str) -> None:

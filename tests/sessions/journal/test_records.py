@@ -18,6 +18,7 @@ from sessions.journal.records import (
     Done,
     Ended,
     Freed,
+    Left,
     Received,
     Record,
     Released,
@@ -126,6 +127,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
         Cursor, TEXT, TEXT, TEXT, st.lists(st.tuples(st.integers(0, 65_535), NUMBER), max_size=5)
     ),
     st.builds(CursorsGone, TEXT, TEXT),
+    st.builds(Left, NUMBER, NUMBER, st.integers(0, 2**32 - 1)),
 )
 
 
@@ -186,6 +188,8 @@ def encode(record: Record) -> bytes:
             return records.encode_stream_gone(record.name)
         case Cursor():
             return records.encode_cursor(record.owner, record.stream, record.epoch, record.offsets)
+        case Left():
+            return records.encode_left(record.sid, record.base, record.messages)
         case CursorsGone():
             return records.encode_cursors_gone(record.owner, record.stream)
 

@@ -21,6 +21,7 @@ from sessions.journal.records import (
     Done,
     Ended,
     Freed,
+    Left,
     Received,
     Released,
     Retained,
@@ -41,6 +42,7 @@ from sessions.journal.value_ranges import (
     TIME,
     TOPIC,
     U16_MAX,
+    U32_MAX,
     WILL,
     Field,
 )
@@ -83,6 +85,11 @@ RECORD_FIELDS: Final[dict[type, dict[str, Field]]] = {
         "offsets": LISTS,
     },
     CursorsGone: {"owner": Field(TEXT, 1, 200_000), "stream": _STREAM},
+    Left: {
+        "sid": _ID,
+        "base": Field(NUMBER, 1, ID_MAX >> 1),
+        "messages": Field(NUMBER, 0, U32_MAX),
+    },
 }
 
 

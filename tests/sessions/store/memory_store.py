@@ -31,6 +31,7 @@ from sessions.journal.records import (
     Done,
     Ended,
     Freed,
+    Left,
     Received,
     Record,
     Released,
@@ -154,6 +155,8 @@ class Tables:
                 self._retain(record)
             case Ended():
                 self._end(record.sid)
+            case Left():
+                self.last_mid = max(self.last_mid, record.base + record.messages)
             case StreamRow():
                 self.streams[record.name] = record
             case StreamGone():

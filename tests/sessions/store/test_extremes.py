@@ -29,6 +29,7 @@ from sessions.journal.records import (
     Done,
     Ended,
     Freed,
+    Left,
     Received,
     Record,
     Released,
@@ -84,6 +85,7 @@ class Cases:
             StreamGone: lambda: [StreamGone("none")],
             Cursor: lambda: [Cursor("owner", "stream", "epoch", [(0, 1)])],
             CursorsGone: lambda: [CursorsGone("nobody", "")],
+            Left: lambda: [Left(KEEPER, 1, 0)],
         }
 
     def new_sid(self) -> int:

@@ -109,6 +109,9 @@ class Broker:
 
     # The journal.
 
+    def fold_earlier(self, writes: Writes, row: NodeRow) -> Transaction[None] | None:
+        return None
+
     def load(self, row: NodeRow) -> Transaction[None]:
         where = {"number": self.number}
         owners, groups, clock = yield [
@@ -117,7 +120,7 @@ class Broker:
             Clock(),
         ]
         clients = [owner["client"] for owner in owners if not owner["is_offered"]]
-        found = yield [self.select(clients), Commit()]
+        found = yield [*self.select(clients), Commit()]
         self._committed = row.group
         self.claims.on_loaded(owners, self._process.clock())
         self.on_time(clock[0]["now"], self._process.clock())
@@ -210,11 +213,11 @@ class Broker:
 
     # What `Claims` asks of the sessions.
 
-    def select(self, clients: list[str]) -> Select:
-        return Select(SESSIONS, {"client": clients})
+    def select(self, clients: list[str]) -> list[Select]:
+        return [Select(SESSIONS, {"client": clients})]
 
-    def on_claimed(self, clients: list[str], rows: Rows) -> None:
-        for row in rows:
+    def on_claimed(self, clients: list[str], found: list[Rows]) -> None:
+        for row in found[0]:
             if row["client"] in clients:
                 self.sessions[row["client"]] = _session(row)
                 self._folded[row["client"]] = _session(row)

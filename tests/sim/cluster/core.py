@@ -105,6 +105,9 @@ class Core:
 
     # What a host asks of it.
 
+    def fold_earlier(self, writes: Writes, row: NodeRow) -> Transaction[None] | None:
+        return None
+
     def load(self, row: NodeRow) -> Transaction[None]:
         send = partial(self._send, row.epoch)
         self.exchange = Exchange(self.number, row.epoch, send, REMOVED_MAX)

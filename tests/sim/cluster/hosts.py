@@ -46,6 +46,9 @@ class Lists:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._committed = 0
 
+    def fold_earlier(self, writes: Writes, row: NodeRow) -> Transaction[None] | None:
+        return None
+
     def load(self, row: NodeRow) -> Transaction[None]:
         self._groups.clear()
         self._committed = row.group

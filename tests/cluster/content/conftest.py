@@ -1,0 +1,31 @@
+"""A cluster on a database of its own for each test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from sqlalchemy import make_url
+
+from mqtt_broker.cluster.store.connection import Connector
+from mqtt_broker.cluster.store.schema import SECRET_BYTES, TABLES, prepare
+from tests.cluster.content.cluster_world import ClusterWorld
+from tests.fault.postgres import PostgreSQL
+
+_numbers: Final = itertools.count(1)
+
+
+@pytest.fixture
+def connector(postgresql: PostgreSQL) -> Connector:
+    url = postgresql.database(f"content_{next(_numbers)}")
+    prepare(url, "one", bytes(SECRET_BYTES))
+    return Connector(make_url(url), "one", TABLES)
+
+
+@pytest.fixture
+def world(connector: Connector) -> Iterator[ClusterWorld]:
+    world = ClusterWorld(connector)
+    yield world
+    world.close()
