@@ -106,6 +106,7 @@ def test_it_runs(
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     environment["PYTHONWARNINGS"] = "error"
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
+    tests: list[str] = []  # as users run theirs: together
     for block in _runnable()[path]:
         text = block.text
         if "broker" in block.value:
@@ -117,11 +118,11 @@ def test_it_runs(
             environment |= where
         script = tmp_path / f"block_{block.line}.py"
         script.write_text(text)
-        is_test = "\ndef test_" in text
-        plugin = ("-p", "no:fleetmq", "-p", "mqtt_broker.pytest_plugin", "-p", "no:cacheprovider")
-        runner = ("-m", "pytest", "-q", *plugin) if is_test else ()
+        if "\ndef test_" in text:
+            tests.append(str(script))
+            continue
         with subprocess.Popen(
-            [sys.executable, *runner, str(script)],
+            [sys.executable, str(script)],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
@@ -143,3 +144,13 @@ def test_it_runs(
             block.key == "ends" and program.returncode == -signal.SIGTERM
         )
         assert is_ended, f"{block.where}:\n{out}{rest}{errors}"
+    if tests:
+        # Without the plugins of others, which take longer to import than the tests do.
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        plugins = ("-p", "mqtt_broker.pytest_plugin", "-p", "no:cacheprovider")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *plugins, *tests],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
