@@ -90,8 +90,10 @@ demo: install $(VENV)/.demo  ## the whole story in a minute: devices, a kill -9,
 test test-slow test-browser test-compiled test-ranges test-wheel check: export PYTHONDONTWRITEBYTECODE =
 
 # Many tests wait for a disk or another process: two workers a core take less time than one.
+# The rules of the code are `make check`: what they parse stays, and each search for garbage in
+# the tests behind them would go through it.
 test: install $(VENV)/.dev  ## run the fast tests on all cores
-	@$(BIN)/python -m pytest -q -n $$((2 * $$(nproc))) --dist worksteal -m 'not slow'
+	@$(BIN)/python -m pytest -q -n $$((2 * $$(nproc))) --dist worksteal -m 'not slow' --ignore tests/house
 
 # `make test` tries a quarter of them.
 test-examples test-slow: export TESTS_EXAMPLES = all

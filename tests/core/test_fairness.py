@@ -370,7 +370,9 @@ LONG: Final = (
     "publishes of all lengths to a crowd", "a will to a crowd", "wills of a crowd are due",
     "keep alives of a crowd", "sessions of a crowd expire", "members that come and go",
     "Clean Start over much", "a session with much expires", "acknowledgements of much",
-    "SUBSCRIBE to many retained messages",
+    "SUBSCRIBE to many retained messages", "a search of many retained messages that finds none",
+    "SUBSCRIBE to retained messages that are stored for it", "a session with much resumes",
+    "QoS 1 to a crowd",
 )  # fmt: skip
 
 

@@ -39,6 +39,6 @@ def test_it_never_grows() -> None:
     sizes: set[Any] = set()
     for number in range(3 * SLOTS):
         take(history, 5.0 * number, number)
-        if number > SLOTS:
+        if number > SLOTS and number % 20 == 0:  # each is a look at all of it
             sizes.add(len(history.read(1e9)[1]["cpu"]))
     assert sizes == {SLOTS}

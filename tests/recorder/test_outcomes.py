@@ -8,7 +8,9 @@ from mqtt_broker.recorder import outcomes
 from tests.recorder.histories import TOPICS, History, inquiry
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 40))]
+)
 @pytest.mark.parametrize("size", [20_000, 60_000, 1 << 20])
 def test_outcomes_are_never_wrong(seed: int, size: int) -> None:
     """Also with a ring so small that it is overwritten many times."""

@@ -1,4 +1,4 @@
-"""Seeds of the simulation that run with every test run; `tests.sim.run` takes many more."""
+"""Seeds of the simulation, a quarter of them fast tests; `tests.sim.run` takes many more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import pytest
 from tests.sim.world import World
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(15), *(pytest.param(n, marks=pytest.mark.slow) for n in range(15, 60))]
+)
 def test_seed(seed: int) -> None:
     World(seed).play()
 

@@ -41,7 +41,7 @@ def open_segments(root: Path) -> list[str]:
     return [name for name in found if ".seg" in name and name.startswith(str(root))]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_many_threads_and_a_stream_that_never_stays_the_same(
     broker: LogBroker, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,12 @@ def test_a_day_of_each_model_is_pinned(model: str, payload: str) -> None:
     assert digest(said(eventful(model, **asked))) == DIGESTS[model, payload]
 
 
-@pytest.mark.parametrize("model", models())
+LONG = ("gateway", "camera")  # three quarters of the time of all
+
+
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=pytest.mark.slow) if m in LONG else m for m in models()]
+)
 def test_another_seed_another_day(model: str) -> None:
     days = {
         digest(said(eventful(model, seed=seed, number=number)))

@@ -76,7 +76,7 @@ def test_drift_and_gaps_show() -> None:
 # Meter.
 
 
-@pytest.mark.parametrize("interval_s", [1.0, 60.0, 900.0])
+@pytest.mark.parametrize("interval_s", [pytest.param(1.0, marks=pytest.mark.slow), 60.0, 900.0])
 def test_registers_are_the_integral_of_power_and_only_grow(interval_s: float) -> None:
     rows = reports(day_of("meter", days=0.5, interval_s=interval_s, options={"solar_share": 1.0}))
     for key in ("imported", "exported"):
@@ -89,7 +89,7 @@ def test_registers_are_the_integral_of_power_and_only_grow(interval_s: float) ->
     assert fed > 1
 
 
-@pytest.mark.parametrize("interval_s", [10.0, 900.0])
+@pytest.mark.parametrize("interval_s", [pytest.param(10.0, marks=pytest.mark.slow), 900.0])
 def test_a_household_uses_what_a_household_uses_at_any_interval(interval_s: float) -> None:
     days = []
     for number in range(12):

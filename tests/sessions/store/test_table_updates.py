@@ -26,7 +26,9 @@ def connection() -> Iterator[Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 40))]
+)
 def test_batches_of_any_size_come_to_the_same(connection: Connection, seed: int) -> None:
     rng = random.Random(seed)
     tables = Tables()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -9,19 +10,17 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from spark_ingest.sinks.sql import SqlSink, open_engine
-from tests.fault.postgres import PostgreSQL, Unavailable
+from tests.fault.postgres import PostgreSQL
 from tests.spark_ingest.sinks.test_sinks import FIRST, SECOND, THIRD, batch
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
-def sink() -> Iterator[SqlSink]:
-    try:
-        with PostgreSQL() as server:
-            sink = SqlSink(open_engine(server.database("sink")))
-            yield sink
-            sink.close()
-    except Unavailable as error:
-        pytest.skip(f"no PostgreSQL: {error}")
+def sink(postgresql: PostgreSQL) -> Iterator[SqlSink]:
+    sink = SqlSink(open_engine(postgresql.database(f"sink_{next(_numbers)}")))
+    yield sink
+    sink.close()
 
 
 def test_postgresql_replaces_by_key_and_takes_no_batch_twice(
