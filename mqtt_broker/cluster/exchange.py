@@ -37,7 +37,7 @@ HEARD_POLL_S: Final = 5.0  # hints come, but perhaps late
 class Batch:
     """Messages that are acknowledged together."""
 
-    __slots__ = ("blob", "has_read", "messages", "parcels", "received")
+    __slots__ = ("blob", "has_read", "is_stale", "messages", "parcels", "received")
 
     def __init__(
         self, blob: bytes, messages: list[tuple[str, bytes]], received: list[Parcel]
@@ -47,10 +47,21 @@ class Batch:
         self.received = received
         self.parcels: list[Parcel] = []  # by the last routing
         self.has_read = False  # filters were read, or compared, after its messages had come
+        self.is_stale = False  # what it received is gone, and has to be taken out of the blob
 
     def set_parcels(self, parcels: list[Parcel]) -> None:
         """Note what goes to whom; it replaces what was routed before."""
         self.parcels = parcels
+
+    def on_stale(self) -> None:
+        """Note that what it received is not in the outbox any more."""
+        self.received = []
+        self.is_stale = True
+
+    def set_blob(self, blob: bytes) -> None:
+        """Replace the records, by those without what it had received."""
+        self.blob = blob
+        self.is_stale = False
 
     def on_filters_read(self) -> None:
         """Note that the filters were read, or compared, since it was made."""
@@ -147,6 +158,8 @@ class Exchange:
     def commit(self, writes: Writes, group: int, batch: Batch) -> Transaction[None]:
         """Commit a batch as a group, routed by what is known now."""
         self.route(batch)
+        for parcel in batch.parcels:
+            parcel.set_transaction(writes.epoch, writes.turn)
         also: list[Statement] = [] if batch.has_read else [self.digest.expectation()]
         also += self.inbox.write(batch.received)
         also += self.filters.write(group)
@@ -154,7 +167,11 @@ class Exchange:
         try:
             yield from writes.commit_group(group, batch.blob, also)
         except Stale:
-            self.digest.on_stale()
+            if batch.has_read:  # then nothing but the parcels was compared
+                self.inbox.on_stale()
+                batch.on_stale()
+            else:
+                self.digest.on_stale()
             raise
 
     def on_committed(self, group: int, batch: Batch) -> None:
@@ -162,6 +179,7 @@ class Exchange:
         self._has_polled = False
         self._committed = group
         self.outbox.on_committed(batch.parcels)
+        self.inbox.on_committed(batch.received)
         self._send_parcels(batch.parcels)
         if self.filters.has_changed:
             self.digest.set_own(self._epoch, group)
@@ -172,7 +190,8 @@ class Exchange:
     def _send_parcels(self, parcels: list[Parcel]) -> None:
         """Send what is committed; what no frame can hold, a hint tells of."""
         for parcel in parcels:
-            body = bodies.Outbox(parcel.filters, parcel.first, parcel.messages).encode()
+            sent = bodies.Outbox(parcel.turn, parcel.filters, parcel.first, parcel.messages)
+            body = sent.encode()
             if len(body) <= layout.BODY_BYTES_MAX:
                 self._send(layout.OUTBOX, parcel.receiver, body)
 
@@ -202,8 +221,8 @@ class Exchange:
             self.inbox.on_hint(sender, body.outbox)
             self.peers.on_hint(sender, frame.epoch, body, now)
         elif isinstance(body, bodies.Outbox):
-            parcel = Parcel(sender, self._number, body.first, body.filters, list(body.entries))
-            self.inbox.on_parcel(parcel)
+            sent = (sender, self._number, body.first, body.filters, list(body.entries))
+            self.inbox.on_parcel(Parcel(*sent, frame.epoch, body.turn))
         elif frame.kind == layout.MESSAGES:
             messages: list[bytes] = body
             return messages

@@ -4,6 +4,10 @@ Parcels come over the bus, which may lose, double and reorder them, and from the
 follows the last one is accepted; what came before is dropped; a gap is left to a read of the
 table. The place of a sender moves in the transaction of the group that holds its messages, and
 with it the rows of the outbox go that were read.
+
+What was read or came by a frame may be gone: a row can be read before its commit is safe. If the
+database fails over, the sender gives its numbers to other messages. So the transaction compares the
+parcels with the rows. If one is not there, all that is not committed is dropped, and read again.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from mqtt_broker.cluster.outbox import Parcel, parcel_of
 from mqtt_broker.cluster.statements import (
     Commit,
     Delete,
+    Expect,
     Put,
     Row,
     Rows,
@@ -30,20 +35,35 @@ READ_ROWS: Final = 100  # of one sender at a time
 class Inbox:
     """The parcels that one number receives, and its places."""
 
-    __slots__ = ("_accepted", "_count", "_number", "_parcels", "missing")
+    __slots__ = ("_accepted", "_count", "_number", "_parcels", "_places", "missing")
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._accepted: dict[int, int] = {}  # by sender, the last message
+        self._places: dict[int, int] = {}  # by sender, the last message of a committed group
+        self._accepted: dict[int, int] = {}  # the last one that was accepted
         self._parcels: list[Parcel] = []  # accepted, and not in a group yet
         self._count = 0
         self.missing: set[int] = set()  # senders of which messages have to be read
 
     def on_loaded(self, places: Rows) -> None:
         """Go on from the committed places."""
-        self._accepted = {row["sender"]: row["place"] for row in places}
+        self._places = {row["sender"]: row["place"] for row in places}
+        self._go_back()
+
+    def _go_back(self) -> None:
+        self._accepted = dict(self._places)
         self._parcels.clear()
         self._count = 0
+
+    def on_stale(self) -> None:
+        """Note that parcels of a group are not in the outbox any more: drop them, and read."""
+        self.missing.update(self._accepted)
+        self._go_back()
+
+    def on_committed(self, parcels: list[Parcel]) -> None:
+        """Note that the group with these parcels is committed."""
+        for parcel in parcels:
+            self._places[parcel.sender] = parcel.last
 
     def on_parcel(self, parcel: Parcel) -> None:
         """Accept a parcel if it follows the last one of its sender."""
@@ -78,15 +98,24 @@ class Inbox:
 
     def write(self, parcels: list[Parcel]) -> list[Statement]:
         """Return what the group of these parcels writes: the places, and what was read goes."""
-        places: dict[int, int] = {}
+        found: dict[int, list[Parcel]] = {}
         for parcel in parcels:
-            places[parcel.sender] = parcel.last
+            found.setdefault(parcel.sender, []).append(parcel)
         statements: list[Statement] = []
-        for sender in sorted(places):
+        for sender in sorted(found):
             lane: Row = {"receiver": self._number, "sender": sender}
-            statements.append(Put(PLACES, {**lane, "place": places[sender]}))
-            statements.append(Delete(OUTBOX, lane, up_to=("last", places[sender])))
+            place = found[sender][-1].last
+            statements.append(self.expectation(sender, found[sender]))
+            statements.append(Put(PLACES, {**lane, "place": place}))
+            statements.append(Delete(OUTBOX, lane, up_to=("last", place)))
         return statements
+
+    def expectation(self, sender: int, parcels: list[Parcel]) -> Expect:
+        """Return the statement that fails with `Stale` if a parcel is not in the outbox."""
+        rows = [(one.first, one.last, one.epoch, one.turn) for one in parcels]
+        firsts = [one.first for one in parcels]
+        where: Row = {"receiver": self._number, "sender": sender, "first": firsts}
+        return Expect(OUTBOX, ("first", "last", "epoch", "turn"), rows, where)
 
 
 def read_parcels(inbox: Inbox, number: int, senders: list[int]) -> Transaction[None]:

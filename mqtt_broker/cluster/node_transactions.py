@@ -101,15 +101,15 @@ def want_number(number: int, epoch: str) -> Transaction[None]:
 class Writes:
     """The transactions of a host that write, for one number, epoch and turn."""
 
-    __slots__ = ("_epoch", "_number", "_turn")
+    __slots__ = ("_number", "epoch", "turn")
 
     def __init__(self, number: int, epoch: str, turn: int) -> None:
         self._number = number
-        self._epoch = epoch
-        self._turn = turn
+        self.epoch = epoch
+        self.turn = turn
 
     def _own(self, change: Row | None = None) -> Update:
-        return own_row(self._number, self._epoch, self._turn, change)
+        return own_row(self._number, self.epoch, self.turn, change)
 
     def beat(self) -> Transaction[None]:
         """Show that the host is alive."""

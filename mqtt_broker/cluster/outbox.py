@@ -24,16 +24,31 @@ _LENGTH_BYTES: Final = 4
 class Parcel:
     """Messages of one group from one number to another."""
 
-    __slots__ = ("filters", "first", "messages", "receiver", "sender")
+    __slots__ = ("epoch", "filters", "first", "messages", "receiver", "sender", "turn")
 
     def __init__(
-        self, sender: int, receiver: int, first: int, filters: int, messages: list[bytes]
+        self,
+        sender: int,
+        receiver: int,
+        first: int,
+        filters: int,
+        messages: list[bytes],
+        epoch: str = "",
+        turn: int = 0,
     ) -> None:
         self.sender = sender
         self.receiver = receiver
         self.first = first
         self.filters = filters  # the version of the receiver's filters by which it was routed
         self.messages = messages
+        # Of the transaction that writes it: they tell it from another with the same numbers.
+        self.epoch = epoch
+        self.turn = turn
+
+    def set_transaction(self, epoch: str, turn: int) -> None:
+        """Note the transaction that writes it."""
+        self.epoch = epoch
+        self.turn = turn
 
     @property
     def last(self) -> int:
@@ -47,6 +62,8 @@ class Parcel:
             "sender": self.sender,
             "first": self.first,
             "last": self.last,
+            "epoch": self.epoch,
+            "turn": self.turn,
             "filters": self.filters,
             "blob": join_messages(self.messages),
         }
@@ -55,7 +72,8 @@ class Parcel:
 def parcel_of(row: Row) -> Parcel:
     """Make the parcel that a row of the outbox holds."""
     messages = split_messages(row["blob"])
-    return Parcel(row["sender"], row["receiver"], row["first"], row["filters"], messages)
+    sent = (row["sender"], row["receiver"], row["first"], row["filters"])
+    return Parcel(*sent, messages, row["epoch"], row["turn"])
 
 
 def join_messages(messages: Iterable[bytes]) -> bytes:

@@ -70,15 +70,22 @@ class SelectNewer(Statement):
 class Expect(Statement):
     """Fail with `Stale` unless a table has these rows, in the order of its keys, and no other.
 
-    Only `columns` are compared. No row is locked.
+    Only `columns` are compared, of the rows that match. No row is locked.
     """
 
-    __slots__ = ("columns", "rows", "table")
+    __slots__ = ("columns", "rows", "table", "where")
 
-    def __init__(self, table: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    def __init__(
+        self,
+        table: str,
+        columns: tuple[str, ...],
+        rows: list[tuple[Any, ...]],
+        where: Row | None = None,
+    ) -> None:
         self.table = table
         self.columns = columns
         self.rows = rows
+        self.where = where or {}
 
 
 class Insert(Statement):

@@ -159,7 +159,7 @@ def test_parcels_are_sent_when_they_are_committed() -> None:
     assert not bus.frames
     found.on_committed(2, one)
     [sent] = bus.bodies(layout.OUTBOX)
-    assert (sent.filters, sent.first, sent.entries) == (5, 1, [b"m"])
+    assert (sent.turn, sent.filters, sent.first, sent.entries) == (1, 5, 1, [b"m"])
 
 
 def test_a_message_that_no_frame_can_hold_is_not_sent() -> None:
@@ -173,9 +173,34 @@ def test_a_message_that_no_frame_can_hold_is_not_sent() -> None:
 
 def test_a_parcel_that_came_over_the_bus_is_received() -> None:
     found = exchange()
-    assert found.on_frame(frame(layout.OUTBOX, bodies.Outbox(5, 1, [b"x"])), 0.0) == []
+    assert found.on_frame(frame(layout.OUTBOX, bodies.Outbox(9, 5, 1, [b"x"])), 0.0) == []
     [parcel] = found.inbox.take()
     assert (parcel.sender, parcel.receiver, parcel.filters) == (2, 1, 5)
+    assert (parcel.epoch, parcel.turn) == ("e2", 9)
+
+
+def refused(found: Exchange, one: Batch) -> list[Any]:
+    """Let the commit of a batch fail; return what it expected of the outbox."""
+    transaction = found.commit(WRITES, 2, one)
+    expected = [each for each in next(transaction) if isinstance(each, Expect)]
+    with pytest.raises(Stale):
+        transaction.throw(Stale("no"))
+    return [row for each in expected if each.table == OUTBOX for row in each.rows]
+
+
+def test_parcels_that_are_gone_are_taken_out_of_the_batch_and_read() -> None:
+    found = exchange()
+    found.on_frame(frame(layout.OUTBOX, bodies.Outbox(9, 5, 1, [b"x"])), 0.0)
+    one = batch(blob=b"x", received=found.inbox.take())
+    found.on_frame(frame(layout.OUTBOX, bodies.Outbox(10, 5, 2, [b"y"])), 0.0)
+    assert refused(found, one) == [(1, 1, "e2", 9)]
+    assert found.digest.is_behind and one.received  # the filters may be the reason
+    one.on_filters_read()
+    refused(found, one)
+    assert one.is_stale and found.inbox.missing == {2}
+    assert not one.received and not found.inbox.take()
+    one.set_blob(b"")
+    assert not any(isinstance(each, Expect) for each in statements(found, one))
 
 
 def test_a_number_that_is_heard_is_read_seldom_and_when_it_says_so() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqtt_broker.cluster.inbox import MESSAGES_MAX, READ_ROWS, Inbox, read_parcels
 from mqtt_broker.cluster.outbox import Parcel
-from mqtt_broker.cluster.statements import Delete, Put, Select
+from mqtt_broker.cluster.statements import Delete, Expect, Put, Select
 from tests.cluster.steps import play
 
 
@@ -57,6 +57,8 @@ def test_a_group_moves_the_places_and_deletes_what_was_read() -> None:
         {"receiver": 1, "sender": 2, "place": 5},
         {"receiver": 1, "sender": 3, "place": 3},
     ]
+    expected = [one.rows for one in statements if isinstance(one, Expect)]
+    assert expected == [[(5, 5, "", 0)], [(1, 2, "", 0), (3, 3, "", 0)]]
     deletes = [one.up_to for one in statements if isinstance(one, Delete)]
     assert deletes == [("last", 5), ("last", 3)]
 
@@ -80,3 +82,14 @@ def test_a_hint_of_more_than_came_has_it_read() -> None:
     inbox.on_hint(2, 3)
     inbox.on_hint(3, 1)
     assert inbox.missing == {2, 3}
+
+
+def test_what_is_gone_is_dropped_with_all_that_is_not_committed() -> None:
+    inbox = Inbox(1)
+    for one in [parcel(1), parcel(2), parcel(1, sender=3)]:
+        inbox.on_parcel(one)
+    inbox.on_committed([parcel(1)])
+    inbox.on_stale()
+    assert taken(inbox) == [] and inbox.missing == {2, 3}
+    inbox.on_rows(2, [parcel(2).row()])
+    assert taken(inbox) == [(2, 2, 2)] and inbox.missing == {3}

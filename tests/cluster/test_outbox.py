@@ -61,11 +61,13 @@ def test_numbers_go_on_from_what_waits_and_from_what_was_read() -> None:
 
 def test_a_parcel_is_a_row() -> None:
     parcel = Parcel(1, 2, 10, 5, [b"x", b""])
+    parcel.set_transaction("e", 7)
     written = write_parcels([parcel])[0]
     assert isinstance(written, Insert)
     found = parcel_of(written.row)
     assert (found.sender, found.receiver, found.first, found.last) == (1, 2, 10, 11)
     assert found.messages == [b"x", b""] and found.filters == 5
+    assert (found.epoch, found.turn) == ("e", 7)
 
 
 @given(st.lists(st.binary(max_size=300)))

@@ -93,7 +93,7 @@ _ENTRIES: Final[Sequence[bytes]] = (b"", b"one", b"\0\0\0\x01", bytes(40))
 _BODIES: Final = (
     (layout.HINT, bodies.Hint(1, 2, 3).encode()),
     (layout.MESSAGES, bodies.encode_entries(_ENTRIES)),
-    (layout.OUTBOX, bodies.Outbox(1, 2, _ENTRIES).encode()),
+    (layout.OUTBOX, bodies.Outbox(1, 2, 3, _ENTRIES).encode()),
     (layout.RELEASE, bodies.encode_releases([bodies.Release(1, "c"), bodies.Release(2, "ä")])),
     (layout.RELEASED, bodies.encode_released([bodies.Released(1, bodies.OFFERED, "c")])),
     (layout.PING, bodies.encode_ping(1)),

@@ -33,7 +33,7 @@ CLIENT_ID_BYTES_MAX: Final = 65_535
 _COUNT: Final = Struct(">I")
 _SIZE_BYTES: Final = 4
 _HINT: Final = Struct(">QQQQQ")
-_OUTBOX: Final = Struct(">QQ")
+_OUTBOX: Final = Struct(">QQQ")
 _RELEASE: Final = Struct(">Q")
 _RELEASED: Final = Struct(">QB")
 _PING: Final = Struct(">Q")
@@ -74,16 +74,17 @@ class Hint:
 class Outbox:
     """Consecutive entries from one outbox, of a group that is committed."""
 
-    __slots__ = ("entries", "filters", "first")
+    __slots__ = ("entries", "filters", "first", "turn")
 
-    def __init__(self, filters: int, first: int, entries: Sequence[bytes]) -> None:
+    def __init__(self, turn: int, filters: int, first: int, entries: Sequence[bytes]) -> None:
+        self.turn = turn  # of the sender's transaction
         self.filters = filters  # the version of the receiver's filters by which they were routed
         self.first = first  # the number of the first entry
         self.entries = entries
 
     def encode(self) -> bytes:
         """Return the body of a frame."""
-        return _OUTBOX.pack(self.filters, self.first) + encode_entries(self.entries)
+        return _OUTBOX.pack(self.turn, self.filters, self.first) + encode_entries(self.entries)
 
 
 class Release:
@@ -159,10 +160,10 @@ def _decode_hint(body: memoryview) -> Hint:
 
 def _decode_outbox(body: memoryview) -> Outbox:
     entries = decode_entries(body, _OUTBOX.size)
-    filters, first = _OUTBOX.unpack_from(body)
+    turn, filters, first = _OUTBOX.unpack_from(body)
     if not entries:
         raise MalformedBody
-    return Outbox(filters, first, entries)
+    return Outbox(turn, filters, first, entries)
 
 
 def _decode_releases(body: memoryview) -> list[Release]:

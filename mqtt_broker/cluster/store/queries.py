@@ -301,7 +301,8 @@ class Queries:
             kind = ARRAY(table.c[name].type)
             found = aggregate_order_by(table.c[name], *key_of(table))
             there = func.coalesce(func.array_agg(found, type_=kind), literal_column("'{}'"))
-            pairs.append(select(there).scalar_subquery() == bindparam(f"old_{name}", type_=kind))
+            matching = select(there).where(_equal(table, statement.where))
+            pairs.append(matching.scalar_subquery() == bindparam(f"expected_{name}", type_=kind))
         return _query(select(getattr(func, EXPECTED_FUNCTION)(and_(*pairs))), table, has_rows=False)
 
     def _update(self, statement: Update) -> Query:
@@ -366,9 +367,11 @@ def _shape(statement: Statement) -> tuple[tuple[Any, ...], Row]:
         lists = (
             zip(*statement.rows, strict=True) if statement.rows else [()] * len(statement.columns)
         )
-        return (Expect, statement.table, *statement.columns), {
-            f"old_{name}": list(some) for name, some in zip(statement.columns, lists, strict=True)
-        }
+        values = {_old(name, value): value for name, value in statement.where.items()}
+        expected_shape = (Expect, statement.table, *values, None, *statement.columns)
+        for name, some in zip(statement.columns, lists, strict=True):
+            values[f"expected_{name}"] = list(some)
+        return expected_shape, values
     assert isinstance(statement, Select | Update | Delete)
     values = {_old(name, value): value for name, value in statement.where.items()}
     shape: tuple[Any, ...] = (type(statement), statement.table, *values)

@@ -145,8 +145,8 @@ _COLUMNS: Final[dict[str, list[Column[Any]]]] = {
         number("number"), words("filter"), digest_of("filter"), number("reach"), number("group"),
     ],
     OUTBOX: [
-        number("receiver"), number("sender"), number("first"), number("last"), number("filters"),
-        data("blob"),
+        number("receiver"), number("sender"), number("first"), number("last"), words("epoch"),
+        number("turn"), number("filters"), data("blob"),
     ],
     PLACES: [number("receiver"), number("sender"), number("place")],
     CONTENTS: [number("number"), number("last_mid"), number("last_sid"), number("next_place")],

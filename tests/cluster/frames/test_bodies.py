@@ -39,11 +39,12 @@ def test_entries(entries: list[bytes]) -> None:
 
 
 @examples(100)
-@given(NUMBERS, NUMBERS, ENTRIES.filter(bool))
-def test_outbox(filters: int, first: int, entries: list[bytes]) -> None:
-    found = came(layout.OUTBOX, Outbox(filters, first, entries).encode())
+@given(NUMBERS, NUMBERS, NUMBERS, ENTRIES.filter(bool))
+def test_outbox(turn: int, filters: int, first: int, entries: list[bytes]) -> None:
+    found = came(layout.OUTBOX, Outbox(turn, filters, first, entries).encode())
     assert isinstance(found, Outbox)
-    assert (found.filters, found.first, found.entries) == (filters, first, entries)
+    assert (found.turn, found.filters, found.first) == (turn, filters, first)
+    assert found.entries == entries
 
 
 @examples(100)
@@ -87,8 +88,8 @@ def test_ping(kind: int) -> None:
         (layout.MESSAGES, b"\0\0\0\x01\0\0\0\x02x"),
         (layout.MESSAGES, b"\0\0\0\x01\0\0\0\x01xy"),
         (layout.MESSAGES, b"\0\x01\0\x01" + bytes(4 * 65_537)),
-        (layout.OUTBOX, bytes(15)),
-        (layout.OUTBOX, bytes(20)),  # no entries
+        (layout.OUTBOX, bytes(23)),
+        (layout.OUTBOX, bytes(28)),  # no entries
         (layout.RELEASE, encode_entries([bytes(7)])),
         (layout.RELEASE, encode_entries([bytes(8)])),  # no client id
         (layout.RELEASE, encode_entries([bytes(8) + b"\xff"])),

@@ -22,7 +22,7 @@ def shown(body: Any) -> str:
     if isinstance(body, Hint):
         return f"{body.committed} {body.filters} {body.settings} {body.outbox} {body.known}"
     if isinstance(body, Outbox):
-        return f"{body.filters} {body.first} {shown(body.entries)}"
+        return f"{body.turn} {body.filters} {body.first} {shown(body.entries)}"
     if isinstance(body, Released):
         return f"{body.tenure}:{body.outcome}:{body.client_id}"
     if isinstance(body, Release):

@@ -164,6 +164,17 @@ def test_other_rows_than_expected(connect: Connect) -> None:
     assert [row["turn"] for row in nodes(one)] == [0, 0]
 
 
+def test_other_rows_than_expected_of_those_that_match(connect: Connect) -> None:
+    one = connect()
+    make(one, 1, 2, 3)
+    where = {"epoch": "e", "number": [2, 3, 4]}
+    one.execute([Expect(NODES, ("number", "turn"), [(2, 0), (3, 0)], where), Commit()])
+    one.execute([Expect(NODES, ("number",), [], {"epoch": "x"}), Commit()])
+    for rows in ([(2, 0)], [(1, 0), (2, 0), (3, 0)], [(2, 0), (3, 1)]):
+        with pytest.raises(Stale):
+            one.execute([Expect(NODES, ("number", "turn"), rows, where), Commit()])
+
+
 def test_a_wait_for_a_row_times_out(connect: Connect) -> None:
     one, two = connect(), connect()
     make(one, 1)

@@ -15,10 +15,13 @@ from mqtt_broker.cluster.inbox import Inbox
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel
 from mqtt_broker.cluster.peers import HINT_S, Peers
-from mqtt_broker.cluster.statements import Transaction
+from mqtt_broker.cluster.statements import Expect, Transaction
+from mqtt_broker.cluster.tables import OUTBOX
 from mqtt_broker.topics.names import matches
 from tests.sim.cluster import messages
 from tests.sim.cluster.ablation import Replace, ablation
+
+NOBODY = 0  # numbers count from 1
 
 
 def register() -> None:
@@ -73,6 +76,16 @@ def nothing_is_accepted_twice() -> list[Replace]:
 
     original = Inbox.on_parcel
     return [(Inbox, "on_parcel", on_parcel)]
+
+
+@ablation(messages.play_asynchronous)
+def parcels_are_compared() -> list[Replace]:
+    """A receiver commits only what is in the outbox then."""
+
+    def expectation(self: Inbox, sender: int, parcels: list[Parcel]) -> Expect:
+        return Expect(OUTBOX, ("first",), [], {"receiver": NOBODY})
+
+    return [(Inbox, "expectation", expectation)]
 
 
 @ablation(messages.play)

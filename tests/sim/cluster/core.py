@@ -95,7 +95,8 @@ class Core:
         self.visits = Visits()
         self._arrived: list[tuple[list[Any], Reply]] = []  # records, as they came
         self._batch: Batch | None = None
-        self._records: list[list[Any]] = []  # of the batch
+        self._records: list[list[Any]] = []  # of the batch; what it received comes first
+        self._received = 0  # records of the batch, and messages that it passes on
         self._passed: list[Message] = []  # of the batch: for whom it may concern
         self._replies: list[Reply] = []  # of the batch
         self._subacks: list[Reply] = []  # of the batch
@@ -167,6 +168,7 @@ class Core:
             fields = [json.loads(message) for message in parcel.messages]
             self._passed += (Message(*one) for one in fields)
             records += (["receive", *one] for one in fields)
+        self._received = len(records)
         messages: list[tuple[str, bytes]] = []
         for record, reply in arrived:
             has_suback = record[0] in ("subscribe", "visit")
@@ -178,9 +180,11 @@ class Core:
             if self._is_recorded(record):
                 records.append(record)
         if arrived or received or self.exchange.filters.has_changed:
-            blob = json.dumps(records).encode() if records else b""
             self._records = records
-            self._batch = Batch(blob, messages, received)
+            self._batch = Batch(self._blob(), messages, received)
+
+    def _blob(self) -> bytes:
+        return json.dumps(self._records).encode() if self._records else b""
 
     def examine_parcel(self, parcel: Parcel) -> None:
         """Let an oracle see what is received."""
@@ -209,6 +213,9 @@ class Core:
 
     def commit(self, writes: Writes, group: int, blob: bytes) -> Transaction[object]:
         assert self._batch is not None
+        if self._batch.is_stale:
+            del self._records[: self._received], self._passed[: self._received]
+            self._batch.set_blob(self._blob())
         return self.exchange.commit(writes, group, self._batch)
 
     def read(self, now: float) -> Transaction[object] | None:

@@ -73,6 +73,7 @@ class Database:
         self.is_synchronous = True  # a COMMIT is answered when the standby has it
         self._standby_delays_s = self.rng.choice(STANDBY_DELAYS_S)
         self.timeline = 1
+        self.failed_over_at = 0.0
         self._clock_offset_s = self.rng.choice([-7_200.0, 0.0, 86_400.0])
         self.is_up = True
         self.deadlocks = 0
@@ -242,6 +243,7 @@ class Database:
         self._visible = {name: dict(rows) for name, rows in self._safe.items()}
         self._replicated = self._number
         self.timeline += 1
+        self.failed_over_at = self.time.now
         self._clock_offset_s += self.rng.choice(CLOCK_STEPS_S)
         self.is_up = True
 
@@ -433,7 +435,8 @@ class Backend:
 
     def _expect(self, statement: Expect) -> Rows:
         rows = self.database.read(statement.table, self.writes)
-        found = [tuple(row[column] for column in statement.columns) for _, row in rows]
+        matching = [row for _, row in rows if _is_equal(row, statement.where)]
+        found = [tuple(row[column] for column in statement.columns) for row in matching]
         if found != statement.rows:
             raise Stale(f"{statement.table}: expected {statement.rows}, found {found}")
         return []

@@ -26,7 +26,7 @@ from mqtt_broker.topics.names import matches
 from tests.sim.cluster import core
 from tests.sim.cluster.bus import AWAY, WHOLE, ProcessBus, SimulatedBus
 from tests.sim.cluster.core import Core, Message
-from tests.sim.cluster.faults import FaultyWorld
+from tests.sim.cluster.faults import ASYNCHRONOUS, FaultyWorld
 from tests.sim.cluster.message_clients import (
     FILTERS_ASKED,
     TOPICS,
@@ -118,10 +118,19 @@ class MessagesWorld(FaultyWorld):
             process.wake(frame.to)
 
     def fault(self) -> None:
-        if self.rng.random() < 0.15:
+        chance = self.rng.random()
+        if chance < 0.15:
             self.bus.is_up = not self.bus.is_up
+        elif chance < 0.25 and self.database.is_up:
+            self._lose_a_host_and_its_commits()
         else:
             super().fault()
+
+    def _lose_a_host_and_its_commits(self) -> None:
+        """Fail over while a host dies: what others have had from it may be lost with it."""
+        self.kill(self.rng.choice(list(self.processes.values())))
+        self.database.stop()
+        self.database.fail_over()
 
     # The play.
 
@@ -227,13 +236,19 @@ class MessagesWorld(FaultyWorld):
                     firsts = list(dict.fromkeys(found))
                     text = f"{session.name} has {found} of {publisher.name} on {topic}"
                     check("order", firsts == sorted(firsts), text)
-            if not self.database.is_synchronous:
-                continue
             has = {one.value for one in values}
             for one in publisher.sent:
-                is_due = any(held.holds(one) for held in session.history)
+                is_due = any(self._holds(held, one) for held in session.history)
                 text = f"{session.name} has not {one.message.fields()}, sent at {one.sent_at:.3f}"
                 check("lost", not is_due or one.message.value in has, text)
+
+    def _holds(self, held: Subscription, one: Sent) -> bool:
+        """Tell whether a session must have a message, for one of its subscriptions.
+
+        Only what came before a fail-over may be lost, if replication is asynchronous.
+        """
+        since = 0.0 if self.database.is_synchronous else self.database.failed_over_at
+        return held.acknowledged_at > since < one.sent_at and held.holds(one)
 
     def _check_probes(self) -> None:
         """Check that messages cross in time, and those of QoS 0 at all, if the bus is whole."""
@@ -291,6 +306,10 @@ class WatchedCore(Core):
             message = Message(*json.loads(blob))
             is_wanted = any(matches(text, message.topic) for texts in found for text in texts)
             check("stamp", is_wanted, f"{message.fields()} came, stamped {parcel.filters}")
+
+
+def play_asynchronous(seed: int) -> MessagesWorld:
+    return play(seed * ASYNCHRONOUS)
 
 
 def play(seed: int) -> MessagesWorld:

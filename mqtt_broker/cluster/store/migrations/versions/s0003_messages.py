@@ -24,7 +24,7 @@ def upgrade() -> None:
     op.create_table(
         "cluster_outbox",
         _number("receiver"), _number("sender"), _number("first"), _number("last"),
-        _number("filters"), _bytes("blob"),
+        _text("epoch"), _number("turn"), _number("filters"), _bytes("blob"),
         sa.PrimaryKeyConstraint("sender", "receiver", "first"),
     )  # fmt: skip
     # Compressing payloads costs more than it saves.
