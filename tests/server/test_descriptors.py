@@ -204,7 +204,7 @@ def test_none_are_left_at_all(tmp_path: Path) -> None:
         waiting = [stack.enter_context(world.raw(kind)) for kind in KINDS]
         waiting[0].send(connect("waits"))
         first.send(publish("s/1", b"x", qos=1, packet_id=1))
-        world.wait("store: telemetry log: Too many open files (")
+        world.wait("telemetry log: Too many open files (")
         world.wait("cannot accept: ", 3)
         for _ in range(3):
             assert "Too many open files" in world.ailing()  # it answers
@@ -232,7 +232,7 @@ def test_the_store_waits_for_descriptors(tmp_path: Path, file: str, part: str) -
             lock.isolation_level = None
             lock.execute("BEGIN IMMEDIATE")
             subscriber.send(subscribe(V5, "t", qos=1))
-            world.wait(f"store: {part}: database is locked")
+            world.wait(f"{part}: database is locked")
             while not world.said(f"{part}: database file cannot be opened (SQLITE_CANTOPEN)"):
                 world.eat()  # what it closed in between, too
         other.send(PING)
