@@ -157,9 +157,10 @@ def test_what_is_sealed_is_on_disk_even_when_nobody_waited_for_it(tmp_path: Path
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_the_machine_loses_its_power(tmp_path: Path, seed: int, stands_alone: bool) -> None:
     rng = random.Random(seed)
+    left_out = 0.5 if seed else 0.85  # seed 0 is a fast test, in part
 
     def on_moment(story: Story) -> None:
-        if rng.random() < 0.5 or not story.journal:
+        if rng.random() < left_out or not story.journal:
             return
         copy = tmp_path / "copy"
         story.disk.image(copy, rng)
