@@ -25,9 +25,9 @@ def found(outcome: Outcome) -> str:
 
 @TRACED
 def test_what_was_acknowledged_outlives_the_power() -> None:
-    outcome = search(1, states=80, lives=2, steps=30)
+    outcome = search(1, states=40, lives=2, steps=30)
     assert not outcome.lost, found(outcome)
-    assert outcome.states == 80 and outcome.acknowledged > 0
+    assert outcome.states == 40 and outcome.acknowledged > 0
 
 
 @TRACED
