@@ -48,8 +48,9 @@ RELEASED: Final = 5
 PING: Final = 6
 PONG: Final = 7
 KINDS: Final = {VERSION: frozenset((HINT, MESSAGES, OUTBOX, RELEASE, RELEASED, PING, PONG))}
-# Messages at QoS 0 are delivered at most once and in order: no frame of theirs may be late.
-IN_ORDER: Final = frozenset((MESSAGES,))
+# Messages at QoS 0 are delivered at most once and in order, and a hint that is late is no sign of
+# life: none of them may come after a later one.
+IN_ORDER: Final = frozenset((MESSAGES, HINT))
 # A frame for all can be played again to a node that has just started. A hint is the same twice.
 FOR_ALL: Final = frozenset((HINT,))
 

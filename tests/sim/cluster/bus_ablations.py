@@ -10,6 +10,7 @@ from mqtt_broker.cluster.digest import STORED, Digest
 from mqtt_broker.cluster.exchange import Batch, Exchange
 from mqtt_broker.cluster.frames import reader
 from mqtt_broker.cluster.frames.bodies import Hint
+from mqtt_broker.cluster.frames.layout import MESSAGES
 from mqtt_broker.cluster.frames.repeats import Arrivals
 from mqtt_broker.cluster.inbox import Inbox
 from mqtt_broker.cluster.node_transactions import Writes
@@ -163,8 +164,14 @@ def frames_come_once() -> list[Replace]:
 
 @ablation(messages.play)
 def messages_come_in_order() -> list[Replace]:
-    """A frame with messages of QoS 0 is dropped when a later one has come."""
+    """A frame with messages of QoS 0, or a hint, is dropped when a later one has come."""
     return [(reader, "IN_ORDER", frozenset())]
+
+
+@ablation(messages.play)
+def hints_come_in_order() -> list[Replace]:
+    """A hint is dropped when a later one has come: it is no sign of life."""
+    return [(reader, "IN_ORDER", frozenset((MESSAGES,)))]
 
 
 @ablation(messages.play)
