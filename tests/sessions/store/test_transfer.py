@@ -21,12 +21,24 @@ from tests.sessions.store.places import PATIENCE_S, Ledger, Place, Watch, check_
 
 @pytest.fixture
 def state(files: Place) -> tuple[Place, Ledger]:
+    return files, fill(files)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ...]:
+    """The lines of `state`."""
+    place = Place(tmp_path_factory.mktemp("exported"))
+    fill(place)
+    return tuple(export(place))
+
+
+def fill(place: Place) -> Ledger:
     ledger = Ledger(21)
-    watch = Watch(files.open())
+    watch = Watch(place.open())
     ledger.submit(watch, 80)
     watch.until_committed()
-    files.close()  # with most of it in the journal
-    return files, ledger
+    place.close()  # with most of it in the journal
+    return ledger
 
 
 def export(place: Place) -> list[bytes]:
@@ -221,16 +233,16 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_line_is_named(state: tuple[Place, Ledger], tmp_path: Path, case: str) -> None:
+def test_a_wrong_line_is_named(exported: tuple[bytes, ...], tmp_path: Path, case: str) -> None:
     table, change, said = WRONG[case]
-    lines = export(state[0])
+    lines = list(exported)
     number = next(at for at, line in enumerate(lines) if json.loads(line).get("table") == table)
     lines[number] = json.dumps(change(json.loads(lines[number]))).encode() + b"\n"
     target = Place(tmp_path)
     with pytest.raises(StoreError, match=rf"^line {number + 1}: .*{said}"):
         load(target, lines)
     # All or nothing.
-    load(target, export(state[0]))
+    load(target, list(exported))
 
 
 @pytest.mark.parametrize(
@@ -251,14 +263,14 @@ def test_a_wrong_line_is_named(state: tuple[Place, Ledger], tmp_path: Path, case
     ],
 )
 def test_a_file_that_is_not_whole(
-    state: tuple[Place, Ledger], tmp_path: Path, change: Any, said: str
+    exported: tuple[bytes, ...], tmp_path: Path, change: Any, said: str
 ) -> None:
     with pytest.raises(StoreError, match=said):
-        load(Place(tmp_path), change(export(state[0])))
+        load(Place(tmp_path), change(list(exported)))
 
 
-def test_a_message_that_is_missing_is_noticed(state: tuple[Place, Ledger], tmp_path: Path) -> None:
-    lines = export(state[0])
+def test_a_message_that_is_missing_is_noticed(exported: tuple[bytes, ...], tmp_path: Path) -> None:
+    lines = list(exported)
     at = next(at for at, line in enumerate(lines) if json.loads(line).get("table") == "messages")
     end = json.loads(lines[-1])
     end["end"]["messages"] -= 1
