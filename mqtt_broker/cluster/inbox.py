@@ -107,7 +107,8 @@ class Inbox:
             place = found[sender][-1].last
             statements.append(self.expectation(sender, found[sender]))
             statements.append(Put(PLACES, {**lane, "place": place}))
-            statements.append(Delete(OUTBOX, lane, up_to=("last", place)))
+            # A parcel is received whole. Its key ends with its first message, and is found by it.
+            statements.append(Delete(OUTBOX, lane, up_to=("first", place)))
         return statements
 
     def expectation(self, sender: int, parcels: list[Parcel]) -> Expect:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from mqtt_broker.cluster.digest import NOBODY
-from mqtt_broker.cluster.statements import Delete, Put, Row, Rows, Statement
+from mqtt_broker.cluster.statements import Delete, Put, PutAll, Rows, Statement
 from mqtt_broker.cluster.tables import FILTERS, VERSIONS
 
 REMOVED_MAX: Final = 64  # rows of filters that are gone, or half of those that are there
+ROWS_MAX: Final = 1_000  # in one statement, which has a limit of bytes: a filter may have 65,535
 
 
 class OwnFilters:
@@ -64,11 +65,13 @@ class OwnFilters:
         """Return what this group writes; it may be asked again."""
         if not self.has_changed:
             return []
-        statements: list[Statement] = []
+        rows: Rows = []
         for text in self._changed:
             reach = self._reaches.get(text, NOBODY)
-            row: Row = {"number": self._number, "filter": text, "reach": reach, "group": group}
-            statements.append(Put(FILTERS, row))
+            rows.append({"number": self._number, "filter": text, "reach": reach, "group": group})
+        statements: list[Statement] = [
+            PutAll(FILTERS, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)
+        ]
         since = self._since
         if self._is_swept():
             since = group

@@ -21,7 +21,7 @@ from mqtt_broker.cluster.statements import (
     Commit,
     Delete,
     InsertNew,
-    Put,
+    PutAll,
     Row,
     Rows,
     Select,
@@ -93,7 +93,7 @@ class OwnerWrites:
             Select(OWNERS, {"client": clients + offered}),
             *sessions,
             Clock(),
-            *(Put(ASKS, row) for row in asks),
+            PutAll(ASKS, asks),
             Commit(),
         ]
         found = yield batch

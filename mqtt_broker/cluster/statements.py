@@ -122,6 +122,16 @@ class Put(Statement):
         self.row = row
 
 
+class PutAll(Statement):
+    """Insert rows, or replace those with their keys, in their order. No key is there twice."""
+
+    __slots__ = ("rows", "table")
+
+    def __init__(self, table: str, rows: Rows) -> None:
+        self.table = table
+        self.rows = rows
+
+
 class Update(Statement):
     """Change the rows that match, and return them as they are then.
 

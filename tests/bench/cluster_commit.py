@@ -56,17 +56,26 @@ class Measured:
 
 
 def server_cpu_s() -> float:
-    """The CPU time of every process of PostgreSQL below this one."""
-    total = 0.0
+    """The CPU time of every process of PostgreSQL below this one, with those that have ended."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
             text = path.read_text()
         except OSError:
             continue
+        pid, fields = int(path.parent.name), text.rpartition(")")[2].split()
+        parents[pid] = int(fields[1])
         if "(postgres)" in text:
-            fields = text.rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / TICKS
-    return total
+            ticks[pid] = sum(map(int, fields[11:15]))
+    return sum(count for pid, count in ticks.items() if is_below(pid, parents)) / TICKS
+
+
+def is_below(pid: int, parents: dict[int, int]) -> bool:
+    """Tell whether a process was started by this one, or by one that was."""
+    while pid not in (0, os.getpid()):
+        pid = parents.get(pid, 0)
+    return pid != 0
 
 
 def round_trips(pgconn: Any, commit: Callable[[], None]) -> int:

@@ -11,7 +11,7 @@ from mqtt_broker.cluster.owner_transactions import Claimed, OwnerWrites
 from mqtt_broker.cluster.statements import (
     Clock,
     InsertNew,
-    Put,
+    PutAll,
     Row,
     Rows,
     Select,
@@ -91,6 +91,10 @@ def _answer(statement: Statement, rows: Rows) -> Rows:
     return rows if isinstance(statement, Select) and statement.table == OWNERS else []
 
 
+def _asks(statements: list[Statement]) -> Rows:
+    return [row for one in statements if isinstance(one, PutAll) for row in one.rows]
+
+
 def test_a_connect_waits_until_its_client_is_claimed(claims: Claims, notes: Notes) -> None:
     claims.connect("c")
     assert notes.said == []
@@ -126,11 +130,10 @@ def test_another_owner_is_asked_then_asked_again_and_in_the_table(
 ) -> None:
     claims.connect("c")
     first = turn(claims, [row("c", 2, 9)])
-    assert notes.said == [("ask", 2, "c", 9)] and not any(isinstance(one, Put) for one in first)
+    assert notes.said == [("ask", 2, "c", 9)] and not _asks(first)
     assert claims.next(7, "e1", 5, 0.1) is None
     second = turn(claims, [row("c", 2, 9)], 0.11 + RETRY_S)
-    puts = [one for one in second if isinstance(one, Put)]
-    assert [one.row for one in puts] == [{"client": "c", "number": 2, "tenure": 9}]
+    assert _asks(second) == [{"client": "c", "number": 2, "tenure": 9}]
 
 
 def test_a_client_is_released_when_its_journal_is_folded(claims: Claims, notes: Notes) -> None:
@@ -174,6 +177,6 @@ def test_what_is_claimed_is_locked_in_order_and_what_is_asked_written_last() -> 
     locks = batches[0][2]
     assert isinstance(locks, Select) and locks.for_update and locks.where["client"] == ["a", "b"]
     put = batches[0][-2]
-    assert isinstance(put, Put) and (put.table, put.row) == (ASKS, asks[0])
+    assert isinstance(put, PutAll) and (put.table, put.rows) == (ASKS, asks)
     assert claimed.owners["b"].tenure == 5 and claimed.time == 3.0
     assert isinstance(batches[0][1], InsertNew) and batches[0][1].table == OWNERS

@@ -60,7 +60,7 @@ def test_a_group_moves_the_places_and_deletes_what_was_read() -> None:
     expected = [one.rows for one in statements if isinstance(one, Expect)]
     assert expected == [[(5, 5, "", 0)], [(1, 2, "", 0), (3, 3, "", 0)]]
     deletes = [one.up_to for one in statements if isinstance(one, Delete)]
-    assert deletes == [("last", 5), ("last", 3)]
+    assert deletes == [("first", 5), ("first", 3)]
 
 
 def test_rows_are_read_of_each_sender_and_no_more_than_some() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from mqtt_broker.cluster.digest import NOBODY, STORED
 from mqtt_broker.cluster.own_filters import OwnFilters
-from mqtt_broker.cluster.statements import Delete, Put, Statement
+from mqtt_broker.cluster.statements import Delete, Put, PutAll, Statement
 from mqtt_broker.cluster.tables import FILTERS, VERSIONS
 
 
 def filters_of(statements: list[Statement]) -> dict[str, int]:
-    rows = [one.row for one in statements if isinstance(one, Put) and one.table == FILTERS]
+    puts = [one for one in statements if isinstance(one, PutAll) and one.table == FILTERS]
+    rows = [row for one in puts for row in one.rows]
     return {row["filter"]: row["reach"] for row in rows}
 
 

@@ -63,10 +63,15 @@ ANSWER_S: Final = 10.0
 LABEL_BYTES_MAX: Final = 63  # PostgreSQL cuts a longer name
 _UNIQUE_VIOLATION: Final = "23505"
 _READ_ONLY: Final = "25006"
+# All statements find their rows by an index. The planner would not see that where it has old
+# statistics, or guesses how much of a table has changed.
 _SETTINGS: Final = b"""
 SELECT set_config('idle_in_transaction_session_timeout', '5s', false),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-                  WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false)
+                  WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
+       set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false),
+       set_config('max_parallel_workers_per_gather', '0', false)
 """
 _BINARY: Final = 1
 

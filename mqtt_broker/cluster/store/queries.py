@@ -49,6 +49,7 @@ from mqtt_broker.cluster.statements import (
     LockTimeout,
     Named,
     Put,
+    PutAll,
     Row,
     Rows,
     Select,
@@ -232,8 +233,8 @@ class Queries:
             return self._named[statement.name], statement.values
         if isinstance(statement, EndBackends):
             return _END_QUERY, {"label": statement.label}
-        if isinstance(statement, InsertNew):
-            shape, values = self._shape_of_new(statement)
+        if isinstance(statement, InsertNew | PutAll):
+            shape, values = self._shape_of_rows(statement)
         else:
             shape, values = _shape(statement)
         query = self._known.get(shape)
@@ -241,10 +242,10 @@ class Queries:
             query = self._known[shape] = self._compile(statement)
         return query, values
 
-    def _shape_of_new(self, statement: InsertNew) -> tuple[tuple[Any, ...], Row]:
+    def _shape_of_rows(self, statement: InsertNew | PutAll) -> tuple[tuple[Any, ...], Row]:
         names = [column.name for column in known(self._tables[statement.table])]
         lists = {f"all_{name}": [row[name] for row in statement.rows] for name in names}
-        return (InsertNew, statement.table), lists
+        return (type(statement), statement.table), lists
 
     def sort(self, statement: Statement, rows: Rows) -> Rows:
         """Return the rows of a statement in the order of their keys."""
@@ -264,8 +265,8 @@ class Queries:
             return self._select_newer(statement)
         if isinstance(statement, Expect):
             return self._expect(statement)
-        if isinstance(statement, InsertNew):
-            return self._insert_new(statement)
+        if isinstance(statement, InsertNew | PutAll):
+            return self._insert_rows(statement)
         assert isinstance(statement, Insert | Put)
         return self._insert(statement)
 
@@ -335,24 +336,32 @@ class Queries:
         assert set(statement.row) == names, f"not the columns of {table}: {statement.row}"
         new = postgresql.insert(table).values({c.name: _parameter("new_", c) for c in table.c})
         if isinstance(statement, Put):
-            key = [column.name for column in key_of(table)]
-            # A row that has nothing but its key is locked all the same.
-            changed = sorted(names.difference(key)) or key[:1]
-            new = new.on_conflict_do_update(
-                index_elements=list(table.primary_key),
-                set_={name: new.excluded[name] for name in changed},
-            )
+            new = _or_replace(new, table)
         return _query(new, table, has_rows=False)
 
-    def _insert_new(self, statement: InsertNew) -> Query:
+    def _insert_rows(self, statement: InsertNew | PutAll) -> Query:
         table = self._tables[statement.table]
         lists = [_parameter("all_", c, is_list=True) for c in table.c]
         columns = [column(c.name, c.type) for c in table.c]
         rows = func.unnest(*lists).table_valued(*columns, with_ordinality="place", name="rows")
         rows = rows.render_derived()
         found = select(*(rows.c[c.name] for c in table.c)).order_by(rows.c.place)
-        new = postgresql.insert(table).from_select(table.c.keys(), found).on_conflict_do_nothing()
-        return _query(new.returning(*known(table)), table, has_rows=True)
+        new = postgresql.insert(table).from_select(table.c.keys(), found)
+        if isinstance(statement, PutAll):
+            return _query(_or_replace(new, table), table, has_rows=False)
+        returned = new.on_conflict_do_nothing().returning(*known(table))
+        return _query(returned, table, has_rows=True)
+
+
+def _or_replace(new: postgresql.Insert, table: Table) -> postgresql.Insert:
+    """Have an INSERT replace the rows that have its keys."""
+    key = [column.name for column in key_of(table)]
+    # A row that has nothing but its key is locked all the same.
+    changed = [column.name for column in known(table) if column.name not in key] or key[:1]
+    return new.on_conflict_do_update(
+        index_elements=list(table.primary_key),
+        set_={name: new.excluded[name] for name in changed},
+    )
 
 
 def _shape(statement: Statement) -> tuple[tuple[Any, ...], Row]:

@@ -32,6 +32,7 @@ from mqtt_broker.cluster.statements import (
     InsertNew,
     LockTimeout,
     Put,
+    PutAll,
     Row,
     Rows,
     Select,
@@ -54,9 +55,7 @@ KEYS: Final = {**CLUSTER_KEYS, "pairs": ("number",), "entries": ("name", "n")}
 NAMES: Final = ["", "a", "Z", "é", "a/b", "𝄞", "+/#", "%s $1 ? \\"]
 BLOBS: Final = [b"", b"\0\xff", b"\\x00", b"\r\n"]
 # PostgreSQL follows the index, and looks for rings soon.
-_SETTINGS: Final = {
-    "enable_seqscan": "off", "enable_bitmapscan": "off", "deadlock_timeout": "10ms",
-}  # fmt: skip
+_SETTINGS: Final = {"enable_bitmapscan": "off", "deadlock_timeout": "10ms"}
 
 T = TypeVar("T")
 Answer = list[Rows] | TransactionError
@@ -374,7 +373,7 @@ class Play:
         rng, n, v = self.rng, self.rng.randint(1, 3), self.rng.randint(0, 2)
         name = rng.choice(NAMES[: rng.choice([2, len(NAMES)])])
         row: Row = {"name": name, "n": n, "v": v, "blob": rng.choice(BLOBS)}
-        kind = rng.randrange(8)
+        kind = rng.randrange(9)
         if kind == 0:
             where: Row = rng.choice([{}, {"name": name}, {"v": v}, {"blob": rng.choice(BLOBS)}])
             return Select("entries", where)
@@ -389,6 +388,8 @@ class Play:
             return Delete("entries", {"name": name}, up_to=rng.choice([None, ("n", n)]))
         if kind == 7:
             return InsertNew("entries", [row, {**row, "n": rng.randint(1, 3), "v": 3}])
+        if kind == 8:
+            return PutAll("entries", [{**row, "n": n} for n in rng.sample([1, 2, 3], 2)])
         change: Row = rng.choice([{"v": v}, {"blob": row["blob"]}, {"v": v, "blob": b"new"}])
         where = rng.choice([{"name": name}, {"name": name, "n": n}, {"name": name, "v": v}])
         return Update("entries", where, change, required=kind == 6)

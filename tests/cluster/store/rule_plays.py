@@ -23,6 +23,7 @@ from mqtt_broker.cluster.statements import (
     Expect,
     Insert,
     Put,
+    PutAll,
     Row,
     Rows,
     Select,
@@ -158,10 +159,11 @@ class RulePlay(Play):
     def _filters(self, number: int, group: int) -> list[Statement]:
         rng = self.rng
         statements: list[Statement] = []
+        rows: Rows = []
         for text in rng.sample(TEXTS, rng.randint(1, 3)):
             reach = rng.choice([NOBODY, STORED])
-            row: Row = {"number": number, "filter": text, "reach": reach, "group": group}
-            statements.append(Put(FILTERS, row))
+            rows.append({"number": number, "filter": text, "reach": reach, "group": group})
+        statements.append(PutAll(FILTERS, rows))
         since = 0
         if rng.random() < 0.3:
             since = group

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mqtt_broker.cluster.node_row import new_row
-from mqtt_broker.cluster.statements import Delete, Insert, Put, Select, Statement, Update
+from mqtt_broker.cluster.statements import (
+    Delete,
+    Insert,
+    InsertNew,
+    Put,
+    PutAll,
+    Select,
+    Statement,
+    Update,
+)
 from mqtt_broker.cluster.store.queries import Queries
 from mqtt_broker.cluster.store.schema import TABLES
 from mqtt_broker.cluster.tables import GROUPS, NODES, WANTS
@@ -28,6 +37,8 @@ def test_statements_of_one_shape_share_their_query() -> None:
     assert not is_same(change, Update(NODES, {}, {"turn": 1}))
     assert not is_same(Delete(GROUPS, {}), Delete(GROUPS, {}, up_to=("group", 1)))
     assert not is_same(Insert(NODES, new_row(1, "e")), Put(NODES, new_row(1, "e")))
+    assert is_same(PutAll(NODES, []), PutAll(NODES, [new_row(1, "e")]))
+    assert not is_same(PutAll(NODES, []), InsertNew(NODES, []))
 
 
 def test_rows_have_all_columns() -> None:

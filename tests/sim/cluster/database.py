@@ -26,6 +26,7 @@ from mqtt_broker.cluster.statements import (
     InsertNew,
     LockTimeout,
     Put,
+    PutAll,
     Refused,
     Row,
     Rows,
@@ -406,6 +407,8 @@ class Backend:
             return self._insert(statement)
         if isinstance(statement, InsertNew):
             return self._insert_new(statement)
+        if isinstance(statement, PutAll):
+            return self._put_all(statement)
         if isinstance(statement, Clock):
             return [{"now": self.database.clock()}]
         if isinstance(statement, LockTimeout):
@@ -507,6 +510,20 @@ class Backend:
                 self.step_soon()
                 return None
         return self._found
+
+    def _put_all(self, statement: PutAll) -> Rows | None:
+        rows = {self.database.key(statement.table, row): row for row in statement.rows}
+        assert len(rows) == len(statement.rows), "a key is there twice"
+        if self._candidates is None:
+            self._candidates = list(rows)
+        while self._candidates:
+            if self._insert(Put(statement.table, rows[self._candidates[0]])) is None:
+                return None
+            self._candidates.pop(0)
+            if self._candidates:
+                self.step_soon()  # others lock rows in between
+                return None
+        return []
 
     def _lock_each(
         self,

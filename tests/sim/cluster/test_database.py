@@ -17,6 +17,7 @@ from mqtt_broker.cluster.statements import (
     InsertNew,
     LockTimeout,
     Put,
+    PutAll,
     Refused,
     Row,
     Rows,
@@ -205,6 +206,19 @@ def test_an_insert_of_new_rows_waits_for_changes_and_not_for_locks(
     changes.send(Commit(), first=False)
     run(events)
     assert inserts.answers == [[], []]
+
+
+def test_rows_are_put_one_after_the_other(events: Events, database: Database) -> None:
+    one, two = Session(database), Session(database)
+    one.send(change(2, 5))
+    run(events)
+    rows = [{"k": key, "v": 7} for key in (3, 2, 1)]
+    two.send(PutAll("t", rows), PutAll("t", []), Commit())
+    run(events)
+    assert two.answers == [] and ("t", (3,)) in database.locks and ("t", (1,)) not in database.locks
+    one.send(Commit(), first=False)
+    run(events)
+    assert two.answers == [[], [], []] and values(database) == [7, 7, 7]
 
 
 def test_the_clock_is_the_databases_own(events: Events, database: Database) -> None:
