@@ -186,12 +186,15 @@ class Digest:
 
 
 def learn(digest: Digest) -> Transaction[None]:
-    """Read the filters that have changed, those of a new number or epoch whole."""
+    """Read the filters that have changed, those of a new number or epoch whole.
+
+    Each read is committed before it is taken in: that takes a while if they are many, and the
+    server ends a transaction that is idle.
+    """
     while True:
-        found = yield digest.reads()
-        if digest.on_rows(*found):
-            break
-    yield [Commit()]
+        found = yield [*digest.reads(), Commit()]
+        if digest.on_rows(*found[:3]):
+            return
 
 
 def compare(digest: Digest) -> Transaction[None]:

@@ -1,7 +1,8 @@
 """Statements as data, the transactions that yield them, and how a transaction fails.
 
 A transaction is a generator. It yields batches of statements, each one round trip, is sent the
-rows of each statement, and returns its result. The last statement of its last batch is `Commit`.
+rows of each statement, and returns its result. The last statement of its last batch is `Commit`; a
+batch before it may end so, too, where nothing has to hold from there to the next one.
 PostgreSQL executes a batch as a pipeline: what follows a statement that fails is not executed.
 In `where` a list stands for any of its values. Only a `Select` locks rows in the order of their
 keys; what changes or deletes several rows locks them in any order, so their locks are taken before.

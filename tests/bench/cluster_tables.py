@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from sqlalchemy import make_url
 
 from mqtt_broker.cluster.digest import Digest, learn
-from mqtt_broker.cluster.inbox import Inbox, read_parcels
+from mqtt_broker.cluster.inbox import READ_ROWS, Inbox, read_parcels
 from mqtt_broker.cluster.node_row import new_row
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel, write_parcels
@@ -43,7 +43,7 @@ FILL: Final = """
 INSERT INTO cluster_owners
 SELECT 'device-' || i, decode(md5(i::text), 'hex'), 100 + i % 20, i, false
 FROM generate_series(1, {owners}) AS i;
-INSERT INTO cluster_outbox SELECT {receiver}, {sender}, 2 * i - 1, 2 * i, 1, '\\x0000000131'
+INSERT INTO cluster_outbox SELECT {receiver}, {sender}, i, i, 'e', 1, 1, '\\x0000000131'
 FROM generate_series(1, {owners} / 10) AS i;
 ANALYZE;
 """
@@ -98,7 +98,7 @@ def measure_owners(bench: Bench, count: int, repeats: int) -> None:
     rounds = [[f"new-{at}-{n}" for n in range(count)] for at in range(repeats)]
     for clients in rounds:
         clients.sort()
-    sessions = Select(WANTS, {"number": 1})
+    sessions = [Select(WANTS, {"number": 1})]
 
     def each(act: Callable[[list[str]], Transaction[Any]]) -> Callable[[], int]:
         left = iter(rounds)
@@ -168,10 +168,12 @@ def measure_parcels(bench: Bench, waiting: int) -> None:
         nonlocal received
         received += 1
         trips = bench.run(read_parcels(inbox, RECEIVER, [SENDER]))
-        writes = inbox.write(inbox.take())
+        parcels = inbox.take()
+        assert len(parcels) == READ_ROWS
+        writes = inbox.write(parcels)
         return trips + bench.run(bench.writes(RECEIVER).commit_group(received, b"", writes))
 
-    bench.measure(f"receive 100 of {waiting} parcels", 100, receive, repeats=20)
+    bench.measure(f"receive some of {waiting} parcels", READ_ROWS, receive, repeats=20)
     bench.execute([Delete(OUTBOX, {"sender": SENDER}), Commit()])
 
 

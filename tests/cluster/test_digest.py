@@ -115,9 +115,9 @@ def test_learning_reads_until_all_is_there() -> None:
     digest = Digest(1)
     versions = [version(2, 5)]
     batches, _ = play(
-        learn(digest), [[versions, [], versions], [versions, [row(2, "a")], versions], [[]]]
+        learn(digest), [[versions, [], versions, []], [versions, [row(2, "a")], versions, []]]
     )
-    assert len(batches) == 3 and isinstance(batches[-1][0], Commit)
+    assert len(batches) == 2 and all(isinstance(batch[-1], Commit) for batch in batches)
     assert digest.filters(2) == {"a"}
 
 

@@ -87,7 +87,7 @@ def test_a_refused_group_is_routed_again() -> None:
     reads = found.read(one, 0.0)
     assert reads is not None and name(reads) == "_learn" and one.parcels == []
     row = {"number": 2, "filter": "a", "reach": STORED, "group": 6}
-    play(reads, [[versions(6), [row], versions(6)], [[]]])
+    play(reads, [[versions(6), [row], versions(6), []]])
     assert one.has_read
     statements(found, one)
     assert [parcel.receiver for parcel in one.parcels] == [2]

@@ -61,7 +61,7 @@ def statements(number: int, clients: list[str]) -> Iterator[tuple[str, Statement
         "take_number": take_number(NodeRow(new_row(number, "e")), "f"),
         "confirm": confirm(number, "e", 0),
         "want_number": want_number(number, "e"),
-        "claim": owners.claim(clients, clients, mine, asks),
+        "claim": owners.claim(clients, clients, [mine], asks),
         "release": owners.release(clients, clients),
         "read_asks": owners.read_asks(),
         "delete_asks": owners.delete_asks(clients),

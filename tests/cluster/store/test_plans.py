@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Final
 
 import pytest
@@ -17,7 +18,7 @@ INSERT INTO cluster_owners SELECT i::text, decode(md5(i::text), 'hex'), i % 20, 
 FROM generate_series(1, 20000) AS i;
 INSERT INTO cluster_filters SELECT i % 20, i::text, decode(md5(i::text), 'hex'), i % 4, i / 100
 FROM generate_series(1, 20000) AS i;
-INSERT INTO cluster_outbox SELECT i % 20, i / 20 % 20, i, i, 1, ''
+INSERT INTO cluster_outbox SELECT i % 20, i / 20 % 20, i, i, 'e', 1, 1, ''
 FROM generate_series(1, 20000) AS i;
 INSERT INTO cluster_groups SELECT i % 20, i, '' FROM generate_series(1, 2000) AS i;
 """
@@ -31,13 +32,12 @@ def test_rows_are_found_by_an_index(
 ) -> None:
     prepare(database_url, "one", SECRET)
     postgresql.psql(str(make_url(database_url).database), content)
-    plans = Plans(database_url)
     scanned = []
-    for clients in (["1"], [f"{at}" for at in range(1_000)]):
-        for name, statement in statements(1, clients):
-            for is_generic in (True, False):
-                lines = plans.of(statement, is_generic=is_generic)
-                if any(scan in line for line in lines for scan in SCANS):
-                    scanned.append("\n".join([name, *lines]))
-    plans.close()
+    with closing(Plans(database_url)) as plans:
+        for clients in (["1"], [f"{at}" for at in range(1_000)]):
+            for name, statement in statements(1, clients):
+                for is_generic in (True, False):
+                    lines = plans.of(statement, is_generic=is_generic)
+                    if any(scan in line for line in lines for scan in SCANS):
+                        scanned.append("\n".join([name, *lines]))
     assert not scanned, "\n".join(scanned)
