@@ -14,7 +14,7 @@ receiver reads. Messages of QoS 0 are sent over the bus alone.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from mqtt_broker.cluster.digest import Digest, compare, learn
 from mqtt_broker.cluster.frames import bodies, layout
@@ -26,7 +26,10 @@ from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Outbox, Parcel, write_parcels
 from mqtt_broker.cluster.own_filters import REMOVED_MAX, OwnFilters
 from mqtt_broker.cluster.peers import Peers, Send
-from mqtt_broker.cluster.statements import Commit, Select, Stale, Statement, Transaction
+from mqtt_broker.cluster.retained import Retained
+from mqtt_broker.cluster.retained_follower import Copies, Cut
+from mqtt_broker.cluster.retained_rows import RetainedLimits, RetainedMessage
+from mqtt_broker.cluster.statements import Commit, Rows, Select, Stale, Statement, Transaction
 from mqtt_broker.cluster.tables import FILTERS, OUTBOX, PLACES
 
 # Between reads of what a number has sent that nothing says are needed.
@@ -34,10 +37,27 @@ POLL_S: Final = 0.5  # no hint comes from it
 HEARD_POLL_S: Final = 5.0  # hints come, but perhaps late
 
 
+class Limits(NamedTuple):
+    """The bounds of what an exchange keeps."""
+
+    removed_filters: int = REMOVED_MAX
+    retained: RetainedLimits = RetainedLimits()
+
+
 class Batch:
     """Messages that are acknowledged together."""
 
-    __slots__ = ("blob", "has_read", "is_stale", "messages", "parcels", "received")
+    __slots__ = (
+        "blob",
+        "cut",
+        "found",
+        "has_read",
+        "is_stale",
+        "messages",
+        "parcels",
+        "received",
+        "retained",
+    )
 
     def __init__(
         self, blob: bytes, messages: list[tuple[str, bytes]], received: list[Parcel]
@@ -48,6 +68,9 @@ class Batch:
         self.parcels: list[Parcel] = []  # by the last routing
         self.has_read = False  # filters were read, or compared, after its messages had come
         self.is_stale = False  # what it received is gone, and has to be taken out of the blob
+        self.retained: dict[str, RetainedMessage] = {}  # by topic, the last
+        self.cut: Cut | None = None  # of retained messages, to be applied behind `received`
+        self.found: list[Rows] = []  # what its transaction has read of them
 
     def set_parcels(self, parcels: list[Parcel]) -> None:
         """Note what goes to whom; it replaces what was routed before."""
@@ -63,6 +86,19 @@ class Batch:
         self.blob = blob
         self.is_stale = False
 
+    def is_before_cut(self, parcel: Parcel) -> bool:
+        """Tell whether a parcel that it has received is delivered before its cut."""
+        return self.cut is not None and parcel.last <= self.cut.ends.get(parcel.sender, 0)
+
+    def take_cut(self) -> Cut | None:
+        """Return the cut, which is applied once."""
+        cut, self.cut = self.cut, None
+        return cut
+
+    def on_found(self, found: list[Rows]) -> None:
+        """Take what its transaction has read of retained messages."""
+        self.found = found
+
     def on_filters_read(self) -> None:
         """Note that the filters were read, or compared, since it was made."""
         self.has_read = True
@@ -75,6 +111,7 @@ class Exchange:
         "_committed",
         "_epoch",
         "_has_polled",
+        "_now",
         "_number",
         "_polled_at",
         "_send",
@@ -84,20 +121,34 @@ class Exchange:
         "messages",
         "outbox",
         "peers",
+        "retained",
     )
 
-    def __init__(self, number: int, epoch: str, send: Send, removed_max: int = REMOVED_MAX) -> None:
+    def __init__(
+        self,
+        number: int,
+        epoch: str,
+        send: Send,
+        limits: Limits | None = None,
+        copies: Copies | None = None,
+    ) -> None:
+        """Begin without anything; `copies` are the retained messages in memory, if there are."""
+        limits = limits or Limits()
         self._number = number
         self._epoch = epoch
         self._send = send
         self._committed = 0
         self.digest = Digest(number)
-        self.filters = OwnFilters(number, epoch, removed_max)
+        self.filters = OwnFilters(number, epoch, limits.removed_filters)
         self.outbox = Outbox(number)
         self.inbox = Inbox(number)
         self.messages = Batches(lambda to, body: send(layout.MESSAGES, to, body))  # at QoS 0
         self.peers = Peers(send)
         self._polled_at: dict[int, float] = {}  # by sender
+        self.retained: Retained | None = None
+        if copies is not None:
+            self.retained = Retained(number, copies, self.inbox, limits.retained)
+        self._now = 0.0
         self._has_polled = False  # since a batch was done
 
     def load(self) -> Transaction[None]:
@@ -119,12 +170,14 @@ class Exchange:
 
     def is_group(self, batch: Batch) -> bool:
         """Tell whether a batch has something to write."""
-        return bool(batch.blob or batch.parcels or batch.received or self.filters.has_changed)
+        is_crossing = batch.parcels or batch.received or batch.retained
+        return bool(batch.blob or is_crossing or self.filters.has_changed)
 
     # Transactions.
 
     def read(self, batch: Batch | None, now: float) -> Transaction[None] | None:
         """Return what is to be read before this batch is committed or acknowledged."""
+        self._now = now
         if self.digest.is_behind:
             return self._learn(batch)
         if batch is not None and not batch.has_read and not self.is_group(batch):
@@ -164,8 +217,10 @@ class Exchange:
         also += self.inbox.write(batch.received)
         also += self.filters.write(group)
         also += write_parcels(batch.parcels)
+        also += self.write_retained(group, batch)
+        reads = self.retained_reads(group)
         try:
-            yield from writes.commit_group(group, batch.blob, also)
+            found = yield from writes.commit_group(group, batch.blob, [*also, *reads])
         except Stale:
             if batch.has_read:  # then nothing but the parcels was compared
                 self.inbox.on_stale()
@@ -173,6 +228,28 @@ class Exchange:
             else:
                 self.digest.on_stale()
             raise
+        batch.on_found(found[len(also) :])
+
+    def write_retained(self, group: int, batch: Batch) -> list[Statement]:
+        """Return what a batch retains: the last rows that its transaction locks."""
+        return [] if self.retained is None else self.retained.write(group, batch.retained.values())
+
+    def retained_reads(self, group: int) -> list[Statement]:
+        """Return what the transaction of a group reads, when it has written everything."""
+        is_due = self.retained is not None and self.retained.is_due(self._now)
+        return self.retained.reads(group) if self.retained is not None and is_due else []
+
+    def apply_cut(self, batch: Batch | None = None) -> None:
+        """Apply what was read of retained messages.
+
+        A batch's cut is applied when the first messages of the batch are delivered, and before
+        its others. A cut that no message has to be delivered before is applied without a batch.
+        """
+        assert self.retained is not None
+        if batch is None:
+            self.retained.apply_alone()
+        elif (cut := batch.take_cut()) is not None:
+            self.retained.apply(cut)
 
     def on_committed(self, group: int, batch: Batch) -> None:
         """Note that the group of a batch is committed."""
@@ -184,6 +261,10 @@ class Exchange:
         if self.filters.has_changed:
             self.digest.set_own(self._epoch, group)
         self.filters.on_committed(group)
+        if self.retained is not None:
+            self.retained.on_committed(group, batch.retained.values())
+            if batch.found:
+                self.retained.on_rows(batch.found, self._now)
 
     # The bus.
 

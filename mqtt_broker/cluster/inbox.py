@@ -82,6 +82,10 @@ class Inbox:
         if last > self._accepted.get(sender, 0):
             self.missing.add(sender)
 
+    def waits_for(self, ends: dict[int, int]) -> bool:
+        """Tell whether the next group has messages up to these, by sender."""
+        return any(parcel.last <= ends.get(parcel.sender, 0) for parcel in self._parcels)
+
     def on_rows(self, sender: int, rows: Rows) -> None:
         """Take what was read of one sender; if there may be more, read again."""
         self.missing.discard(sender)
@@ -119,12 +123,16 @@ class Inbox:
         return Expect(OUTBOX, ("first", "last", "epoch", "turn"), rows, where)
 
 
-def read_parcels(inbox: Inbox, number: int, senders: list[int]) -> Transaction[None]:
-    """Read what waits for a number; rows that it has read are not there any more."""
-    reads: list[Statement] = [
+def read_waiting(number: int, senders: list[int]) -> list[Statement]:
+    """Return the statements that read what waits for a number, one for each sender."""
+    return [
         Select(OUTBOX, {"receiver": number, "sender": sender}, limit=READ_ROWS)
         for sender in senders
     ]
-    found = yield [*reads, Commit()]
+
+
+def read_parcels(inbox: Inbox, number: int, senders: list[int]) -> Transaction[None]:
+    """Read what waits for a number; rows that it has read are not there any more."""
+    found = yield [*read_waiting(number, senders), Commit()]
     for sender, rows in zip(senders, found, strict=False):
         inbox.on_rows(sender, rows)

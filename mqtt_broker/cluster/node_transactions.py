@@ -22,6 +22,7 @@ from mqtt_broker.cluster.statements import (
     Put,
     Refused,
     Row,
+    Rows,
     Select,
     Statement,
     Transaction,
@@ -117,10 +118,14 @@ class Writes:
 
     def commit_group(
         self, group: int, blob: bytes, also: Sequence[Statement] = ()
-    ) -> Transaction[None]:
-        """Append a group to the journal, with what else is to be written with it."""
+    ) -> Transaction[list[Rows]]:
+        """Append a group to the journal, with what else belongs to its transaction.
+
+        Return the rows of these other statements.
+        """
         row: Row = {"number": self._number, "group": group, "blob": blob}
-        yield [self._own({"group": group}), *also, Insert(GROUPS, row), Commit()]
+        found = yield [self._own({"group": group}), Insert(GROUPS, row), *also, Commit()]
+        return found[2:-1]
 
     def fold(self, group: int, changes: list[Statement]) -> Transaction[None]:
         """Apply what the groups up to this one changed, and delete them."""

@@ -58,14 +58,18 @@ class SelectNewer(Statement):
     """Read what has changed of several numbers, in one snapshot, in the order of the keys.
 
     A row is read if its `number` is in `than` and its `column` is larger than the value there.
+    With `limit` no more than so many are read, in the order of number, column and key.
     """
 
-    __slots__ = ("column", "table", "than")
+    __slots__ = ("column", "limit", "table", "than")
 
-    def __init__(self, table: str, column: str, than: dict[int, int]) -> None:
+    def __init__(
+        self, table: str, column: str, than: dict[int, int], *, limit: int | None = None
+    ) -> None:
         self.table = table
         self.column = column
         self.than = than
+        self.limit = limit
 
 
 class Expect(Statement):

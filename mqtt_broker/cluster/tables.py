@@ -14,6 +14,8 @@ FILTERS: Final = "filters"  # the Topic Filters of all numbers
 CONTENTS: Final = "contents"  # a row for each number: what its broker numbered last
 OUTBOX: Final = "outbox"  # messages for stored sessions of other numbers, until these have them
 PLACES: Final = "places"  # how far a number has read what another sends it
+RETAINED: Final = "retained"  # the retained messages, with the number that wrote each last
+SWEEPS: Final = "sweeps"  # up to which of its groups a number has deleted rows of removed ones
 
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     NODES: ("number",),
@@ -26,4 +28,6 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     CONTENTS: ("number",),
     OUTBOX: ("sender", "receiver", "first"),
     PLACES: ("receiver", "sender"),
+    RETAINED: ("topic",),
+    SWEEPS: ("number",),
 }

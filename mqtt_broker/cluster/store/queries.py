@@ -30,10 +30,12 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.sql import TableValuedAlias
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import ClauseElement
 from sqlalchemy.types import TypeEngine
@@ -291,9 +293,30 @@ class Queries:
             .table_valued(column("number", BigInteger), column("value", BigInteger), name="than")
             .render_derived()
         )
+        if statement.limit is not None:
+            return self._select_newer_page(table, statement.column, than)
         is_newer = and_(table.c.number == than.c.number, table.c[statement.column] > than.c.value)
         found = select(*known(table)).join_from(table, than, is_newer)
         return _query(found.order_by(*key_of(table)), table, has_rows=True)
+
+    def _select_newer_page(self, table: Table, name: str, than: TableValuedAlias) -> Query:
+        """Read number after number, each in the order of an index, until there are enough."""
+        limit = bindparam("limit", type_=BigInteger)
+        numbers = select(than.c.number, than.c.value).order_by(than.c.number).subquery("numbers")
+        is_newer = and_(table.c.number == numbers.c.number, table.c[name] > numbers.c.value)
+        key = [column.name for column in key_of(table)]
+        page = (
+            select(*known(table))
+            .where(is_newer)
+            .order_by(table.c[name], *key_of(table))
+            .limit(limit)
+            .lateral("page")
+        )
+        found = select(*(page.c[column.name] for column in known(table))).join_from(
+            numbers, page, true()
+        )
+        order = [numbers.c.number, page.c[name], *(page.c[one] for one in key)]
+        return _query(found.order_by(*order).limit(limit), table, has_rows=True)
 
     def _expect(self, statement: Expect) -> Query:
         table = self._tables[statement.table]
@@ -370,8 +393,10 @@ def _shape(statement: Statement) -> tuple[tuple[Any, ...], Row]:
         values = {f"new_{name}": value for name, value in statement.row.items()}
         return (type(statement), statement.table, *statement.row), values
     if isinstance(statement, SelectNewer):
-        found = {"numbers": list(statement.than), "values": list(statement.than.values())}
-        return (SelectNewer, statement.table, statement.column), found
+        found: Row = {"numbers": list(statement.than), "values": list(statement.than.values())}
+        if statement.limit is not None:
+            found["limit"] = statement.limit
+        return (SelectNewer, statement.table, statement.column, statement.limit is None), found
     if isinstance(statement, Expect):
         lists = (
             zip(*statement.rows, strict=True) if statement.rows else [()] * len(statement.columns)

@@ -40,6 +40,8 @@ from mqtt_broker.cluster.tables import (
     OUTBOX,
     OWNERS,
     PLACES,
+    RETAINED,
+    SWEEPS,
     VERSIONS,
     WANTS,
 )
@@ -54,7 +56,7 @@ from sessions.store.database import (
 )
 from sessions.store.schema import migrate, version_of
 
-HEAD: Final = "0004"  # the newest step in migrations/versions
+HEAD: Final = "0005"  # the newest step in migrations/versions
 VERSION_TABLE: Final = "cluster_version"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Functions that raise an error of ours; see `queries`.
@@ -150,15 +152,22 @@ _COLUMNS: Final[dict[str, list[Column[Any]]]] = {
     ],
     PLACES: [number("receiver"), number("sender"), number("place")],
     CONTENTS: [number("number"), number("last_mid"), number("last_sid"), number("next_place")],
+    RETAINED: [
+        words("topic"), digest_of("topic"), number("number"), number("group"),
+        number("expires_at"), data("blob"),
+    ],
+    SWEEPS: [number("number"), number("group")],
 }  # fmt: skip
 # By the names that the rules know.
 TABLES: Final[dict[str, Table]] = {
     name: make_table(name, KEYS[name], columns, metadata) for name, columns in _COLUMNS.items()
 }
-# By number: its clients, what others ask of it, and its filters that have changed.
+# By number: its clients, what others ask of it, and what of its filters and retained messages has
+# changed.
 for _name in (OWNERS, ASKS):
     Index(f"{_PREFIX}{_name}_number", TABLES[_name].c.number)
-Index(f"{_PREFIX}{FILTERS}_group", TABLES[FILTERS].c.number, TABLES[FILTERS].c.group)
+for _name in (FILTERS, RETAINED):
+    Index(f"{_PREFIX}{_name}_group", TABLES[_name].c.number, TABLES[_name].c.group)
 # One row: the name of the cluster, and the secret with which its nodes prove what they send.
 state: Final = Table(
     "cluster_state",

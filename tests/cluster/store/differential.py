@@ -354,7 +354,9 @@ class Play:
         if kind == 9:
             return self._expect(at)
         if kind == 10:
-            return SelectNewer("pairs", "v", dict.fromkeys(range(rng.randint(0, 4)), v))
+            count = rng.randint(0, 4)
+            limit = None if count % 2 else 1 + count // 2
+            return SelectNewer("pairs", "v", dict.fromkeys(range(count), v), limit=limit)
         where = rng.choice(
             [{"number": k}, {"number": k, "v": v}, *([{}, {"v": v}] if is_free else [])]
         )

@@ -15,6 +15,12 @@ from mqtt_broker.cluster.node_row import new_row
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel, write_parcels
 from mqtt_broker.cluster.owner_transactions import OwnerWrites
+from mqtt_broker.cluster.retained_rows import (
+    RetainedMessage,
+    Sweep,
+    delete_rows,
+    write_retained,
+)
 from mqtt_broker.cluster.statements import (
     Aborted,
     Clock,
@@ -22,6 +28,7 @@ from mqtt_broker.cluster.statements import (
     Delete,
     Expect,
     Insert,
+    LockTimeout,
     Put,
     PutAll,
     Row,
@@ -38,6 +45,8 @@ from mqtt_broker.cluster.tables import (
     OUTBOX,
     OWNERS,
     PLACES,
+    RETAINED,
+    SWEEPS,
     VERSIONS,
 )
 from tests.cluster.store.differential import Play, Real
@@ -86,7 +95,7 @@ class RulePlay(Play):
         assert node is not None
         turn: int = node["turn"] + (rng.random() < 0.03)
         owners = OwnerWrites(number, "e", turn)
-        kind = rng.randrange(10)
+        kind = rng.randrange(12)
         if kind < 3:
             return _first(self._claim(owners))
         if kind == 3:
@@ -101,8 +110,13 @@ class RulePlay(Play):
             return self._learn(number)
         if kind == 7:
             return [self._expectation(), Commit()]
+        if kind == 8:
+            return self._follow()
+        if kind == 9:
+            sweep = Sweep(sorted(rng.sample(TEXTS, rng.randint(1, 3))), rng.randint(0, 1))
+            return _first(delete_rows(number, "e", turn, sweep))
         writes = Writes(number, "e", turn)
-        if kind == 8 and rng.random() < 0.3:
+        if kind == 10 and rng.random() < 0.3:
             return _first(writes.fold(node["group"], [Delete(GROUPS, {"number": number})]))
         group: int = node["group"] + 1
         return _first(writes.commit_group(group, b"blob", self._with_group(number, group)))
@@ -145,7 +159,18 @@ class RulePlay(Play):
             also += self._filters(number, group)
         if rng.random() < 0.7:
             also += write_parcels(self._parcels(number, group))
+        if rng.random() < 0.5:
+            topics = rng.sample(TEXTS, rng.randint(1, 3))
+            blobs = [b"", b"blob", b"x" * 10_000]
+            retained = [RetainedMessage(topic, rng.choice(blobs), group) for topic in topics]
+            also += [*write_retained(retained, number, group), *self._follow()[:-1]]
         return also
+
+    def _follow(self) -> list[Statement]:
+        """Read a page of retained messages."""
+        than = {one: self.rng.randint(-1, 3) for one in range(1, len(self.reals) + 1)}
+        newer = SelectNewer(RETAINED, "group", than, limit=self.rng.randint(1, 4))
+        return [Select(SWEEPS), newer, Select(SWEEPS), Commit()]
 
     def _received(self, number: int) -> list[Parcel]:
         """Return what waits for a number, or a part of it."""
@@ -190,7 +215,7 @@ class RulePlay(Play):
 
 def _first(transaction: Transaction[Any]) -> list[Statement]:
     """Return the only batch of a transaction, without a look at the clock."""
-    return [one for one in next(transaction) if not isinstance(one, Clock)]
+    return [one for one in next(transaction) if not isinstance(one, Clock | LockTimeout)]
 
 
 def play_rules(real: Real, seed: int, turns: int = 60) -> RulePlay:

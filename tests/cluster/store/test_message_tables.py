@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import make_url
 
 from mqtt_broker.cluster.digest import FLEETING, NOBODY, STORED
-from mqtt_broker.cluster.exchange import POLL_S, Batch, Exchange
+from mqtt_broker.cluster.exchange import POLL_S, Batch, Exchange, Limits
 from mqtt_broker.cluster.inbox import READ_ROWS
 from mqtt_broker.cluster.link import DatabaseLink
 from mqtt_broker.cluster.node_transactions import Writes, create_number
@@ -39,7 +39,7 @@ class Node:
         self.turn = self.group = 0
         self.now = 0.0
         self.link: DatabaseLink = loop.open(self.epoch)
-        self.exchange = Exchange(number, self.epoch, lose, removed_max=2)
+        self.exchange = Exchange(number, self.epoch, lose, Limits(2))
         self.received: list[bytes] = []
         if not epoch:
             self.run(create_number(number, self.epoch))

@@ -3,7 +3,8 @@
     python -m tests.sim.cluster.ablations                      # every rule
     python -m tests.sim.cluster.ablations --only turn --seeds 2000
 
-Those of messages are in `message_ablations`, those of owners in `owner_ablations`.
+Those of messages are in `message_ablations`, those of owners in `owner_ablations`,
+those of retained messages in `retained_ablations`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.sim.cluster import (
     hosts,
     message_ablations,
     owner_ablations,
+    retained_ablations,
 )
 from tests.sim.cluster.ablation import ABLATIONS, SEEDS, Replace, ablation, search
 
@@ -212,6 +214,7 @@ def leftovers_are_ended() -> list[Replace]:
 bus_ablations.register()
 message_ablations.register()
 owner_ablations.register()
+retained_ablations.register()
 
 
 def main() -> int:

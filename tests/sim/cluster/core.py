@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from mqtt_broker.cluster.digest import FLEETING, NOBODY, STORED
-from mqtt_broker.cluster.exchange import Batch, Exchange
+from mqtt_broker.cluster.exchange import Batch, Exchange, Limits
 from mqtt_broker.cluster.frames.reader import Frame
 from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.node_transactions import Writes
@@ -43,6 +43,10 @@ class Message:
         self.value = value
         self.topic = topic
         self.qos = qos
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.publisher, self.value
 
     def fields(self) -> list[Any]:
         return [self.publisher, self.value, self.topic, self.qos]
@@ -104,14 +108,16 @@ class Core:
         self._folded = State()
         self._folding = State()
 
+    def make_exchange(self, epoch: str) -> Exchange:
+        return Exchange(self.number, epoch, partial(self._send, epoch), Limits(REMOVED_MAX))
+
     # What a host asks of it.
 
     def fold_earlier(self, writes: Writes, row: NodeRow) -> Transaction[None] | None:
         return None
 
     def load(self, row: NodeRow) -> Transaction[None]:
-        send = partial(self._send, row.epoch)
-        self.exchange = Exchange(self.number, row.epoch, send, REMOVED_MAX)
+        self.exchange = self.make_exchange(row.epoch)
         where = {"number": self.number}
         found = yield [
             Select(SUBSCRIPTIONS, where),

@@ -396,7 +396,7 @@ class Backend:
             return self._select(statement)
         if isinstance(statement, SelectNewer):
             rows = self.database.read(statement.table, self.writes)
-            return [row for _, row in rows if _is_newer(row, statement)]
+            return _newer([row for _, row in rows], statement)
         if isinstance(statement, Expect):
             return self._expect(statement)
         if isinstance(statement, Update):
@@ -571,9 +571,12 @@ class Backend:
             self.fail(Aborted("lock timeout"))
 
 
-def _is_newer(row: Row, statement: SelectNewer) -> bool:
-    number = row["number"]
-    return number in statement.than and row[statement.column] > statement.than[number]
+def _newer(rows: Rows, statement: SelectNewer) -> Rows:
+    than, column = statement.than, statement.column
+    found = [row for row in rows if row["number"] in than and row[column] > than[row["number"]]]
+    if statement.limit is not None:
+        found.sort(key=lambda row: (row["number"], row[column]))
+    return found[: statement.limit]
 
 
 def _is_equal(row: Row, where: Row) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtt_broker.topics.names import matches
 from tests.sim.cluster.core import Core, Message, Reply
+from tests.sim.cluster.faults import FaultyWorld
 from tests.sim.cluster.process import Process
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ WINDOW: Final = 3
 class Client:
     """Asks the host of its number, again and again until it is answered."""
 
-    def __init__(self, world: MessagesWorld, name: str, number: int) -> None:
+    def __init__(self, world: FaultyWorld, name: str, number: int) -> None:
         self.world = world
         self.name = name
         self.number = number
@@ -145,6 +146,8 @@ class Subscription:
 
 class Subscriber(Client):
     """Subscribes and unsubscribes, one after the other."""
+
+    world: MessagesWorld
 
     def __init__(self, world: MessagesWorld, name: str, number: int) -> None:
         super().__init__(world, name, number)

@@ -16,7 +16,6 @@ from mqtt_broker.cluster import tables
 from mqtt_broker.cluster.digest import NOBODY, Digest
 from mqtt_broker.cluster.exchange import POLL_S
 from mqtt_broker.cluster.host import LOOK_S, Content, Host
-from mqtt_broker.cluster.node_row import FREE, NodeRow
 from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel
 from mqtt_broker.cluster.peers import SILENT_S, SUBACK_WAIT_S
@@ -24,9 +23,10 @@ from mqtt_broker.cluster.statements import Transaction
 from mqtt_broker.cluster.tables import FILTERS, GROUPS, OUTBOX, PLACES, VERSIONS
 from mqtt_broker.topics.names import matches
 from tests.sim.cluster import core
-from tests.sim.cluster.bus import AWAY, WHOLE, ProcessBus, SimulatedBus
+from tests.sim.cluster.bus import AWAY, WHOLE
+from tests.sim.cluster.bus_world import BusWorld
 from tests.sim.cluster.core import Core, Message
-from tests.sim.cluster.faults import ASYNCHRONOUS, FaultyWorld
+from tests.sim.cluster.faults import ASYNCHRONOUS
 from tests.sim.cluster.message_clients import (
     FILTERS_ASKED,
     TOPICS,
@@ -63,11 +63,9 @@ class Probe:
         return None
 
 
-class MessagesWorld(FaultyWorld):
+class MessagesWorld(BusWorld):
     def __init__(self, seed: int) -> None:
-        self._buses: dict[Process, ProcessBus] = {}
         super().__init__(seed, KEYS)
-        self.bus: SimulatedBus[bytes] = SimulatedBus(self.events, self._deliver)
         self.cut_chance /= 2  # these hosts have more transactions than others
         self.is_troubled = True  # faults go on
         self.written: dict[tuple[int, int], set[frozenset[str]]] = {}  # filters, by number, group
@@ -91,38 +89,10 @@ class MessagesWorld(FaultyWorld):
             for publisher in self.publishers:
                 self._probe(publisher, subscriber, one.text)
 
-    # The bus.
-
-    def bus_of(self, process: Process) -> ProcessBus:
-        if process not in self._buses:
-            self._buses[process] = ProcessBus(self.bus)
-        return self._buses[process]
-
-    def on_rows(self, process: Process, rows: list[NodeRow]) -> None:
-        epochs = {row.number: row.epoch for row in rows if row.epoch != FREE}
-        hosted = process.node.membership.hosted
-        own = [number for number, epoch in hosted.items() if epochs.get(number) == epoch]
-        self.bus_of(process).set_hosts(epochs, own)
-
-    def _deliver(self, number: int, data: bytes) -> None:
-        for process in self.processes.values():
-            process.call(partial(self._receive, process, data))
-
-    def _receive(self, process: Process, data: bytes) -> None:
-        frame = self.bus_of(process).read(data)
-        host = process.hosts.get(frame.to) if frame is not None else None
-        if frame is None or host is None:
-            return
-        assert isinstance(host.content, Core)
-        if host.content.is_served:
-            host.content.on_frame(frame, process.clock())
-            process.wake(frame.to)
+    # Faults.
 
     def fault(self) -> None:
-        chance = self.rng.random()
-        if chance < 0.15:
-            self.bus.is_up = not self.bus.is_up
-        elif chance < 0.25 and self.database.is_up:
+        if self.rng.random() < 0.1 and self.database.is_up:
             self._lose_a_host_and_its_commits()
         else:
             super().fault()
@@ -151,7 +121,6 @@ class MessagesWorld(FaultyWorld):
             self.fault()
             events.run_until(events.now + self.rng.choice([0.01, 0.5, 3.0, 9.0]))
         self.is_troubled = False
-        self.bus.is_up = True
         self.calm_down()
         events.run_until(events.now + 120)
         for visitor in self.visitors:

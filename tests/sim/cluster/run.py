@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from tests.sim.cluster import hosts, messages, owners
+from tests.sim.cluster import hosts, messages, owners, retained
 
 WORLDS: Final[dict[str, Callable[[int], object]]] = {
     "hosts": hosts.play,
     "messages": messages.play,
     "owners": owners.play,
+    "retained": retained.play,
 }
 
 
