@@ -154,7 +154,7 @@ class Exchange:
     def load(self) -> Transaction[None]:
         """Read where the number stands."""
         found = yield [
-            Select(OUTBOX, {"sender": self._number}),
+            Select(OUTBOX, {"sender": self._number}, columns=("receiver", "last")),
             Select(PLACES, {"sender": self._number}),
             Select(PLACES, {"receiver": self._number}),
             Select(FILTERS, {"number": self._number}),

@@ -33,10 +33,11 @@ class Statement:
 class Select(Statement):
     """Read the rows of a table in the order of their keys; lock them with `for_update`.
 
-    `above` reads only rows with a larger value of a column, `limit` no more than so many.
+    `above` reads only rows with a larger value of a column, `limit` no more than so many, and
+    `columns` no other columns.
     """
 
-    __slots__ = ("above", "for_update", "limit", "table", "where")
+    __slots__ = ("above", "columns", "for_update", "limit", "table", "where")
 
     def __init__(
         self,
@@ -45,11 +46,14 @@ class Select(Statement):
         *,
         above: tuple[str, int] | None = None,
         limit: int | None = None,
+        columns: tuple[str, ...] = (),
         for_update: bool = False,
     ) -> None:
+        assert not (columns and for_update), "rows that are locked are read whole"
         self.table = table
         self.where = where or {}
         self.above = above
+        self.columns = columns
         self.limit = limit
         self.for_update = for_update
 

@@ -83,7 +83,8 @@ class Bench:
 
     def measure(self, name: str, rows: int, act: Callable[[], int], *, repeats: int = 1) -> None:
         """Print what a transaction costs."""
-        wall, cpu, server, trips = time.perf_counter(), time.process_time(), server_cpu_s(), 0
+        server, trips = server_cpu_s(), 0
+        wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(repeats):
             trips += act()
         spent = (

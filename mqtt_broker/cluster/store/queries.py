@@ -11,7 +11,7 @@ in the pipeline, and so has `Expect`: functions of the schema raise an error the
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -274,7 +274,8 @@ class Queries:
 
     def _select(self, statement: Select) -> Query:
         table = self._tables[statement.table]
-        found = select(*known(table)).where(_equal(table, statement.where))
+        columns = [table.c[name] for name in statement.columns] or known(table)
+        found = select(*columns).where(_equal(table, statement.where))
         if statement.above is not None:
             found = found.where(table.c[statement.above[0]] > _bound(table, statement.above))
         found = found.order_by(*key_of(table))
@@ -282,7 +283,7 @@ class Queries:
             found = found.limit(bindparam("limit", type_=BigInteger))
         if statement.for_update:
             found = found.with_for_update()
-        return _query(found, table, has_rows=True)
+        return _query(found, table, has_rows=True, columns=columns)
 
     def _select_newer(self, statement: SelectNewer) -> Query:
         table = self._tables[statement.table]
@@ -419,7 +420,7 @@ def _shape(statement: Statement) -> tuple[tuple[Any, ...], Row]:
     if isinstance(statement, Select):
         if statement.limit is not None:
             values["limit"] = statement.limit
-        shape = (*shape, statement.limit is not None, statement.for_update)
+        shape = (*shape, statement.limit is not None, statement.for_update, *statement.columns)
     return shape, values
 
 
@@ -451,15 +452,21 @@ def _bound(table: Table, bound: tuple[str, int]) -> BindParameter[Any]:
     return bindparam("bound", type_=table.c[bound[0]].type)
 
 
-def _query(clause: ClauseElement, table: Table, *, has_rows: bool) -> Query:
+def _query(
+    clause: ClauseElement,
+    table: Table,
+    *,
+    has_rows: bool,
+    columns: Sequence[Column[Any]] | None = None,
+) -> Query:
     compiled = clause.compile(dialect=_DIALECT)
     assert isinstance(compiled, SQLCompiler)
     parameters = [
         (name.removeprefix(_HASHED), _codec(compiled.binds[name].type))
         for name in compiled.positiontup or []
     ]
-    columns = [(column.name, _codec(column.type)) for column in known(table)]
-    return Query(str(compiled).encode(), parameters, columns if has_rows else [])
+    returned = [(column.name, _codec(column.type)) for column in columns or known(table)]
+    return Query(str(compiled).encode(), parameters, returned if has_rows else [])
 
 
 def _codec(kind: TypeEngine[Any]) -> Codec:

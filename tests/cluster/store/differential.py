@@ -378,7 +378,7 @@ class Play:
         kind = rng.randrange(9)
         if kind == 0:
             where: Row = rng.choice([{}, {"name": name}, {"v": v}, {"blob": rng.choice(BLOBS)}])
-            return Select("entries", where)
+            return Select("entries", where, columns=rng.choice([(), ("v", "name")]))
         if kind == 1:
             above = rng.choice([None, ("n", n)])
             return Select("entries", {"name": name}, above=above, for_update=True)

@@ -71,8 +71,8 @@ def statements(number: int, clients: list[str]) -> Iterator[tuple[str, Statement
     for name, transaction in transactions.items():
         for statement in next(transaction):
             yield name, statement
-    for table in (OUTBOX, PLACES):
-        yield "load", Select(table, {"sender": number})
+    yield "load", Select(OUTBOX, {"sender": number}, columns=("receiver", "last"))
+    yield "load", Select(PLACES, {"sender": number})
     yield "load", Select(PLACES, {"receiver": number})
     yield "load", Select(FILTERS, {"number": number})
     yield "load", Select(GROUPS, {"number": number}, above=("group", 0))

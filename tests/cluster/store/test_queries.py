@@ -30,6 +30,7 @@ def test_statements_of_one_shape_share_their_query() -> None:
     assert not is_same(Select(NODES, {"number": 1}), Select(NODES, {"number": [1]}))
     assert not is_same(Select(NODES), Select(NODES, for_update=True))
     assert not is_same(Select(NODES), Select(NODES, limit=1))
+    assert not is_same(Select(NODES), Select(NODES, columns=("turn",)))
     assert not is_same(Select(NODES, above=("number", 1)), Select(NODES, above=("turn", 1)))
     assert not is_same(Update(NODES, {}, {"turn": 1}), Update(NODES, {"turn": 1}, {"turn": 1}))
     assert not is_same(Update(NODES, {}, {"turn": 1}), Update(NODES, {}, {"group": 1}))

@@ -432,7 +432,8 @@ class Backend:
 
         if not statement.for_update:
             rows = self.database.read(statement.table, self.writes)
-            return [row for _, row in rows if matches(row)][: statement.limit]
+            found = [row for _, row in rows if matches(row)][: statement.limit]
+            return [{name: row[name] for name in statement.columns or row} for row in found]
         assert statement.limit is None
         return self._lock_each(statement.table, matches, lambda key, row: row, in_order=True)
 
