@@ -14,6 +14,7 @@ from mqtt_broker.cluster.store.schema import SECRET_BYTES, TABLES, prepare
 from tests.cluster.content.cluster_world import ClusterWorld
 from tests.fault.postgres import PostgreSQL
 
+PATIENCE_S: Final = 120.0  # a busy machine may be slow
 _numbers: Final = itertools.count(1)
 
 
@@ -21,7 +22,7 @@ _numbers: Final = itertools.count(1)
 def connector(postgresql: PostgreSQL) -> Connector:
     url = postgresql.database(f"content_{next(_numbers)}")
     prepare(url, "one", bytes(SECRET_BYTES))
-    return Connector(make_url(url), "one", TABLES)
+    return Connector(make_url(url), "one", TABLES, answer_s=PATIENCE_S)
 
 
 @pytest.fixture

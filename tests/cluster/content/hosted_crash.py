@@ -2,7 +2,7 @@
 
 The broker is the core of a number, and every start is that of another host, which takes the number.
 A batch is executed after a while, and answered after another: a crash comes before, between or
-after. What has to hold is what has to hold for a broker alone.
+after, and so does the end of a connection. What has to hold is what has to hold for a broker alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from mqtt_broker.cluster.content.hosted_broker import HostedBroker
 from mqtt_broker.cluster.hosting import Hosting
 from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.node_transactions import create_number, read_nodes, take_number
-from mqtt_broker.cluster.statements import Clock, Rows, Statement, Transaction, TransactionError
+from mqtt_broker.cluster.statements import (
+    Clock,
+    Commit,
+    ConnectionLost,
+    Rows,
+    Statement,
+    Transaction,
+    TransactionError,
+)
 from mqtt_broker.cluster.store.connection import Connector, StoreConnection
 from mqtt_broker.core.broker import Broker
 from sessions.journal.journal import Journal
@@ -26,6 +34,7 @@ from tests.sim.world import World
 NUMBER = 5
 LOOK_S = 60.0
 DELAY_S = 0.002  # of a batch until it is executed, and again until it is answered
+CUTS = 0.01  # of all batches, those with which the connection ends
 
 
 class HostedCrashWorld(CrashWorld):
@@ -35,6 +44,8 @@ class HostedCrashWorld(CrashWorld):
         self._epochs = 0
         self._is_pumping = False
         self._fails = False
+        self.hosts = False  # the number is taken: connections may end from now on
+        self.cuts = 0  # connections that ended with a batch whose outcome nobody knows
         super().__init__(seed, without)
 
     # Lives.
@@ -46,15 +57,20 @@ class HostedCrashWorld(CrashWorld):
         self._transaction: Transaction[Any] | None = None
         self._is_in_flight = False
         self._epochs += 1
-        epoch = f"{self.seed}-{self._epochs}"
-        self._connection = self._connector.connect(epoch)
-        self._take(epoch)
+        self._epoch = f"{self.seed}-{self._epochs}"
+        self.hosts = False
+        self._reconnect()
+        self._take(self._epoch)
+        self.hosts = True
         self.hosted = HostedBroker(NUMBER, self, self)
-        self.hosting = Hosting(NUMBER, epoch, self.hosted, self.hosted.errands)
+        self.hosting = Hosting(NUMBER, self._epoch, self.hosted, self.hosted.errands)
         while not self.hosting.is_loaded:
             transaction = self.hosting.next(self.now)
             assert transaction is not None
-            self.hosting.on_done(self._run(transaction), self.now)
+            try:
+                self.hosting.on_done(self._run(transaction), self.now)
+            except ConnectionLost as error:
+                self._on_failed(error)
         self.journal, self.broker = self.hosted.journal, self.hosted.broker
         if self.has_parts:
             self.journal.part_bytes_max = 300
@@ -79,9 +95,27 @@ class HostedCrashWorld(CrashWorld):
             except StopIteration as end:
                 return end.value
 
+    def _reconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._connector.connect(self._epoch)
+
+    def _on_failed(self, error: TransactionError) -> None:
+        assert isinstance(error, ConnectionLost), error
+        self.hosting.on_failed(error)
+        assert not self.hosting.is_fenced
+        self._reconnect()
+
     def _execute(self, batch: list[Statement]) -> list[Rows]:
         assert self._connection is not None
+        is_cut = self.hosts and self.rng.random() < CUTS
+        if is_cut and self.rng.random() < 0.5:
+            self._connection.close()
+            raise ConnectionLost(is_unknown=isinstance(batch[-1], Commit))
         found = self._connection.execute(batch)
+        if is_cut:
+            self.cuts += 1
+            raise ConnectionLost(is_unknown=isinstance(batch[-1], Commit))
         for at, statement in enumerate(batch):
             if isinstance(statement, Clock):
                 found[at] = [{"now": self.now}]
@@ -153,13 +187,15 @@ class HostedCrashWorld(CrashWorld):
     def _answer(self, transaction: Transaction[Any], answer: Any) -> None:
         try:
             if isinstance(answer, TransactionError):
-                raise answer
+                transaction.throw(answer)
             self._send(transaction, transaction.send(answer))
             return
         except StopIteration as end:
             self._is_in_flight = False
             self.hosting.on_done(end.value, self.now)
-        assert not self.hosting.is_fenced
+        except TransactionError as error:
+            self._is_in_flight = False
+            self._on_failed(error)
         self.end_turn()
         self._pump()
 
