@@ -19,12 +19,14 @@ from mqtt_broker.cluster.statements import (
     Clock,
     Commit,
     ConnectionLost,
+    Insert,
     Rows,
     Statement,
     Transaction,
     TransactionError,
 )
 from mqtt_broker.cluster.store.connection import Connector, StoreConnection
+from mqtt_broker.cluster.tables import GROUPS
 from mqtt_broker.core.broker import Broker
 from sessions.journal.journal import Journal
 from tests.sim.crash import CrashWorld
@@ -33,7 +35,7 @@ from tests.sim.world import World
 
 NUMBER = 5
 LOOK_S = 60.0
-DELAY_S = 0.002  # of a batch until it is executed, and again until it is answered
+DELAY_S = 0.002  # of a batch until it is executed, and again until it is answered; not of groups
 CUTS = 0.01  # of all batches, those with which the connection ends
 
 
@@ -152,7 +154,9 @@ class HostedCrashWorld(CrashWorld):
         if not self.is_stopped:
             World.end_turn(self)
             self.hosted.on_turn()
-            self.promises.on_committed(self.journal.committed, self.journal.is_settled)
+            # A CONNECT that waits until its client is claimed has done nothing yet.
+            is_settled = self.journal.is_settled and not self.broker.clients.arriving
+            self.promises.on_committed(self.journal.committed, is_settled)
 
     def _linger(self) -> None:
         self._lingers = False
@@ -177,12 +181,15 @@ class HostedCrashWorld(CrashWorld):
                 answer = self._execute(batch)
             except TransactionError as error:
                 answer = error
-            self._later(self._delay(), lambda: self._answer(transaction, answer))
+            self._later(delay_s(), lambda: self._answer(transaction, answer))
 
-        self._later(self._delay(), execute)
+        is_group = any(isinstance(one, Insert) and one.table == GROUPS for one in batch)
+        most_s = self.commit_delay_s if is_group else DELAY_S
 
-    def _delay(self) -> float:
-        return self.rng.random() * DELAY_S
+        def delay_s() -> float:
+            return self.rng.random() * most_s
+
+        self._later(delay_s(), execute)
 
     def _answer(self, transaction: Transaction[Any], answer: Any) -> None:
         try:
