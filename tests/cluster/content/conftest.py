@@ -19,10 +19,15 @@ _numbers: Final = itertools.count(1)
 
 
 @pytest.fixture
-def connector(postgresql: PostgreSQL) -> Connector:
+def database_url(postgresql: PostgreSQL) -> str:
     url = postgresql.database(f"content_{next(_numbers)}")
     prepare(url, "one", bytes(SECRET_BYTES))
-    return Connector(make_url(url), "one", TABLES, answer_s=PATIENCE_S)
+    return url
+
+
+@pytest.fixture
+def connector(database_url: str) -> Connector:
+    return Connector(make_url(database_url), "one", TABLES, answer_s=PATIENCE_S)
 
 
 @pytest.fixture

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
 from mqtt_broker.codec.encode import encode_ack
-from mqtt_broker.codec.packets import Ack, Connack, Disconnect, Publish, Will
+from mqtt_broker.codec.packets import Ack, Connack, Disconnect, Publish, Suback, Will
 from mqtt_broker.codec.properties import Properties
 from sessions.session import Session
+from sessions.store.row_import import has_right_references
 from tests.cluster.content.cluster_world import ClusterWorld, NumberWorld
 from tests.core.peers import Peer, connect, publish, subscribe, unsubscribe
 from tests.core.recount import check_bytes
@@ -198,7 +200,15 @@ def test_a_session_expires_where_it_is(world: ClusterWorld) -> None:
     assert not two.hosted.claims.owned and not one.hosted.claims.owned
 
 
-def test_what_moved_survives_both_hosts(world: ClusterWorld) -> None:
+# Messages to which sessions of two numbers refer.
+_SHARED = """
+SELECT d.mid FROM deliveries d JOIN sessions s ON s.sid = d.sid
+JOIN cluster_owners o ON o.client = s.client_id
+GROUP BY d.mid HAVING count(DISTINCT o.number) > 1
+"""
+
+
+def test_what_moved_survives_both_hosts(world: ClusterWorld, database_url: str) -> None:
     one, two = world.node(1).at(1), world.node(2).at(2)
     for name in ("a", "b"):
         one.client(name, expiry=EXPIRY).subscribe("t", qos=1)
@@ -210,6 +220,12 @@ def test_what_moved_survives_both_hosts(world: ClusterWorld) -> None:
     move(world, "a", two)
     two.client("sender at two").send(publish("t", b"4", qos=1))
     world.run(0.3)
+    engine = create_engine(database_url)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM deliveries")).scalar_one() >= 6
+        assert not connection.execute(text(_SHARED)).all()
+        assert has_right_references(connection)
+    engine.dispose()
     world.node(3)
     world.kill(1)
     world.kill(2)
@@ -221,3 +237,44 @@ def test_what_moved_survives_both_hosts(world: ClusterWorld) -> None:
         peer = come(world, number, name)
         world.run(0.5)
         assert peer.payloads() == expected
+
+
+def test_a_connect_is_not_answered_before_its_client_is_claimed(world: ClusterWorld) -> None:
+    one, two = world.node(1).at(1), world.node(2).at(2)
+    one.client("a", expiry=EXPIRY).subscribe("t", qos=1)
+    keeper = two.client("keeper", expiry=EXPIRY)
+    world.run(0.3)
+    world.is_bus_up = False  # so that it takes a while
+    new = two.peer()
+    new.send(connect("a", clean=False, expiry=EXPIRY))
+    for _ in range(5):
+        keeper.subscribe("k", qos=1)  # a group that is committed meanwhile
+        world.run(0.02)
+        assert not new.received
+    assert len([packet for packet in keeper.take() if isinstance(packet, Suback)]) >= 2
+    world.until(lambda: len(new.received) > 0)
+    answer = new.received[0]
+    assert isinstance(answer, Connack) and answer.session_present
+    assert list(session_at(two, "a").subscriptions) == ["t"]
+
+
+def test_packet_ids_keep_their_order_over_a_move_and_a_crash(world: ClusterWorld) -> None:
+    one, two = world.node(1).at(1), world.node(2).at(2)
+    peer = one.client("a", expiry=EXPIRY)
+    peer.subscribe("t", qos=2)
+    sender = one.client("sender")
+    sender.send(*(publish("t", b"%d" % n, qos=2, packet_id=n) for n in range(1, 7)))
+    world.run(0.3)
+    ids = [one for packet in peer.publishes() for one in packet.packet_ids()]
+    for packet_id in ids[2:]:
+        peer.send(encode_ack(PUBREC, packet_id))
+        world.run(0.1)
+    peer.drop()
+    peer = come(world, two, "a")
+    for packet_id in ids[:2]:
+        peer.send(encode_ack(PUBREC, packet_id))
+        world.run(0.1)
+    assert list(session_at(two, "a").outbound.window.releasing) == [*ids[2:], *ids[:2]]
+    world.kill(2)
+    heir = world.inherited(2)
+    assert list(session_at(heir, "a").outbound.window.releasing) == [*ids[2:], *ids[:2]]
