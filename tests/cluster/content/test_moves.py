@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
+from mqtt_broker.cluster.hosting import FOLD_GROUPS
 from mqtt_broker.codec import properties as prop
 from mqtt_broker.codec.constants import PUBACK, PUBCOMP, PUBREC, PUBREL, V5
 from mqtt_broker.codec.encode import encode_ack
@@ -275,6 +276,10 @@ def test_packet_ids_keep_their_order_over_a_move_and_a_crash(world: ClusterWorld
         peer.send(encode_ack(PUBREC, packet_id))
         world.run(0.1)
     assert list(session_at(two, "a").outbound.window.releasing) == [*ids[2:], *ids[:2]]
+    for _ in range(2 * FOLD_GROUPS):  # so that the host itself folds what was released here
+        peer.subscribe("k", qos=1)
+        world.run(0.05)
+    assert two.hosted.journal.folded > 0
     world.kill(2)
     heir = world.inherited(2)
     assert list(session_at(heir, "a").outbound.window.releasing) == [*ids[2:], *ids[:2]]
