@@ -52,12 +52,16 @@ class Host:
     @property
     def wakes_at(self) -> float:
         """Return when `tick` is to be called."""
-        return min(self._looks_at, self.link.wakes_at)
+        return min(self._next_look_at, self.link.wakes_at)
+
+    @property
+    def _next_look_at(self) -> float:
+        return min(self._looks_at, self.hosting.beats_at) if self.link.is_idle else self._looks_at
 
     def tick(self, now: float) -> None:
         """Connect, or look for something to do, if it is time."""
         self.link.tick(now)
-        if now >= self._looks_at:
+        if now >= self._next_look_at:
             self._looks_at = now + LOOK_S
             self._go_on(now)
 

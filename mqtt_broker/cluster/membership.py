@@ -1,9 +1,9 @@
 """Which numbers a process hosts: its own, and those of hosts that have lapsed.
 
 `Lapses` says whose row has not moved for too long. Clocks of other machines do not matter, nor does
-the database's. Time counts only while this process reads the rows. After an outage of the database,
-or a pause of this process, everybody is given the whole time anew to show signs of life: what was
-counted before says nothing of now.
+the database's. Time counts only while this process reads the rows, and finds that its own have
+moved: a database that takes no writes lets nobody show a sign of life. After an outage, or a pause
+of this process, everybody is given the whole time anew: what was counted says nothing of now.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from mqtt_broker.cluster.node_row import FREE, NodeRow
 
-LAPSE_S: Final = 4.0
-READ_GAP_S_MAX: Final = 1.5  # of the time between two reads, how much counts
+LAPSE_S: Final = 2.0
+READ_GAP_S_MAX: Final = 0.75  # of the time between two reads that count, how much does
 
 
 class _Sign:
@@ -66,7 +66,9 @@ class Lapses:
     def has_lapsed(self, row: NodeRow) -> bool:
         """Tell whether the host of this number has shown no sign of life for too long."""
         sign = self._signs.get(row.number)
-        return sign is not None and sign.epoch == row.epoch and sign.quiet_s >= LAPSE_S
+        if sign is None or sign.epoch != row.epoch or sign.turn != row.turn:
+            return False
+        return sign.quiet_s >= LAPSE_S
 
 
 class Decision:
@@ -135,13 +137,14 @@ class HandOver(Decision):
 class Membership:
     """The numbers that one process hosts, and what to do about all others."""
 
-    __slots__ = ("_attempts", "_given_up", "_lapses", "_new_epoch", "hosted", "own")
+    __slots__ = ("_attempts", "_given_up", "_lapses", "_new_epoch", "_turns", "hosted", "own")
 
     def __init__(self, own: int, new_epoch: Callable[[], str]) -> None:
         self.own = own
         self._new_epoch = new_epoch
         self._attempts: dict[int, str] = {}  # the epoch with which a number is taken or wanted
         self._lapses = Lapses()
+        self._turns: dict[int, int] = {}  # of the numbers that are hosted here, when last counted
         self._given_up: dict[int, str] = {}  # the epoch under which a number was hosted here
         self.hosted: dict[int, str] = {}  # by number, its epoch
 
@@ -156,7 +159,8 @@ class Membership:
 
     def decide(self, rows: list[NodeRow], wants: dict[int, str], now: float) -> list[Decision]:
         """Decide what to do, from a read of all rows and of who waits for which number."""
-        self._lapses.on_rows(rows, now)
+        if self.can_write(rows):
+            self._lapses.on_rows(rows, now)
         decisions: list[Decision] = []
         if all(row.number != self.own for row in rows):
             decisions.append(Create(self.own, self._epoch_for(self.own)))
@@ -165,6 +169,17 @@ class Membership:
             if decision is not None:
                 decisions.append(decision)
         return decisions
+
+    def can_write(self, rows: list[NodeRow]) -> bool:
+        """Tell whether a row of this process has moved since a read that counted.
+
+        A process that hosts nothing yet cannot tell, and counts every read.
+        """
+        turns = {row.number: row.turn for row in rows if self.hosted.get(row.number) == row.epoch}
+        if turns and turns == self._turns:
+            return False
+        self._turns = turns
+        return True
 
     def about(self, row: NodeRow, wanted: str) -> Decision | None:
         """Decide what to do about one number, for which somebody may wait."""

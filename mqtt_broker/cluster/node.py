@@ -31,7 +31,7 @@ from mqtt_broker.cluster.node_transactions import (
 )
 from mqtt_broker.cluster.statements import Aborted, TransactionError
 
-READ_S: Final = 0.5  # between two reads of the rows
+READ_S: Final = 0.2  # between two reads of the rows
 
 
 class Surroundings(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Final
 
 import pytest
 
@@ -20,6 +21,8 @@ from mqtt_broker.cluster.membership import (
 )
 from mqtt_broker.cluster.node_row import FREE, NodeRow
 
+STEP_S: Final = 0.5  # between two reads
+
 
 def row(number: int, epoch: str, *, turn: int = 1, group: int = 1) -> NodeRow:
     values = {"number": number, "epoch": epoch, "turn": turn, "group": group, "folded": 0}
@@ -32,12 +35,14 @@ def membership() -> Membership:
     return Membership(1, lambda: f"mine{next(epochs)}")
 
 
-def lapse(membership: Membership, rows: list[NodeRow]) -> list[Decision]:
-    """What is decided when these rows have not moved for too long."""
-    now, decisions = 0.0, membership.decide(rows, {}, 0.0)
+def lapse(membership: Membership, rows: list[NodeRow], *, own_moves: bool = True) -> list[Decision]:
+    """What is decided when these rows have not moved for too long, and this process's own has."""
+    now, decisions, turn = 0.0, membership.decide(rows, {}, 0.0), 1
     while now <= LAPSE_S:
-        now += 1.0
-        decisions = membership.decide(rows, {}, now)
+        now += STEP_S
+        turn += own_moves
+        own = [row(1, one.epoch, turn=turn) if one.number == 1 else one for one in rows]
+        decisions = membership.decide(own, {}, now)
     return decisions
 
 
@@ -56,13 +61,31 @@ def test_a_row_that_does_not_move_lapses(membership: Membership) -> None:
     assert isinstance(take, Take) and take.seen.epoch == "other" and take.number == 2
 
 
+def test_no_row_lapses_while_the_process_itself_cannot_write(membership: Membership) -> None:
+    membership.on_hosted(1, "mine1")
+    rows = [row(1, "mine1"), row(2, "other")]
+    assert lapse(membership, rows, own_moves=False) == []
+    membership.on_lost(1)  # what hosts nothing counts every read
+    takes = lapse(membership, [row(1, "theirs"), row(2, "other")], own_moves=False)
+    assert [take.number for take in takes] == [1, 2]
+
+
 def test_a_row_that_moves_does_not() -> None:
     lapses = Lapses()
-    for second in range(20):
-        lapses.on_rows([row(2, "other", turn=second // 3)], float(second))
-        assert not lapses.has_lapsed(row(2, "other"))
-    lapses.on_rows([row(2, "another", turn=6)], 20.0)
-    assert not lapses.has_lapsed(row(2, "another"))
+    for step in range(20):
+        moved = row(2, "other", turn=step // 3)
+        lapses.on_rows([moved], step * STEP_S)
+        assert not lapses.has_lapsed(moved)
+    lapses.on_rows([row(2, "another", turn=6)], 20 * STEP_S)
+    assert not lapses.has_lapsed(row(2, "another", turn=6))
+
+
+def test_a_row_that_has_moved_since_the_last_read_that_counts_has_not_lapsed() -> None:
+    lapses = Lapses()
+    for step in range(20):
+        lapses.on_rows([row(2, "other")], step * STEP_S)
+    assert lapses.has_lapsed(row(2, "other"))
+    assert not lapses.has_lapsed(row(2, "other", turn=2))
 
 
 def test_time_in_which_nobody_read_counts_as_one_gap() -> None:
@@ -75,14 +98,15 @@ def test_time_in_which_nobody_read_counts_as_one_gap() -> None:
 
 def test_after_an_outage_everybody_is_given_the_whole_time_anew() -> None:
     lapses = Lapses()
-    seconds = [0.0, 1.0, 2.0, 3.0, 3.0 + LAPSE_S + 1.0]
-    for second in seconds:
-        lapses.on_rows([row(2, "other")], second)
+    for step in range(4):
+        lapses.on_rows([row(2, "other")], step * STEP_S)
+    back = 3 * STEP_S + LAPSE_S + 1.0
+    lapses.on_rows([row(2, "other")], back)
     assert not lapses.has_lapsed(row(2, "other"))
-    for second in (1.0, 2.0, 3.0):
-        lapses.on_rows([row(2, "other")], seconds[-1] + second)
+    for step in range(1, 4):
+        lapses.on_rows([row(2, "other")], back + step * STEP_S)
     assert not lapses.has_lapsed(row(2, "other"))
-    lapses.on_rows([row(2, "other")], seconds[-1] + LAPSE_S)
+    lapses.on_rows([row(2, "other")], back + LAPSE_S)
     assert lapses.has_lapsed(row(2, "other"))
 
 

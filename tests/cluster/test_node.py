@@ -82,6 +82,9 @@ class Place:
     def read(self, seconds: float = READ_S) -> None:
         """Let the node read the rows after a while."""
         self.now += seconds
+        self.rows = [
+            {**row, "turn": row["turn"] + 1} if row["number"] == 1 else row for row in self.rows
+        ]
         self.node.tick(self.now)
         assert isinstance(self.asked[0], Select), self.asked
         self.answer()
@@ -111,6 +114,17 @@ class Place:
         self.answer()
         self.watch.answer(now=self.now)
         return self.hosts(1, "mine2")
+
+    def until_sent(self, host: FakeConnection) -> Statement:
+        """Wake the node until a host sends something; return its first statement."""
+        count = len(host.batches)
+        for _ in range(20):
+            if len(host.batches) > count:
+                break
+            self.now = self.node.wakes_at
+            self.node.tick(self.now)
+        assert len(host.batches) > count
+        return host.batches[-1][0]
 
     def until_lapsed(self) -> None:
         self.read()
@@ -192,9 +206,7 @@ def test_it_hands_a_number_over_to_its_own_process(place: Place) -> None:
     host = place.hosts(2, place.node.hosts[2].hosting.epoch)
     place.wants = [{"number": 2, "epoch": "theirs"}]
     place.read()
-    place.now = place.node.wakes_at
-    place.node.tick(place.now)
-    (own, _) = host.batches[-1]
+    own = place.until_sent(host)
     assert isinstance(own, Update) and own.change["epoch"] == "theirs"
     host.answer(now=place.now)
     assert list(place.node.hosts) == [1] and place.contents[2].is_stopped and host.is_closed
@@ -204,8 +216,7 @@ def test_it_is_fenced_and_takes_its_number_again(place: Place) -> None:
     host = place.home()
     place.contents[1].blobs.append(b"one")
     place.node.hosts[1].wake(place.now)
-    place.now = place.node.wakes_at
-    place.node.tick(place.now)
+    place.until_sent(host)
     host.link.on_answer(Refused("another epoch"), place.now)
     assert not place.node.hosts and place.contents[1].is_stopped
     place.read()  # a fail-over has lost the other epoch
@@ -216,9 +227,7 @@ def test_it_frees_its_numbers_before_it_ends(place: Place) -> None:
     host = place.home()
     place.node.leave(place.now)
     assert not place.node.is_over
-    place.now = place.node.wakes_at
-    place.node.tick(place.now)
-    (own, _) = host.batches[-1]
+    own = place.until_sent(host)
     assert isinstance(own, Update) and own.change["epoch"] == FREE
     host.answer(now=place.now)
     assert place.node.is_over

@@ -12,7 +12,7 @@ import sys
 import time
 
 from tests.cluster.torture import faults
-from tests.cluster.torture.harness import Options, Verdict, torture
+from tests.cluster.torture.harness import LOADS, Options, Verdict, torture
 from tests.fault.postgres import Unavailable
 
 
@@ -27,7 +27,7 @@ def lines(options: Options, verdict: Verdict) -> list[str]:
     for measure, values in sorted(verdict.times_s.items()):
         p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
         said.append(f"{measure:28}{len(values):4} times, p50 {p50:.2f} s, p99 {p99:.2f} s")
-    said.append(f"{verdict.acknowledged} values acknowledged, {verdict.taken} numbers taken")
+    said.append(f"{verdict.acknowledged} acknowledgements, {verdict.taken} numbers taken")
     said += verdict.findings or ["nothing acknowledged was lost, and all else holds"]
     said.append(f"again: {options.again()}")
     return said
@@ -40,8 +40,9 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=default.faults)
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--nodes", type=int, default=default.nodes)
-    parser.add_argument("--writers", type=int, default=default.writers, help="of each number")
-    parser.add_argument("--only", choices=kinds, default="", help="default: all kinds")
+    parser.add_argument("--world", choices=list(LOADS), default=default.world)
+    parser.add_argument("--clients", type=int, default=default.clients)
+    parser.add_argument("--only", choices=kinds, default="", help="one kind, one after the other")
     parser.add_argument("--without", default="", help="a rule, to see that its want is noticed")
     options = Options(**vars(parser.parse_args()))
     began_at = time.monotonic()

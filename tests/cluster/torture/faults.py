@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from mqtt_broker.cluster.membership import LAPSE_S
 from tests.cluster.proxy import DOWN, UP
 from tests.cluster.torture.members import Member, until
+from tests.sim.cluster.oracles import check
 
 LONG_S: Final = LAPSE_S + 2.0
 HIT_S: Final = 5.0  # in which a process is to commit something
@@ -24,6 +25,7 @@ class Torture(Protocol):
 
     rng: Random
     members: list[Member]
+    is_alone: bool  # a fault happens when all is well, and its end is waited for
 
     def start(self, member: Member) -> None:
         """Start the process of a number."""
@@ -33,9 +35,6 @@ class Torture(Protocol):
 
     def note(self, measure: str, seconds: float) -> None:
         """Keep a time for the table."""
-
-    def find(self, finding: str) -> None:
-        """Note that something is wrong."""
 
     async def psql(self, statement: str) -> None:
         """Execute a statement as the operator of the database."""
@@ -63,8 +62,7 @@ async def terminate(torture: Torture, member: Member) -> None:
     member.signal(signal.SIGTERM)
     await _be_away(torture, member, "handed over after SIGTERM", is_serving=is_serving)
     code = await member.ended()
-    if code:
-        torture.find(f"process {member.number} ended with {code} after SIGTERM")
+    check("rest", code == 0, f"process {member.number} ended with {code} after SIGTERM")
     await _come_back(torture, member)
 
 
@@ -72,7 +70,8 @@ async def _be_away(torture: Torture, member: Member, measure: str, *, is_serving
     loop = asyncio.get_running_loop()
     began_at = loop.time()
     are_others_well = not any(one.is_troubled for one in torture.members if one is not member)
-    if torture.rng.random() < 0.5 and is_serving and are_others_well:
+    is_waited_for = torture.is_alone or torture.rng.random() < 0.5
+    if is_waited_for and is_serving and are_others_well:
         name = f"another process for number {member.number}"
         await until(lambda: torture.is_served_elsewhere(member), name)
         torture.note(measure, loop.time() - began_at)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, LiteralString
+from typing import Final
 
-import psycopg
-
+from mqtt_broker.cluster.tables import GROUPS, NODES
+from tests.cluster.torture.tables import Rows
+from tests.sim.cluster.hosts import TOTALS, VALUES
 from tests.sim.cluster.oracles import check
 
-Rows = list[dict[str, Any]]
 Stored = dict[str, list[int]]  # by writer
-_QUERIES: Final[tuple[LiteralString, ...]] = (
-    "SELECT * FROM cluster_nodes",
-    'SELECT * FROM cluster_groups ORDER BY number, "group"',
-    "SELECT * FROM cluster_values ORDER BY writer, value",
-    "SELECT * FROM cluster_totals",
-)
 MISSED_SHOWN: Final = 10
 
 
@@ -50,11 +44,11 @@ class Writer:
 class Found:
     """The rows of a database at rest."""
 
-    def __init__(self, nodes: Rows, groups: Rows, values: Rows, totals: Rows) -> None:
-        self.nodes = nodes
-        self.groups = groups
-        self._values = values
-        self._totals = totals
+    def __init__(self, tables: dict[str, Rows]) -> None:
+        self.nodes = tables[NODES]
+        self.groups = tables[GROUPS]
+        self._values = tables[VALUES]
+        self._totals = tables[TOTALS]
 
     def check_folded(self) -> None:
         """What the tables have is whole."""
@@ -76,18 +70,6 @@ class Found:
                 for writer, value in json.loads(row["blob"]):
                     stored.setdefault(writer, []).append(value)
         return stored
-
-
-def read_found(conninfo: str) -> Found:
-    """Read a database in one snapshot."""
-    with psycopg.connect(conninfo) as connection:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        return Found(*(_rows(connection, query) for query in _QUERIES))
-
-
-def _rows(connection: psycopg.Connection[Any], query: LiteralString) -> Rows:
-    with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
-        return cursor.execute(query).fetchall()
 
 
 def check_lists(writers: Sequence[Writer], found: Found) -> None:

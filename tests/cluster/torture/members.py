@@ -42,7 +42,14 @@ class LostCommit(Damage):
 class Member:
     """One number, the process that is to host it, and the proxy through which that one talks."""
 
-    def __init__(self, number: int, target: Path, log: Path, on_words: OnWords) -> None:
+    def __init__(
+        self,
+        number: int,
+        target: Path,
+        log: Path,
+        on_words: OnWords,
+        on_gone: Callable[[Member], None],
+    ) -> None:
         self.number = number
         self.proxy = Proxy(target)
         self.is_armed = False
@@ -50,8 +57,14 @@ class Member:
         self.serves: dict[int, str] = {}  # by number, its epoch
         self._log: IO[bytes] = log.open("ab")
         self._on_words = on_words
+        self._on_gone = on_gone
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Tell whether nobody can connect to it."""
+        return not self.is_connected
 
     @property
     def is_connected(self) -> bool:
@@ -70,10 +83,10 @@ class Member:
 
     # The process.
 
-    def start(self, url: str, port: int, without: str) -> None:
+    def start(self, url: str, port: int, without: str, world: str) -> None:
         assert self._process is None
         command = [sys.executable, "-m", "tests.cluster.torture.program", str(self.number)]
-        command += [url.format(port=self.proxy.port), str(port), without]
+        command += [url.format(port=self.proxy.port), str(port), without, world]
         self._process = subprocess.Popen(
             tied(command), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
@@ -117,6 +130,8 @@ class Member:
             pass  # it was killed
         finally:
             self._writer = None
+            self.serves.clear()
+            self._on_gone(self)
 
     def _take(self, words: list[Any]) -> None:
         kind, *rest = words

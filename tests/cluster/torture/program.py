@@ -1,6 +1,6 @@
 """A process of a cluster with a toy of a broker: the product's `Node` on real connections.
 
-    python -m tests.cluster.torture.program NUMBER DATABASE_URL PORT WITHOUT
+    python -m tests.cluster.torture.program NUMBER DATABASE_URL PORT WITHOUT WORLD
 
 It takes orders from the harness on a port of loopback, and tells it what was acknowledged, which
 numbers it serves, and which it has lost: lines of JSON. SIGTERM lets it leave in order. WITHOUT
@@ -34,29 +34,13 @@ from mqtt_broker.cluster.node_row import NodeRow
 from mqtt_broker.cluster.store.connection import Connector
 from mqtt_broker.cluster.store.executor import Executor
 from tests.cluster.torture.tables import ALL, CLUSTER
+from tests.cluster.torture.toys import TICK_S, TOYS
 from tests.sim.cluster import ablations  # noqa: F401
 from tests.sim.cluster.ablation import ABLATIONS
 from tests.sim.cluster.hosts import Lists
 
 ANSWER_S: Final = 6.0
 WAIT_S_MAX: Final = 60.0
-
-
-class ServedLists(Lists):
-    """Lists that tell when they are served, and when no more."""
-
-    def __init__(self, program: Program, number: int, epoch: str) -> None:
-        super().__init__(number)
-        self._program = program
-        self._key = (number, epoch)
-
-    def on_loaded(self) -> None:
-        super().on_loaded()
-        self._program.tell("serves", *self._key)
-
-    def on_stopped(self) -> None:
-        super().on_stopped()
-        self._program.tell("lost", *self._key, self._program.quiet_s(*self._key))
 
 
 class Beats:
@@ -78,11 +62,15 @@ class Beats:
 
 
 class Program:
-    def __init__(self, number: int, connector: Connector, harness: socket.socket) -> None:
+    def __init__(
+        self, number: int, world: str, connector: Connector, harness: socket.socket
+    ) -> None:
         self._connector = connector
         self._harness = harness
         self._actions: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
         self._beats: dict[str, Beats] = {}  # by epoch
+        self._ticks_at = 0.0
+        self._toy = TOYS[world](self)
         self.node = Node(number, self, random.Random())
 
     # The surroundings of the node.
@@ -94,8 +82,8 @@ class Program:
         return f"{os.getpid()}-{secrets.token_hex(6)}"
 
     def new_content(self, number: int, epoch: str) -> Content:
-        self._beats[epoch] = Beats(time.monotonic())
-        return ServedLists(self, number, epoch)
+        self._beats[epoch] = Beats(self.clock())
+        return self._toy.new_content(number, epoch)
 
     def on_rows(self, rows: list[NodeRow]) -> None:
         """Nothing here needs to know who hosts what."""
@@ -103,14 +91,26 @@ class Program:
     def on_taken(self, seen: NodeRow) -> None:
         self.tell("taken", seen.number, seen.epoch)
 
-    # The harness.
+    # What the toy asks and says.
+
+    def clock(self) -> float:
+        return time.monotonic()
 
     def tell(self, *words: Any) -> None:
         self._harness.sendall(json.dumps(words).encode() + b"\n")
 
-    def quiet_s(self, number: int, epoch: str) -> float:
-        """Return since when this host has shown no sign of life, at the least."""
-        return time.monotonic() - self._beats[epoch].committed_began_at
+    def wake(self, number: int) -> None:
+        if number in self.node.hosts:
+            self.node.hosts[number].wake(self.clock())
+
+    def on_served(self, number: int, epoch: str) -> None:
+        self.tell("serves", number, epoch)
+
+    def on_lost(self, number: int, epoch: str) -> None:
+        """Tell that it is lost, and for how long at least it had shown no sign of life."""
+        self.tell("lost", number, epoch, self.clock() - self._beats[epoch].committed_began_at)
+
+    # The harness.
 
     def _listen(self) -> None:
         for line in self._harness.makefile("rb"):
@@ -119,20 +119,16 @@ class Program:
 
     def _obey(self, words: list[Any], now: float) -> None:
         order, *rest = words
-        getattr(self, f"on_{order}")(*rest, now)
+        if order == "report":
+            self._report()
+        else:
+            getattr(self._toy, f"on_{order}")(*rest, now)
 
-    def on_write(self, number: int, writer: str, value: int, now: float) -> None:
-        host = self.node.hosts.get(number)
-        if host is not None and isinstance(host.content, Lists) and host.content.is_served:
-            host.content.write(writer, value, lambda: self.tell("ack", writer, value))
-            host.wake(now)
-
-    def on_report(self, now: float) -> None:
+    def _report(self) -> None:
         """Tell what is hosted here, and what its memory has."""
         hosts = {
-            number: [host.hosting.epoch, host.content.lists]
+            number: [host.hosting.epoch, self._toy.report(host.content)]
             for number, host in self.node.hosts.items()
-            if isinstance(host.content, Lists)
         }
         self.tell("report", hosts)
 
@@ -143,16 +139,22 @@ class Program:
         self.tell("hello", self.node.membership.own, os.getpid())
         threading.Thread(target=self._listen, daemon=True).start()
         while not self.node.is_over:
-            wait_s = self.node.wakes_at - time.monotonic()
+            wait_s = min(self.node.wakes_at, self._ticks_at) - self.clock()
             if wait_s <= 0:
-                self._do(self.node.tick)
+                self._do(self._tick)
                 continue
             with contextlib.suppress(queue.Empty):
                 self._do(self._actions.get(timeout=min(wait_s, WAIT_S_MAX)))
         self.node.close()
 
+    def _tick(self, now: float) -> None:
+        self.node.tick(now)
+        if now >= self._ticks_at:
+            self._ticks_at = now + TICK_S
+            self._toy.tick(now)
+
     def _do(self, action: Callable[[float], None]) -> None:
-        now = time.monotonic()
+        now = self.clock()
         running = {number for number, host in self.node.hosts.items() if host.link.is_running}
         action(now)
         for number, host in self.node.hosts.items():
@@ -186,9 +188,10 @@ ABSENT: Final[dict[str, Callable[[], Any]]] = {
 
 def main() -> int:
     number, url, port, without = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    world = sys.argv[5]
     connector = Connector(make_url(url), CLUSTER, ALL, answer_s=ANSWER_S)
     with ABSENT[without](), socket.create_connection(("127.0.0.1", port)) as harness:
-        program = Program(number, connector, harness)
+        program = Program(number, world, connector, harness)
         program.run()
     return 0
 

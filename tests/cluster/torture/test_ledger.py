@@ -6,7 +6,10 @@ import json
 
 import pytest
 
-from tests.cluster.torture.ledger import Found, Rows, Writer, check_lists
+from mqtt_broker.cluster.tables import GROUPS, NODES
+from tests.cluster.torture.ledger import Found, Writer, check_lists
+from tests.cluster.torture.tables import Rows
+from tests.sim.cluster.hosts import TOTALS, VALUES
 from tests.sim.cluster.oracles import Broken
 
 
@@ -18,7 +21,7 @@ def found(folded: list[int], blobs: list[list[int]], total: int | None = None) -
         {"number": 1, "group": group, "blob": json.dumps([["w", one] for one in blob]).encode()}
         for group, blob in enumerate(blobs)
     ]
-    return Found([], groups, values, totals)
+    return Found({NODES: [], GROUPS: groups, VALUES: values, TOTALS: totals})
 
 
 def writer(acknowledged: int) -> Writer:

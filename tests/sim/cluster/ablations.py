@@ -133,6 +133,12 @@ def outages_are_forgotten() -> list[Replace]:
 
 
 @ablation(hosts.play)
+def lapse_counts_own_writes() -> list[Replace]:
+    """The time in which the taker could not write counts against nobody."""
+    return [(membership.Membership, "can_write", lambda self, rows: True)]
+
+
+@ablation(hosts.play)
 def take_what_was_seen() -> list[Replace]:
     """A number is not taken from a host that has come back since it was seen."""
 

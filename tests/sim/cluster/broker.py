@@ -55,7 +55,8 @@ class Session:
     values: list[int] = field(default_factory=list)
 
     def row(self) -> Row:
-        return {name: getattr(self, name) for name in self.__slots__} | {"values": [*self.values]}
+        row = {name: getattr(self, name) for name in self.__slots__}
+        return row | {"values": json.dumps(self.values)}
 
 
 class Connection(Protocol):
@@ -374,7 +375,7 @@ def _is_stored(session: Session) -> bool:
 
 
 def _session(row: Row) -> Session:
-    return Session(**{**row, "values": [*row["values"]]})
+    return Session(**{**row, "values": json.loads(row["values"])})
 
 
 def _apply(sessions: dict[str, Session], record: Record) -> None:

@@ -77,6 +77,7 @@ class Database:
         self.failed_over_at = 0.0
         self._clock_offset_s = self.rng.choice([-7_200.0, 0.0, 86_400.0])
         self.is_up = True
+        self._stalled_until = 0.0
         self.deadlocks = 0
         self.lost_commits = 0
 
@@ -129,6 +130,7 @@ class Database:
                 self.show(backend)
         number = self._number
         timeline, delay_s = self.timeline, self.rng.choice(self._standby_delays_s)
+        delay_s += max(0.0, self._stalled_until - self.time.now)
         self.time.after(delay_s, lambda: self._replicate(number, timeline))
 
     def show(self, backend: Backend) -> None:
@@ -206,6 +208,10 @@ class Database:
         """Answer a COMMIT at once; the standby follows far behind."""
         self.is_synchronous = False
         self._standby_delays_s = LAGS_S
+
+    def stall(self, seconds: float) -> None:
+        """Let no commit come to the standby for a while; what is read goes on."""
+        self._stalled_until = self.time.now + seconds
 
     def calm_down(self) -> None:
         """Have a standby that follows closely from now on."""

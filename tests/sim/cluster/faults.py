@@ -23,6 +23,8 @@ ASYNCHRONOUS: Final = 5  # one world of so many replicates asynchronously
 class FaultyWorld:
     """A world of processes with what can go wrong; what a number holds is the subclass's."""
 
+    may_stall = False  # the database takes no writes for a while
+
     def __init__(self, seed: int, keys: dict[str, tuple[str, ...]]) -> None:
         self.events = Events(seed)
         self.rng: random.Random = self.events.rng
@@ -113,8 +115,10 @@ class FaultyWorld:
             process.call(process.cut)
         elif chance < 0.87:
             self._fail_over_after_a_cut()
-        elif self.database.is_up:
+        elif self.database.is_up and (chance < 0.95 or not self.may_stall):
             self._stop_database()
+        elif self.may_stall:
+            self.database.stall(rng.choice([LAPSE_S - 1, LAPSE_S + 1, LAPSE_S + 6]))
 
     def calm_down(self) -> None:
         """Cut no connection any more."""

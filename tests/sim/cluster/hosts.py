@@ -180,6 +180,8 @@ class Writer:
 class HostsWorld(FaultyWorld):
     """Some nodes and writers over one database."""
 
+    may_stall = True
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed, KEYS)
         self.writers = [

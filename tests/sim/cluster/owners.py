@@ -13,7 +13,7 @@ from typing import Final
 
 from mqtt_broker.cluster.claims import Claims
 from mqtt_broker.cluster.host import Content
-from mqtt_broker.cluster.statements import Row
+from mqtt_broker.cluster.statements import Row, Rows
 from mqtt_broker.cluster.tables import ASKS, GROUPS, NODES, OWNERS
 from tests.sim.cluster.broker import (
     CONNECT_WAIT_S,
@@ -28,13 +28,18 @@ from tests.sim.cluster.bus import SimulatedBus
 from tests.sim.cluster.faults import FaultyWorld
 from tests.sim.cluster.oracles import check
 from tests.sim.cluster.process import Process
-from tests.sim.cluster.roaming import FOREVER_S, SLACK_S, Attempt, Roamer
+from tests.sim.cluster.roaming import (
+    FOREVER_S,
+    Attempt,
+    Roamer,
+    expected_wills,
+    may_have_taken,
+)
 
 Frame = Callable[[Claims], None]  # what it does to the number that it reaches
 
 CLIENTS: Final = 4
 TICK_S: Final = 0.1
-ASK_S_MAX: Final = 60.0  # after which nobody is asked for a CONNECT that was given up
 ANSWER_S_MAX: Final = CONNECT_WAIT_S + 1.0  # of a CONNECT to a process that is not frozen
 SERVED_S_MAX: Final = 3.0  # of a client, when nothing is wrong
 
@@ -119,7 +124,7 @@ class OwnersWorld(FaultyWorld):
     def reply(self, action: Callable[[], None]) -> None:
         self.events.after(0.0005, action)
 
-    def connect(self, attempt: Attempt) -> None:
+    def connect(self, attempt: Attempt[Process]) -> None:
         process = attempt.process
         if process.is_dead:
             attempt.close(0)
@@ -127,13 +132,13 @@ class OwnersWorld(FaultyWorld):
         self.events.after(0.0005, lambda: process.call(lambda: self._connect(attempt)))
         self.events.after(ANSWER_S_MAX, lambda: self._check_answered(attempt))
 
-    def _connect(self, attempt: Attempt) -> None:
+    def _connect(self, attempt: Attempt[Process]) -> None:
         """Let a CONNECT wait for its broker, for its session, and then no longer."""
         process = attempt.process
         process.after(CONNECT_WAIT_S, lambda: self._refuse(attempt))
         self._hand_to_broker(attempt)
 
-    def _hand_to_broker(self, attempt: Attempt) -> None:
+    def _hand_to_broker(self, attempt: Attempt[Process]) -> None:
         broker = self.broker(attempt.process, attempt.process.number)
         if attempt.is_over:
             return
@@ -142,7 +147,7 @@ class OwnersWorld(FaultyWorld):
         else:
             broker.connect(attempt)
 
-    def _refuse(self, attempt: Attempt) -> None:
+    def _refuse(self, attempt: Attempt[Process]) -> None:
         if attempt.is_over or attempt.has_accepted:
             return
         broker = self.broker(attempt.process, attempt.process.number)
@@ -150,7 +155,7 @@ class OwnersWorld(FaultyWorld):
             broker.disconnect(attempt, is_normal=False)
         attempt.close(UNAVAILABLE)
 
-    def append(self, attempt: Attempt, value: int, reply: Callable[[], None]) -> None:
+    def append(self, attempt: Attempt[Process], value: int, reply: Callable[[], None]) -> None:
         def arrive() -> None:
             broker = self.broker(attempt.process, attempt.process.number)
             if broker is not None and not attempt.is_over:
@@ -158,7 +163,7 @@ class OwnersWorld(FaultyWorld):
 
         self.events.after(0.0005, lambda: attempt.process.call(arrive))
 
-    def disconnect(self, attempt: Attempt, delay_s: float, *, is_normal: bool) -> None:
+    def disconnect(self, attempt: Attempt[Process], delay_s: float, *, is_normal: bool) -> None:
         def arrive() -> None:
             broker = self.broker(attempt.process, attempt.process.number)
             if broker is not None and not attempt.is_over:
@@ -167,20 +172,20 @@ class OwnersWorld(FaultyWorld):
 
         self.events.after(0.0005 + delay_s, lambda: attempt.process.call(arrive))
 
-    def on_closed(self, attempt: Attempt, reason: int) -> None:
+    def on_closed(self, attempt: Attempt[Process], reason: int) -> None:
         """Examine whether a client was disconnected for a CONNECT that came later."""
         if reason == TAKEN_OVER:
             others = [one for one in attempt.roamer.attempts if one is not attempt]
-            is_needed = any(_may_have_taken(one, attempt, self.events.now) for one in others)
+            is_needed = any(may_have_taken(one, attempt, self.events.now) for one in others)
             text = f"{attempt.client} was taken over for nothing at {self.events.now:.1f}"
             check("needless", is_needed, text)
 
-    def on_served(self, attempt: Attempt) -> None:
+    def on_served(self, attempt: Attempt[Process]) -> None:
         if self.is_calm:
             waits_s = self.waits_after_kill_s if self.has_killed else self.waits_s
             waits_s.append(self.events.now - attempt.began_at)
 
-    def _check_answered(self, attempt: Attempt) -> None:
+    def _check_answered(self, attempt: Attempt[Process]) -> None:
         process = attempt.process
         is_answered = attempt.is_over or attempt.has_accepted or attempt.is_given_up
         trouble_ends = self.trouble_ends.get(process.number, 0.0)
@@ -236,7 +241,7 @@ class OwnersWorld(FaultyWorld):
         for roamer in gone:
             self._check_gone(roamer)
 
-    def _connect_once_more(self, roamer: Roamer) -> None:
+    def _connect_once_more(self, roamer: Roamer[Process]) -> None:
         if roamer.current is not None:
             is_silent = self.rng.random() < 0.5
             roamer.leave(roamer.current, is_silent=is_silent, is_normal=False)
@@ -288,24 +293,12 @@ class OwnersWorld(FaultyWorld):
             check("one-owner", set(broker.sessions) <= set(broker.claims.owned), "others' sessions")
 
     def _check_sessions(self) -> None:
-        stored = {row["client"]: row for row in self.database.rows(SESSIONS)}
-        for row in self.database.rows(GROUPS):
-            for kind, client, value in json.loads(row["blob"]):
-                if kind == "set":
-                    stored[client] = value
-                elif kind == "append":
-                    stored[client] = {
-                        **stored[client],
-                        "values": [*stored[client]["values"], value],
-                    }
-                elif kind == "end":
-                    stored.pop(client, None)
-        stored = {client: row for client, row in stored.items() if _is_to_stay(row)}
+        stored = stored_sessions(self.database.rows(SESSIONS), self.database.rows(GROUPS))
         rows = [one.row() for broker in self.brokers() for one in broker.sessions.values()]
-        memory = {row["client"]: row for row in rows if _is_to_stay(row)}
+        memory = {row["client"]: row for row in rows if is_to_stay(row)}
         check("one-owner", memory == stored, f"{memory} in memory, {stored} stored")
 
-    def _check_gone(self, roamer: Roamer) -> None:
+    def _check_gone(self, roamer: Roamer[Process]) -> None:
         """Check that a client that stays away has a session only if it does not expire."""
         last = roamer.attempts[-1]
         names = [row["client"] for row in self.database.rows(OWNERS)]
@@ -316,50 +309,43 @@ class OwnersWorld(FaultyWorld):
         else:
             check("lost", roamer.name in names, f"{roamer.name} has no session")
 
-    def _check_wills(self, roamer: Roamer) -> None:
-        published = Counter(row["will"] for row in self.database.rows(PUBLISHED))
-        for row in self.database.rows(GROUPS):
-            records = json.loads(row["blob"])
-            published.update(value for kind, _, value in records if kind == "publish")
+    def _check_wills(self, roamer: Roamer[Process]) -> None:
+        published = published_wills(self.database.rows(PUBLISHED), self.database.rows(GROUPS))
         for index, attempt in enumerate(roamer.attempts):
             if attempt.will:
                 count = published[attempt.will]
-                least, most = self._expected_wills(roamer, index)
+                least, most = expected_wills(roamer, index) if self.is_lossless else (0, 1)
                 text = f"{attempt.will} was published {count} times, not {least} to {most}"
                 check("will", least <= count <= most, text)
 
-    def _expected_wills(self, roamer: Roamer, index: int) -> tuple[int, int]:
-        """Return how often the will of a connection is published, at least and at most."""
-        attempt, later = roamer.attempts[index], roamer.attempts[index + 1 :]
-        if not self.is_lossless:
-            return 0, 1
-        if attempt is roamer.current or attempt.is_will_discarded:
-            return 0, 0
-        if not attempt.accepted_at or attempt.is_left_normally:
-            return 0, 1
-        delay_s = min(attempt.will_delay, attempt.expiry)
-        following = next((one for one in later if one.accepted_at), None)
-        has_loose = any(
-            not one.accepted_at and (one.over_at is None or one.over_at > attempt.accepted_at)
-            for one in roamer.attempts
-        )
-        if following is None or following.clean or delay_s == 0:
-            return (0 if has_loose and delay_s else 1), 1
-        if not has_loose and following.accepted_at < attempt.alive_at + delay_s - SLACK_S:
-            return 0, 0
-        return 0, 1
+
+def stored_sessions(rows: Rows, groups: Rows) -> dict[str, Row]:
+    """Return the sessions that the database has, by client, with what is not folded."""
+    stored = {row["client"]: row for row in rows}
+    for group in groups:
+        for kind, client, value in json.loads(group["blob"]):
+            if kind == "set":
+                stored[client] = value
+            elif kind == "append":
+                values = json.dumps([*json.loads(stored[client]["values"]), value])
+                stored[client] = {**stored[client], "values": values}
+            elif kind == "end":
+                stored.pop(client, None)
+    return {client: row for client, row in stored.items() if is_to_stay(row)}
 
 
-def _is_to_stay(session: Row) -> bool:
+def published_wills(rows: Rows, groups: Rows) -> Counter[str]:
+    """Return how often each will was published."""
+    published = Counter(row["will"] for row in rows)
+    for group in groups:
+        records = json.loads(group["blob"])
+        published.update(value for kind, _, value in records if kind == "publish")
+    return published
+
+
+def is_to_stay(session: Row) -> bool:
     """Tell whether a session, or its will, outlasts its connection."""
     return session["expiry"] > 0 or bool(session["will"])
-
-
-def _may_have_taken(one: Attempt, attempt: Attempt, now: float) -> bool:
-    """Tell whether a CONNECT may be the reason why another connection is taken over now."""
-    if one.accepted_at:
-        return one.accepted_at > attempt.began_at
-    return one.over_at is None or one.over_at > now - ASK_S_MAX
 
 
 def play(seed: int) -> OwnersWorld:

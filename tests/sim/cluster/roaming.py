@@ -7,20 +7,61 @@ perhaps later than the next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tests.sim.cluster.broker import UNAVAILABLE
 from tests.sim.cluster.oracles import check
 
-if TYPE_CHECKING:
-    from tests.sim.cluster.owners import OwnersWorld
-    from tests.sim.cluster.process import Process
-
 FOREVER_S: Final = 1_000.0
 EXPIRIES_S: Final = (0.0, 0.0, 8.0, FOREVER_S, FOREVER_S, FOREVER_S)
 WILL_DELAYS_S: Final = (0.0, 3.0, 20.0)
+ASK_S_MAX: Final = 60.0  # after which nobody is asked for a CONNECT that was given up
 SLACK_S: Final = 2.5  # clocks that differ in pace, and the step of the database's clock
+
+
+class Place(Protocol):
+    """A process to which a client may connect."""
+
+    @property
+    def is_dead(self) -> bool: ...
+
+
+class Time(Protocol):
+    now: float
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None: ...
+
+
+PlaceT = TypeVar("PlaceT", bound=Place)
+
+
+class World(Protocol[PlaceT]):
+    """The processes, and what happens between them and their clients."""
+
+    rng: Random
+    processes: dict[int, PlaceT]
+    is_lossless: bool
+    refused: int
+
+    @property
+    def events(self) -> Time: ...
+
+    def alive(self) -> list[PlaceT]: ...
+
+    def reply(self, action: Callable[[], None]) -> None: ...
+
+    def connect(self, attempt: Attempt[PlaceT]) -> None: ...
+
+    def append(self, attempt: Attempt[PlaceT], value: int, reply: Callable[[], None]) -> None: ...
+
+    def disconnect(self, attempt: Attempt[PlaceT], delay_s: float, *, is_normal: bool) -> None: ...
+
+    def on_closed(self, attempt: Attempt[PlaceT], reason: int) -> None: ...
+
+    def on_served(self, attempt: Attempt[PlaceT]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +73,12 @@ class State:
     ends_at: float = float("inf")
 
 
-class Attempt:
+class Attempt(Generic[PlaceT]):
     """A connection from its CONNECT to its end."""
 
-    def __init__(self, roamer: Roamer, process: Process, *, clean: bool, expiry: float) -> None:
+    def __init__(
+        self, roamer: Roamer[PlaceT], process: PlaceT, *, clean: bool, expiry: float
+    ) -> None:
         self.roamer = roamer
         self.client = roamer.name
         self.process = process
@@ -78,17 +121,19 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Roamer:
+class Roamer(Generic[PlaceT]):
     """A client: it connects, appends values, leaves or is left, and connects elsewhere."""
 
-    world: OwnersWorld
+    world: World[PlaceT]
     name: str
     is_calm: bool = False  # connect once more, and stay
     states: list[State | None] = field(default_factory=lambda: [None])
-    attempts: list[Attempt] = field(default_factory=list)
-    current: Attempt | None = None
+    attempts: list[Attempt[PlaceT]] = field(default_factory=list)
+    current: Attempt[PlaceT] | None = None
     next_value: int = 1
     to_append: int = 0
+    expiries_s: tuple[float, ...] = EXPIRIES_S
+    will_delays_s: tuple[float, ...] = WILL_DELAYS_S
     _is_waiting: bool = False
 
     def start(self) -> None:
@@ -100,7 +145,7 @@ class Roamer:
         if self.current is None and not self._is_waiting:
             self.connect()
 
-    def move_to(self, process: Process) -> None:
+    def move_to(self, process: PlaceT) -> None:
         """Connect to a process, whatever else is under way."""
         if self.is_calm or process.is_dead:
             return
@@ -108,23 +153,23 @@ class Roamer:
             self.leave(self.current, is_silent=True, is_normal=False)
         self.connect(process)
 
-    def connect(self, process: Process | None = None) -> None:
+    def connect(self, process: PlaceT | None = None) -> None:
         rng = self.world.rng
         processes = self.world.alive() if self.is_calm else list(self.world.processes.values())
-        clean, expiry = rng.random() < 0.3, rng.choice(EXPIRIES_S)
+        clean, expiry = rng.random() < 0.3, rng.choice(self.expiries_s)
         if self.is_calm:
             clean = False
         attempt = Attempt(self, process or rng.choice(processes), clean=clean, expiry=expiry)
         if rng.random() < 0.5:
             attempt.will = f"{self.name}-{len(self.attempts)}"
-            attempt.will_delay = rng.choice(WILL_DELAYS_S)
+            attempt.will_delay = rng.choice(self.will_delays_s)
         self.attempts.append(attempt)
         self.current = attempt
         self.world.connect(attempt)
         patience_s = 8.0 if self.is_calm else rng.choice([0.2, 2.0, 8.0])
         self.world.events.after(patience_s, lambda: self._give_up(attempt))
 
-    def _give_up(self, attempt: Attempt) -> None:
+    def _give_up(self, attempt: Attempt[PlaceT]) -> None:
         if self.current is attempt and not attempt.accepted_at:
             self.leave(attempt, is_silent=self.world.rng.random() < 0.3, is_normal=False)
             self.again()
@@ -139,7 +184,7 @@ class Roamer:
         self._is_waiting = False
         self.step()
 
-    def leave(self, attempt: Attempt, *, is_silent: bool, is_normal: bool) -> None:
+    def leave(self, attempt: Attempt[PlaceT], *, is_silent: bool, is_normal: bool) -> None:
         """No longer believe in a connection; the broker may learn that much later, or at once."""
         attempt.is_given_up = True
         attempt.is_left_normally = is_normal
@@ -153,7 +198,7 @@ class Roamer:
         if self.current is not None:
             self.leave(self.current, is_silent=False, is_normal=False)
 
-    def on_closed(self, attempt: Attempt, reason: int) -> None:
+    def on_closed(self, attempt: Attempt[PlaceT], reason: int) -> None:
         if self.current is attempt:
             attempt.is_given_up = True
             self.current = None
@@ -163,7 +208,7 @@ class Roamer:
 
     # The ledger.
 
-    def on_accepted(self, attempt: Attempt, present: bool, values: list[int]) -> None:
+    def on_accepted(self, attempt: Attempt[PlaceT], present: bool, values: list[int]) -> None:
         if self.current is not attempt:
             return
         now = self.world.events.now
@@ -180,11 +225,11 @@ class Roamer:
         self.to_append = self.world.rng.randint(0, 3)
         self._append(attempt)
 
-    def _last_accepted(self, attempt: Attempt) -> Attempt | None:
+    def _last_accepted(self, attempt: Attempt[PlaceT]) -> Attempt[PlaceT] | None:
         accepted = [one for one in self.attempts if one.accepted_at and one is not attempt]
         return accepted[-1] if accepted else None
 
-    def _note_end(self, attempt: Attempt) -> None:
+    def _note_end(self, attempt: Attempt[PlaceT]) -> None:
         """Note when the session may be over at the earliest, of the connection before."""
         last = self._last_accepted(attempt)
         if last is not None and last.expiry == 0.0:
@@ -193,7 +238,7 @@ class Roamer:
             ends_at = last.alive_at + last.expiry - SLACK_S
             self.states = [one and replace(one, ends_at=ends_at) for one in self.states]
 
-    def _loose(self, attempt: Attempt) -> list[Attempt]:
+    def _loose(self, attempt: Attempt[PlaceT]) -> list[Attempt[PlaceT]]:
         """Return CONNECTs without an answer that may have been executed since the last with one."""
         last = self._last_accepted(attempt)
         since = last.began_at if last is not None else 0.0
@@ -225,7 +270,7 @@ class Roamer:
 
     # What a connected client does.
 
-    def _append(self, attempt: Attempt) -> None:
+    def _append(self, attempt: Attempt[PlaceT]) -> None:
         if self.current is not attempt:
             return
         if self.to_append <= 0:
@@ -236,7 +281,7 @@ class Roamer:
         self.states = [one and replace(one, may_have=(*one.may_have, value)) for one in self.states]
         self.world.append(attempt, value, lambda: self._on_appended(attempt, value))
 
-    def _on_appended(self, attempt: Attempt, value: int) -> None:
+    def _on_appended(self, attempt: Attempt[PlaceT], value: int) -> None:
         if self.current is not attempt:
             return
         attempt.alive_at = self.world.events.now
@@ -245,19 +290,48 @@ class Roamer:
         self.states[0] = replace(first, has=(*first.has, value))
         self._append(attempt)
 
-    def _idle(self, attempt: Attempt) -> None:
+    def _idle(self, attempt: Attempt[PlaceT]) -> None:
         if not self.is_calm:
             seconds = self.world.rng.choice([0.01, 0.5, 3.0, 12.0])
             self.world.events.after(seconds, lambda: self._move_on(attempt))
 
-    def _move_on(self, attempt: Attempt) -> None:
+    def _move_on(self, attempt: Attempt[PlaceT]) -> None:
         if self.current is attempt:
             chance = self.world.rng.random()
             self.leave(attempt, is_silent=chance < 0.4, is_normal=chance > 0.7)
             self.again()
 
 
-def _closure(states: list[State | None], loose: list[Attempt], now: float) -> list[State | None]:
+def may_have_taken(one: Attempt[Any], attempt: Attempt[Any], now: float) -> bool:
+    """Tell whether a CONNECT may be the reason why another connection is taken over now."""
+    if one.accepted_at:
+        return one.accepted_at > attempt.began_at
+    return one.over_at is None or one.over_at > now - ASK_S_MAX
+
+
+def expected_wills(roamer: Roamer[Any], index: int) -> tuple[int, int]:
+    """Return how often the will of a connection is published, at least and at most."""
+    attempt, later = roamer.attempts[index], roamer.attempts[index + 1 :]
+    if attempt is roamer.current or attempt.is_will_discarded:
+        return 0, 0
+    if not attempt.accepted_at or attempt.is_left_normally:
+        return 0, 1
+    delay_s = min(attempt.will_delay, attempt.expiry)
+    following = next((one for one in later if one.accepted_at), None)
+    has_loose = any(
+        not one.accepted_at and (one.over_at is None or one.over_at > attempt.accepted_at)
+        for one in roamer.attempts
+    )
+    if following is None or following.clean or delay_s == 0:
+        return (0 if has_loose and delay_s else 1), 1
+    if not has_loose and following.accepted_at < attempt.alive_at + delay_s - SLACK_S:
+        return 0, 0
+    return 0, 1
+
+
+def _closure(
+    states: list[State | None], loose: list[Attempt[Any]], now: float
+) -> list[State | None]:
     """Return what the session may be now, if CONNECTs without an answer may have been executed."""
     found: list[State | None] = []
     todo = list(states)
@@ -271,7 +345,7 @@ def _closure(states: list[State | None], loose: list[Attempt], now: float) -> li
     return found
 
 
-def _executed(attempt: Attempt, before: State | None) -> State:
+def _executed(attempt: Attempt[Any], before: State | None) -> State:
     """Return what a session is after a CONNECT whose connection may be over."""
     ends_at = attempt.began_at + attempt.expiry - SLACK_S
     after = State() if attempt.clean or before is None else before
