@@ -13,10 +13,9 @@ from mqtt_broker.cluster.frames.bodies import Hint
 from mqtt_broker.cluster.frames.layout import MESSAGES
 from mqtt_broker.cluster.frames.repeats import Arrivals
 from mqtt_broker.cluster.inbox import Inbox
-from mqtt_broker.cluster.node_transactions import Writes
 from mqtt_broker.cluster.outbox import Parcel
 from mqtt_broker.cluster.peers import HINT_S, Peers
-from mqtt_broker.cluster.statements import Expect, Transaction
+from mqtt_broker.cluster.statements import Expect
 from mqtt_broker.cluster.tables import OUTBOX
 from mqtt_broker.topics.names import matches
 from tests.sim.cluster import messages
@@ -30,19 +29,6 @@ def register() -> None:
 
 
 # Messages of QoS 1 and 2.
-
-
-@ablation(messages.play)
-def sent_after_the_commit() -> list[Replace]:
-    """Parcels are sent when they are committed, not before."""
-
-    def commit(self: Exchange, writes: Writes, group: int, batch: Batch) -> Transaction[None]:
-        self.route(batch)
-        self._send_parcels(batch.parcels)
-        return original(self, writes, group, batch)
-
-    original = Exchange.commit
-    return [(Exchange, "commit", commit)]
 
 
 @ablation(messages.play)
