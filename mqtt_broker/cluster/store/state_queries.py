@@ -26,6 +26,7 @@ from mqtt_broker.cluster.store.queries import (
     Query,
 )
 from sessions.store import schema
+from sessions.store.checksums import SIZE as CRC_BYTES
 
 _Columns = list[tuple[str, Codec]]
 
@@ -54,16 +55,17 @@ WITH gone AS (DELETE FROM deliveries WHERE sid = ANY($1) RETURNING mid), {_LET_G
 _UNRETAIN: Final = f"""
 WITH gone AS (DELETE FROM retained WHERE mid = ANY($1) RETURNING mid), {_LET_GO}
 """
-# Messages of a record differ in payload only.
-_STORE: Final = """
+# Messages of a record differ in payload only: payloads and checksums stand one behind the other.
+_STORE: Final = f"""
 INSERT INTO messages (mid, topic, qos, retain, section, payload, publisher, received_at,
                       expiry_interval, refs, crc)
-SELECT p.mid, r.topic, r.qos, r.retain, r.section, p.payload, r.publisher, r.received_at,
-       r.expiry_interval, r.refs, p.crc
-FROM unnest($1, $2, $3, $4) AS p(mid, record, payload, crc)
-JOIN unnest($5, $6, $7, $8, $9, $10, $11, $12) WITH ORDINALITY
-    AS r(topic, qos, retain, section, publisher, received_at, expiry_interval, refs, record)
-    ON r.record = p.record
+SELECT r.mid + i, r.topic, r.qos, r.retain, r.section,
+       substr(r.payloads, (i * r.size + 1)::int, r.size::int), r.publisher, r.received_at,
+       r.expiry_interval, r.refs, substr(r.crcs, (i * {CRC_BYTES} + 1)::int, {CRC_BYTES})
+FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+    AS r(mid, count, topic, qos, retain, section, payloads, size, publisher, received_at,
+         expiry_interval, refs, crcs)
+CROSS JOIN LATERAL generate_series(0, r.count - 1) AS i
 """
 _DELIVER: Final = """
 INSERT INTO deliveries (sid, n, mid, qos, retain, subscription_ids, share, packet_id, size)
@@ -254,9 +256,9 @@ QUERIES: Final[dict[str, Query]] = {
         for table in ("sessions", "shares", "subscriptions", "releases", "received")
     },
     "store": _does(
-        _STORE, ("mid", int), ("record", int), ("payload", bytes), ("crc", bytes), ("topic", str),
-        ("qos", int), ("retain", bool), ("section", bytes), ("publisher", str),
-        ("received_at", float), ("expiry_interval", int), ("refs", int),
+        _STORE, ("mid", int), ("count", int), ("topic", str), ("qos", int), ("retain", bool),
+        ("section", bytes), ("payloads", bytes), ("size", int), ("publisher", str),
+        ("received_at", float), ("expiry_interval", int), ("refs", int), ("crcs", bytes),
     ),
     "deliver": _does(
         _DELIVER, _SID, ("n", int), ("mid", int), ("count", int), ("qos", int), ("retain", bool),

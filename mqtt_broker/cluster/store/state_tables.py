@@ -12,11 +12,12 @@ from typing import Any
 from mqtt_broker.cluster.statements import Named, Row, Rows, Statement
 from sessions.journal.net_changes import Changes, PacketIdChanges
 from sessions.journal.number_range import range_of
+from sessions.journal.records import Stored
 from sessions.journal.rows import DeliveryRow, MessageRow
 from sessions.journal.snapshot import Snapshot
 from sessions.journal.value_ranges import count
 from sessions.store import schema
-from sessions.store.checksums import checksum
+from sessions.store.checksums import checksums
 from sessions.store.state_loader import (
     backlog,
     both_rows,
@@ -33,8 +34,9 @@ _SUBSCRIPTION = schema.names(schema.subscriptions)
 _DELIVERY = (
     "sid", "n", "mid", "count", "qos", "retain", "subscription_ids", "share", "packet_id", "size",
 )  # fmt: skip
-_RUN = (
-    "topic", "qos", "retain", "section", "publisher", "received_at", "expiry_interval", "refs",
+_MESSAGES = (
+    "mid", "count", "topic", "qos", "retain", "section", "payloads", "size", "publisher",
+    "received_at", "expiry_interval", "refs", "crcs",
 )  # fmt: skip
 _SCOPE = ("sessions", "subscriptions", "windows", "lent", "backlogs", "releases", "received")
 _OF_NUMBER = ("shares", "retained", "newest")
@@ -96,22 +98,20 @@ def _finished(changes: Changes) -> list[tuple[int, int, int]]:
     ]
 
 
-def _store(new: list[tuple[Any, int, int, int]]) -> Named | None:
-    """Store messages: what those of one record have in common is sent once."""
-    if not new:
-        return None
-    values: Row = {name: [] for name in ("mid", "record", "payload", "crc", *_RUN)}
-    for place, (record, first, end, references) in enumerate(new, 1):
-        for at in range(first, end):
-            payload = record.payloads[at]
-            values["mid"].append(record.mid + at)
-            values["record"].append(place)
-            values["payload"].append(payload)
-            values["crc"].append(checksum(record.topic, record.section, payload))
-        for name in _RUN[:-1]:
-            values[name].append(getattr(record, name))
-        values["refs"].append(references)
-    return Named("store", values)
+def _store(new: list[tuple[Stored, int, int, int]]) -> Named | None:
+    """Store messages: those of one record are a row, which the database divides."""
+    rows = []
+    for record, first, end, references in new:
+        payloads = record.payloads[first:end]
+        rows.append(
+            (
+                record.mid + first, end - first, record.topic, record.qos, record.retain,
+                record.section, b"".join(payloads), len(payloads[0]), record.publisher,
+                record.received_at, record.expiry_interval, references,
+                checksums(record.topic, record.section, payloads),
+            )
+        )  # fmt: skip
+    return _named("store", _MESSAGES, rows)
 
 
 def _deliveries(changes: Changes) -> list[tuple[Any, ...]]:
