@@ -26,7 +26,10 @@ from tests.sim.cluster.retained_core import LIMITS, RetainedCore
 
 KEYS: Final = {**tables.KEYS, **core.KEYS}
 TOPICS: Final = ("a/1", "a/2", "a/3", "b/1", "b/2", "c/1", "c/2", "c/3")
-SCRATCH: Final = "x/"  # topics of which each has one message, which is removed
+SCRATCH: Final = "x/"  # topics that have few messages, of which many are removed
+RACE: Final = "y/"  # topics that are published and subscribed to at once
+RACES: Final = 6
+RACE_S: Final = 0.03
 FILTERS_ASKED: Final = ("a/1", "a/+", "+/1", "b/#", "#", "c/2", "c/+", "b/1")
 EXPIRIES_S: Final = (0, 0, 0, 5, 20)
 SLACK_S: Final = 2.5  # clocks that differ in pace, and the step of the database's clock
@@ -78,10 +81,11 @@ class Publisher(Client):
         rng = self.world.rng
         while len(self.sent) < self.goal and len(self.unacknowledged) < (1, 6)[self._qos - 1]:
             message = Message(self.name, len(self.sent) + 1, self._topic(), self._qos)
-            is_scratch = message.topic.startswith(SCRATCH)
+            is_scratch, is_race = message.topic.startswith(SCRATCH), message.topic.startswith(RACE)
             one = Published(
-                message, self.world.events.now, is_scratch or rng.random() < 0.9,
-                is_scratch or rng.random() < 0.25, rng.choice(EXPIRIES_S),
+                message, self.world.events.now, is_scratch or is_race or rng.random() < 0.9,
+                not is_race and rng.random() < (0.6 if is_scratch else 0.25),
+                0 if is_race else rng.choice(EXPIRIES_S),
             )  # fmt: skip
             self.sent.append(one)
         if content is not self._core:
@@ -95,9 +99,7 @@ class Publisher(Client):
         rng = self.world.rng
         if self._rush:
             return self._rush.pop()
-        return (
-            f"{SCRATCH}{rng.randrange(1_000)}" if rng.random() < 0.2 else rng.choice(self._topics)
-        )
+        return f"{SCRATCH}{rng.randrange(100)}" if rng.random() < 0.2 else rng.choice(self._topics)
 
     def rush(self, topics: list[str]) -> None:
         """Publish at once, while others do."""
@@ -133,6 +135,16 @@ class Watcher(Client):
             self._was, self.text = self.text, self.world.rng.choice(FILTERS_ASKED)
             self._core = None
             self.retry_soon(0.001)
+
+    def race(self, text: str) -> None:
+        """Subscribe to this now."""
+        self._was, self.text = self.text, text
+        self._core = None
+        self.retry_soon(0.0)
+
+    def has(self, topic: str) -> bool:
+        """Tell whether it was given a message of a topic."""
+        return topic in self._given
 
     def ask(self, content: Core) -> None:
         assert isinstance(content, RetainedCore)
@@ -274,8 +286,24 @@ class RetainedWorld(BusWorld):
             events.run_until(events.now + self.rng.choice([0.01, 0.5, 3.0, 9.0]))
         self.is_troubled = False
         self.calm_down()
-        events.run_until(events.now + 120)
+        events.run_until(events.now + 60)
+        for number in range(RACES):
+            self._race(number)
+        events.run_until(events.now + 60)
         self.check()
+
+    def _race(self, number: int) -> None:
+        """Publish and subscribe at once: what is retained comes live or as a retained message."""
+        events, rng = self.events, self.rng
+        topics = [f"{RACE}{number}/{one.name}" for one in self.publishers]
+        for publisher, topic in zip(self.publishers, topics, strict=True):
+            events.after(rng.random() * RACE_S, partial(publisher.rush, [topic]))
+        for watcher in self.watchers:
+            events.after(rng.random() * RACE_S, partial(watcher.race, f"{RACE}{number}/+"))
+        events.run_until(events.now + 8)
+        for watcher in self.watchers:
+            for topic in topics:
+                check("missed", watcher.has(topic), f"{watcher.name} has no message of {topic}")
 
     # What has to hold.
 

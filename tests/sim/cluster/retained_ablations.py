@@ -8,7 +8,7 @@ from typing import Any
 from mqtt_broker.cluster import retained as retained_part
 from mqtt_broker.cluster import retained_follower, retained_rows
 from mqtt_broker.cluster.exchange import Batch, Exchange
-from mqtt_broker.cluster.node_transactions import Writes
+from mqtt_broker.cluster.node_transactions import Writes, own_row
 from mqtt_broker.cluster.retained import Retained
 from mqtt_broker.cluster.retained_follower import Cut, Follower
 from mqtt_broker.cluster.retained_rows import OwnRows, RetainedMessage, Sweep
@@ -141,11 +141,29 @@ def what_is_gone_is_removed() -> list[Replace]:
 def reads_are_proven() -> list[Replace]:
     """What is read counts when a write of the host's own is committed with it."""
 
-    def _follow(self: Retained, epoch: str, turn: int) -> Transaction[list[Rows]]:
-        found = yield [*self.reads(), Commit()]
-        return found[:-1]
+    def next_errand(self: Retained, number: int, epoch: str, turn: int, now: float) -> Any:
+        asked_at[number] = now
+        cut = self.follower.take()
+        if cut is not None:
+            self.follower.apply(cut)
+        return original_next(self, number, epoch, turn, now)
 
-    return [(Retained, "_follow", _follow)]
+    def _follow(self: Retained, epoch: str, turn: int) -> Transaction[None]:
+        found = yield [own_row(self._number, epoch, turn), *self.reads()]
+        self.on_rows(found[1:], asked_at[self._number])
+        yield [Commit()]
+
+    def on_done(self: Retained, result: Any, now: float) -> None:
+        if result is not None or self._errand is not None:
+            original_on_done(self, result, now)
+
+    asked_at: dict[int, float] = {}
+    original_next, original_on_done = Retained.next, Retained.on_done
+    return [
+        (Retained, "next", next_errand),
+        (Retained, "_follow", _follow),
+        (Retained, "on_done", on_done),
+    ]
 
 
 @ablation(retained.play)

@@ -9,9 +9,8 @@ from tests.sim.cluster.ablation import search
 from tests.sim.cluster.retained import play
 
 
-@pytest.mark.parametrize("start", [0, 2])
-def test_seeds(start: int) -> None:
-    for seed in range(start, start + 2):
+def test_seeds() -> None:
+    for seed in range(3):
         play(seed)
 
 
@@ -21,9 +20,8 @@ def test_a_seed_plays_the_same_again() -> None:
     assert one.database.rows("retained") == two.database.rows("retained")
 
 
-@pytest.mark.parametrize("name", ["rows-are-locked-in-order", "expired-rows-are-deleted"])
-def test_a_rule_that_is_taken_out_is_missed(name: str) -> None:
-    assert search(name, 20) is not None
+def test_a_rule_that_is_taken_out_is_missed() -> None:
+    assert search("requests-stay-open", 20) is not None
 
 
 @pytest.mark.slow
