@@ -4,8 +4,9 @@ A transaction is a generator. It yields batches of statements, each one round tr
 rows of each statement, and returns its result. The last statement of its last batch is `Commit`; a
 batch before it may end so, too, where nothing has to hold from there to the next one.
 PostgreSQL executes a batch as a pipeline: what follows a statement that fails is not executed.
-In `where` a list stands for any of its values. Only a `Select` locks rows in the order of their
-keys; what changes or deletes several rows locks them in any order, so their locks are taken before.
+In `where` a list stands for any of its values. A `Select` locks rows in the order of their keys,
+and so does an `Update` with a list. What else changes or deletes several rows locks them in any
+order, so their locks are taken before.
 
 TransactionError
     Refused         a required row is not there, or an inserted one is: nothing was written

@@ -334,9 +334,12 @@ class Queries:
         table = self._tables[statement.table]
         key = {column.name for column in key_of(table)}
         assert not set(statement.change) & key, "a key is changed"
+        matches = _equal(table, statement.where)
+        if any(isinstance(value, list) for value in statement.where.values()):
+            matches = _locked_in_order(table, matches)
         changed = (
             update(table)
-            .where(_equal(table, statement.where))
+            .where(matches)
             .values({name: _parameter("new_", table.c[name]) for name in statement.change})
             .returning(*known(table))
         )
@@ -375,6 +378,13 @@ class Queries:
             return _query(_or_replace(new, table), table, has_rows=False)
         returned = new.on_conflict_do_nothing().returning(*known(table))
         return _query(returned, table, has_rows=True)
+
+
+def _locked_in_order(table: Table, matches: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Lock the rows that match in the order of their keys, before the first is changed."""
+    key = list(table.primary_key)
+    locked = select(*key).where(matches).order_by(*key_of(table)).with_for_update().cte("locked")
+    return and_(*(column == locked.c[column.name] for column in key))
 
 
 def _or_replace(new: postgresql.Insert, table: Table) -> postgresql.Insert:

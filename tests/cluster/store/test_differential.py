@@ -7,7 +7,9 @@ from typing import Final
 
 import pytest
 
-from mqtt_broker.cluster.statements import Commit, Delete, Insert, InsertNew, Select, Update
+from mqtt_broker.cluster.statements import Commit, Delete, Insert, InsertNew, Row, Select, Update
+from mqtt_broker.cluster.tables import OWNERS
+from sessions.store.schema import digest
 from tests.cluster.store.differential import Real, Script, follow, play
 from tests.cluster.store.rule_plays import play_rules
 from tests.fault.postgres import PostgreSQL
@@ -60,6 +62,36 @@ SCRIPTS: Final[dict[str, Script]] = {
         (1, [Select("pairs"), Commit()]),
     ],
 }
+
+
+# Two clients whose digests are not in the order of their names.
+_NAMES = ("c0", "c1")
+_BOTH: Row = {"client": [*_NAMES], "is_offered": True}
+_OFFER: Row = {"is_offered": True}
+
+
+def _owner(client: str) -> Row:
+    return {"client": client, "number": 9, "tenure": 0, "is_offered": False}
+
+
+def _mine(number: int) -> Update:
+    return Update(OWNERS, _BOTH, {"number": number, "is_offered": False})
+
+
+SCRIPTS["clients are offered between the lock and the change of a claim"] = [
+    (0, [*(Insert(OWNERS, _owner(one)) for one in _NAMES), Commit()]),
+    (0, [Select(OWNERS, _BOTH, for_update=True)]),
+    (2, [*(Update(OWNERS, {"client": one}, _OFFER) for one in _NAMES), Commit()]),
+    (2, [Select(OWNERS, {"client": _NAMES[0]}, for_update=True)]),
+    (1, [Select(OWNERS, _BOTH, for_update=True)]),
+    (0, [_mine(1), Commit()]),
+    (2, [Commit()]),
+    (1, [_mine(2), Commit()]),
+]
+
+
+def test_the_order_of_digests_is_another_than_that_of_names() -> None:
+    assert sorted(_NAMES, key=digest) != sorted(_NAMES)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

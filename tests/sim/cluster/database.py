@@ -457,7 +457,12 @@ class Backend:
             self.writes[statement.table, key] = changed
             return changed
 
-        rows = self._lock_each(statement.table, lambda row: _is_equal(row, statement.where), change)
+        rows = self._lock_each(
+            statement.table,
+            lambda row: _is_equal(row, statement.where),
+            change,
+            in_order=any(isinstance(value, list) for value in statement.where.values()),
+        )
         if rows is not None and not rows and statement.required:
             raise Refused(f"{statement.table}: no row with {statement.where}")
         return rows

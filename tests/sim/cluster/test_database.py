@@ -150,7 +150,7 @@ def test_a_list_stands_for_any_of_its_values(events: Events, database: Database)
     assert database.rows("t") == [{"k": 2, "v": 9}]
 
 
-def test_only_a_select_locks_in_order(database: Database, events: Events) -> None:
+def test_a_select_and_an_update_of_a_list_lock_in_order(database: Database, events: Events) -> None:
     def ring(*statements: Statement) -> int:
         before = database.deadlocks
         for _ in range(20):
@@ -159,9 +159,11 @@ def test_only_a_select_locks_in_order(database: Database, events: Events) -> Non
             run(events)
         return database.deadlocks - before
 
-    both = Update("t", {"k": [1, 2]}, {"v": 1})
-    assert ring(both) > 0
-    assert ring(Select("t", {"k": [1, 2]}, for_update=True), both) == 0
+    both: Row = {"k": [1, 2]}
+    assert ring(Update("t", {"v": [0, 1]}, {"v": 1})) == ring(Update("t", both, {"v": 1})) == 0
+    assert ring(Update("t", {}, {"v": 1})) > 0
+    assert ring(Delete("t", both), *(Put("t", {"k": key, "v": 1}) for key in (1, 2))) > 0
+    assert ring(Select("t", both, for_update=True), Update("t", {}, {"v": 1})) == 0
 
 
 def test_new_rows_are_inserted_and_others_left_alone(events: Events, database: Database) -> None:
