@@ -7,6 +7,7 @@ SHELL := /bin/bash
 	spark-zip load fuzz docs release clean
 
 VENV := .venv
+WORLD ?= hosts
 BIN := $(VENV)/bin
 FAULTS ?= 200
 FUZZ_SECONDS ?= 60
@@ -178,9 +179,8 @@ cluster-sim: $(VENV)/.dev  ## play SEEDS (1000) worlds of the cluster's model, a
 	@$(BIN)/python -m tests.sim.cluster.run --seeds $(SEEDS)
 	@$(BIN)/python -m tests.sim.cluster.ablations
 
-cluster-torture: $(VENV)/.dev  ## let FAULTS faults (200) happen to processes of a cluster, twice, and count
-	@$(BIN)/python -m tests.cluster.torture --faults $(FAULTS) --seed $(SEED)
-	@$(BIN)/python -m tests.cluster.torture --world owners --faults $(FAULTS) --seed $(SEED)
+cluster-torture: $(VENV)/.dev  ## let FAULTS faults (200) happen to processes of a cluster, and count
+	@$(BIN)/python -m tests.cluster.torture --faults $(FAULTS) --seed $(SEED) --world $(WORLD)
 
 spark-kill: setup  ## kill Spark's drivers SPARK_KILLS times (12) around their commits, and executors, and count
 	@$(BIN)/python -m tests.spark_ingest.killing --kills $(SPARK_KILLS)
