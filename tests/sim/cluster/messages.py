@@ -43,6 +43,7 @@ from tests.sim.cluster.process import Process
 KEYS: Final = {**tables.KEYS, **core.KEYS}
 PROBE: Final = "probe/"  # topics of messages whose delay is examined
 PROBES_S: Final = 12.0
+ROUND_TRIPS_S: Final = 0.3  # of both, with one that is refused
 COMMITS: Final = 4  # that a host does at most until a group is committed: beat, fold, another group
 
 
@@ -246,7 +247,7 @@ class MessagesWorld(BusWorld):
 
     def _delay_s_max(self, *, is_polled: bool) -> float:
         """Return how long a message may take: the commits of two hosts, and what the bus loses."""
-        commits_s = 2 * COMMITS * self.database.standby_delay_s_max + 0.1
+        commits_s = 2 * COMMITS * self.database.standby_delay_s_max + ROUND_TRIPS_S
         if is_polled:
             return commits_s + POLL_S + LOOK_S
         return commits_s if self.bus.quality is WHOLE else commits_s + SILENT_S + POLL_S + LOOK_S
