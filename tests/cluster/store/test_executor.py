@@ -53,7 +53,7 @@ def test_a_number_is_hosted_and_taken(loop: Loop) -> None:
     assert loop.run(old, create_number(1, "e1")) is None
     row = loop.run(old, confirm(1, "e1", 0))
     assert (row.turn, row.group) == (1, 0)
-    assert loop.run(old, Writes(1, "e1", 1).commit_group(1, b"one")) is None
+    assert loop.run(old, Writes(1, "e1", 1).commit_group(1, b"one")) == []
     seen = row_of(loop, new)
     assert (seen.epoch, seen.turn, seen.group) == ("e1", 2, 1)
     assert loop.run(new, take_number(seen, "e2")) is None
