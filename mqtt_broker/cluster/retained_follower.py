@@ -187,6 +187,9 @@ class Follower:
         nodes, before, newer, after, again = found
         if self._base is None:
             self._base = {row["number"]: row["group"] for row in before}
+        for row in after:
+            if row["number"] == self._number:
+                self._own.on_told(row["group"])
         if self._is_missed(after):
             self._start_again()
             return

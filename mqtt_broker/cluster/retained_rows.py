@@ -5,7 +5,8 @@ its rows in its own transaction, in the order of the topics: the row's lock deci
 groups comes later, and nobody waits in a ring. A message that is removed leaves a tombstone, since
 others read changes alone. The number that wrote it deletes it much later; it states up to which of
 its groups that may have happened, and whoever has read less than that reads all. A message that has
-expired needs no tombstone: everybody removes it by itself.
+expired needs no tombstone, but its row is deleted in the same way: who has not read it may still
+have the one before.
 """
 
 from __future__ import annotations
@@ -89,16 +90,15 @@ class Sweep:
 
     def __init__(self, topics: list[str], group: int) -> None:
         self.topics = topics
-        self.group = group  # of the last tombstone that may be among them; 0: there is none
+        self.group = group  # up to which rows may be gone
 
 
 def delete_rows(number: int, epoch: str, turn: int, sweep: Sweep) -> Transaction[None]:
     """Delete rows that this number wrote last. What others have written since then stays."""
     rows: Row = {"topic": sweep.topics}
-    says = [Put(SWEEPS, {"number": number, "group": sweep.group})] if sweep.group else []
     yield [
         own_row(number, epoch, turn),
-        *says,
+        Put(SWEEPS, {"number": number, "group": sweep.group}),
         LockTimeout(ROW_WAIT_S),
         Select(RETAINED, rows, for_update=True),
         Delete(RETAINED, {**rows, "number": number}),
@@ -118,6 +118,7 @@ class OwnRows:
         "_steps",
         "_sweep_group",
         "_swept",
+        "_told",
         "_young",
         "_young_group",
     )
@@ -129,7 +130,8 @@ class OwnRows:
         self._swept: dict[str, None] = {}  # and those before, which are being deleted
         self._young_group = self._old_group = self._sweep_group = 0  # the last of each
         self._rotated_at = 0.0
-        self._expiring: dict[str, int] = {}  # topics with the step in which they expire
+        self._told = 0  # the group up to which others know that rows may be gone
+        self._expiring: dict[str, tuple[int, int]] = {}  # by topic, the step of its end, its group
         self._steps: dict[int, dict[str, None]] = {}  # and the other way round
 
     @property
@@ -145,19 +147,23 @@ class OwnRows:
             self._young_group = max(self._young_group, group)
         elif message.expires_at != NEVER:
             step = message.expires_at // _STEP_S
-            self._expiring[message.topic] = step
+            self._expiring[message.topic] = (step, group)
             self._steps.setdefault(step, {})[message.topic] = None
 
     def forget(self, topic: str) -> None:
         """Note that the row of a topic is gone, or another number's."""
         for generation in (self._young, self._old, self._swept):
             generation.pop(topic, None)
-        step = self._expiring.pop(topic, None)
-        if step is not None:
-            topics = self._steps[step]
+        found = self._expiring.pop(topic, None)
+        if found is not None:
+            topics = self._steps[found[0]]
             del topics[topic]
             if not topics:
-                del self._steps[step]
+                del self._steps[found[0]]
+
+    def on_told(self, group: int) -> None:
+        """Note up to which group others know that rows may be gone: it never goes back."""
+        self._told = max(self._told, group)
 
     def sweep(self, now: float, server_now: float) -> Sweep | None:
         """Return rows that are to be deleted; `server_now` is the database's time."""
@@ -166,12 +172,16 @@ class OwnRows:
             self._sweep_group, self._old_group = self._old_group, self._young_group
             self._rotated_at = now
         if self._swept:
-            return Sweep(sorted(self._swept)[: self._limits.sweep_rows], self._sweep_group)
+            topics = sorted(self._swept)[: self._limits.sweep_rows]
+            return Sweep(topics, max(self._told, self._sweep_group))
         over = [topic for step in self._steps_over(server_now) for topic in self._steps[step]]
-        return Sweep(sorted(over)[: self._limits.sweep_rows], 0) if over else None
+        topics = sorted(over)[: self._limits.sweep_rows]
+        groups = [self._expiring[topic][1] for topic in topics]
+        return Sweep(topics, max(self._told, *groups)) if topics else None
 
     def on_swept(self, sweep: Sweep) -> None:
         """Note that these rows are deleted."""
+        self.on_told(sweep.group)
         for topic in sweep.topics:
             self.forget(topic)
 

@@ -84,9 +84,17 @@ def test_rows_of_expired_messages_are_deleted_some_time_later() -> None:
         rows.on_written(RetainedMessage(topic, b"1", expires_at), 1)
     rows.on_written(RetainedMessage("b", b"1"), 2)
     assert swept(rows, 0.0, 119.9) == ([], 0)
-    assert swept(rows, 0.0, 120.0) == (["a"], 0)
-    assert swept(rows, 0.0, 999.0) == (["c"], 0)
+    assert swept(rows, 0.0, 120.0) == (["a"], 1)
+    rows.on_written(RetainedMessage("b", b"1", 105), 7)
+    assert swept(rows, 0.0, 999.0) == (["b", "c"], 7)
     assert swept(rows, 0.0, 9999.0) == ([], 0)
+
+
+def test_the_group_that_is_told_never_goes_back() -> None:
+    rows = OwnRows(LIMITS)
+    rows.on_told(9)
+    rows.on_written(RetainedMessage("a", b"1", 101), 3)
+    assert swept(rows, 0.0, 999.0) == (["a"], 9)
 
 
 def test_rows_are_locked_in_order_and_deleted_if_nobody_else_has_written_them() -> None:
@@ -97,5 +105,3 @@ def test_rows_are_locked_in_order_and_deleted_if_nobody_else_has_written_them() 
     assert isinstance(wait, LockTimeout) and isinstance(commit, Commit)
     assert isinstance(locks, Select) and locks.for_update and locks.where == {"topic": ["a", "b"]}
     assert isinstance(deletes, Delete) and deletes.where == {"topic": ["a", "b"], "number": 1}
-    batches, _ = play(delete_rows(1, "e", 4, Sweep(["a"], 0)), [[[], [], [], [], []]])
-    assert not any(isinstance(one, Put) for one in batches[0])
