@@ -50,21 +50,6 @@ def nothing_is_left_out() -> list[Replace]:
     return [(Inbox, "on_parcel", on_parcel)]
 
 
-@ablation(messages.play)
-def nothing_is_accepted_twice() -> list[Replace]:
-    """A parcel that was accepted is dropped when it comes again."""
-
-    def on_parcel(self: Inbox, parcel: Parcel) -> None:
-        accepted = self._accepted.get(parcel.sender, 0)
-        if parcel.last <= accepted:
-            self._accepted[parcel.sender] = parcel.first - 1
-        original(self, parcel)
-        self._accepted[parcel.sender] = max(accepted, self._accepted.get(parcel.sender, 0))
-
-    original = Inbox.on_parcel
-    return [(Inbox, "on_parcel", on_parcel)]
-
-
 @ablation(messages.play_asynchronous)
 def parcels_are_compared() -> list[Replace]:
     """A receiver commits only what is in the outbox then."""
