@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import os
 import signal
 import sys
 from typing import Any, Final, NamedTuple, NoReturn
@@ -15,10 +14,12 @@ from mqtt_broker.cli.errors import (
     DONE,
     FAILED,
     INTERRUPTED,
+    OUTPUT_ERRORS,
     TIMED_OUT,
     WRONG_USAGE,
     Failure,
     UsageError,
+    cannot_print,
 )
 from mqtt_broker.client.errors import ClientError, TimedOut
 from mqtt_broker.version import __version__, build_kind
@@ -212,9 +213,8 @@ def _failed(parser: Parser, args: argparse.Namespace, error: Exception) -> int:
         case ClientError():
             _say(args, f"{parser.prog}: {error}")
             return TIMED_OUT if isinstance(error, TimedOut) else FAILED
-        case BrokenPipeError():  # the reader has closed the pipe, as `| head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+        case OSError() if error.errno in OUTPUT_ERRORS and error.filename is None:
+            return cannot_print(parser.prog, error)
     raise error
 
 

@@ -29,10 +29,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: Any = _run(sys.argv[1:])
         except SystemExit as end:
             code = end.code
+        code = _finish_output(code)
         interrupts.finish()
     except interrupts.Interrupted as stop:
         code = interrupts.exit_code(stop.number)
     return cast(int, code)
+
+
+def _finish_output(code: Any) -> Any:
+    """Write what is still to be printed, and return the exit code.
+
+    Python would do so when it ends, and a full disk would be an exception that nobody handles.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        from mqtt_broker.cli import errors
+
+        if not code:
+            return errors.cannot_print("fleetmq", error)
+        errors.drop_output()  # the command has said what is wrong
+    return code
 
 
 def _run(arguments: list[str]) -> int:

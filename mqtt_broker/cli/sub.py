@@ -8,7 +8,6 @@ resumes the session, without -c it starts a new one.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import BinaryIO, Final
 from mqtt_broker import interrupts
 from mqtt_broker.cli import client_options as options
 from mqtt_broker.cli import sub_format
-from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError
+from mqtt_broker.cli.errors import DONE, FAILED, Failure, UsageError, drop_output
 from mqtt_broker.client.blocking import Address, Client, Deadline
 from mqtt_broker.client.errors import ClientError, TimedOut, Unsendable
 from mqtt_broker.client.protocol import (
@@ -143,9 +142,8 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         connections.serve(subscription)
-    except BrokenPipeError:
-        # The reader has closed the pipe: Python must not write to it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has closed the pipe
+        drop_output()
     return FAILED if subscription.refused else DONE
 
 

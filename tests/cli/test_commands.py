@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +77,46 @@ def test_a_refused_value_points_to_the_help_that_has_the_option(
     assert (end.value.code, err.count("\n")) == (2, 1)
     command = REFUSED[words].partition(":")[0]
     assert err.startswith(REFUSED[words]) and err.endswith(f"(see {command} --help)\n")
+
+
+_MAIN = "import sys; from mqtt_broker.cli.main import main; sys.exit(main())"
+
+
+@pytest.mark.parametrize(
+    ("words", "is_buffered"),
+    [("config", True), ("config", False), ("completion bash", False), ("broker --check", True)],
+)
+def test_output_for_which_there_is_no_space_is_one_line(words: str, is_buffered: bool) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    env = {**os.environ, "PYTHONUNBUFFERED": "" if is_buffered else "1"}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", _MAIN, *words.split()],
+            cwd=Path(__file__).parents[2],
+            env=env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert re.fullmatch("fleetmq[a-z ]*: No space left on device\n", done.stderr)
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_a_reader_that_has_enough_is_no_error(is_buffered: bool) -> None:
+    env = {**os.environ, "PYTHONUNBUFFERED": "" if is_buffered else "1"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", _MAIN, "config"],
+        cwd=Path(__file__).parents[2],
+        env=env,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
