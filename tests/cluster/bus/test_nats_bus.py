@@ -286,7 +286,7 @@ def test_a_frozen_server_costs_frames_and_no_memory(
     assert one.bus.dropped_out == {nats_bus.BUFFER_FULL: 1}
     assert nats_link.SEND_BYTES_MAX - 200_000 < most <= nats_link.SEND_BYTES_MAX + 100
     nodes.until(lambda: "silent" in one.bus.problem and one.bus.queued_bytes == 0)
-    assert one.bus.dropped_out[nats_bus.CONNECTION_LOST] > 50
+    assert one.bus.dropped_out[nats_bus.CONNECTION_LOST] > 0
     nodes.until(lambda: "it does not answer within 0.2 s" in one.bus.problem)
     server.thaw()
     monkeypatch.undo()
