@@ -236,7 +236,6 @@ class Harness:
         self.spawn(self._report_progress())
         await until(lambda: self._load.has_begun, "the first acknowledgements")
         await self._fault()
-        await until(self._are_home, "every number at its own process")
         await self._load.rest()
         self._check_needless()
         await self._end()
@@ -257,6 +256,7 @@ class Harness:
         kinds: list[str] = []
         while sum(self.verdict.faults.values()) < self.options.faults:
             if not kinds:
+                await self._recover(under_way)
                 kinds = [self.options.only] if self.options.only else [*faults.EACH]
                 self.rng.shuffle(kinds)
             kind = kinds.pop()
@@ -272,7 +272,15 @@ class Harness:
                 await under_way[-1]
                 await until(self._are_home, "every number at its own process")
             await asyncio.sleep(self.rng.choice(BETWEEN_S))
+        await self._recover(under_way)
+
+    async def _recover(self, under_way: list[asyncio.Task[None]]) -> None:
+        """Let the faults end; then every number is at home, and clients are served again."""
         await asyncio.gather(*under_way)
+        under_way.clear()
+        await until(self._are_home, "every number at its own process")
+        count = self._load.acknowledged
+        await until(lambda: self._load.acknowledged > count, "acknowledgements after the faults")
 
     async def _untroubled(self) -> Member:
         """Wait for a process to which nothing happens at the moment."""
