@@ -33,7 +33,6 @@ RACE_S: Final = 0.03
 FILTERS_ASKED: Final = ("a/1", "a/+", "+/1", "b/#", "#", "c/2", "c/+", "b/1")
 EXPIRIES_S: Final = (0, 0, 0, 5, 20)
 SLACK_S: Final = 2.5  # clocks that differ in pace, and the step of the database's clock
-HISTORY: Final = 40  # values of a topic that a watcher compares
 
 
 @dataclass(slots=True)
@@ -70,7 +69,8 @@ class Publisher(Client):
         self._topics = rng.sample(TOPICS, rng.randint(1, 4))
         self._qos = rng.choice((1, 2))
         self._core: Core | None = None  # that it is connected to
-        self._sent_here = 0  # the last that it has sent there
+        self._connections = 0
+        self._sent_here = 0  # the last that it has sent on this one
         self._rush: list[str] = []  # topics on which others publish just now
 
     @property
@@ -90,10 +90,12 @@ class Publisher(Client):
             self.sent.append(one)
         if content is not self._core:
             self._core, self._sent_here = content, 0
+            self._connections += 1
         for one in self.unacknowledged:
             if one.message.value > self._sent_here:
                 self._sent_here = one.message.value
-                content.publish(one.message, self.answered(lambda one=one: self._on_ack(one)))  # type: ignore[misc]
+                on_ack = partial(self._on_ack, one, self._connections)
+                content.publish(one.message, self.answered(on_ack))
 
     def _topic(self) -> str:
         rng = self.world.rng
@@ -107,7 +109,13 @@ class Publisher(Client):
         self.goal += len(topics)
         self.retry_soon(0.0)
 
-    def _on_ack(self, one: Published) -> None:
+    def _on_ack(self, one: Published, connection: int) -> None:
+        """Take an answer of this connection: those of earlier ones come to nobody.
+
+        So what is acknowledged at QoS 1 is not published once more by a copy behind it.
+        """
+        if connection != self._connections:
+            return
         is_first = not one.acknowledged_at
         one.acknowledge(self.world.events.now)
         if is_first and not self.unacknowledged:
@@ -245,14 +253,16 @@ class RetainedWorld(BusWorld):
         return sender.sent[message.value - 1]
 
     def history(self, topic: str) -> list[Published]:
-        """Return what was published for a topic and retained, the newest of it."""
-        found = [
+        """Return all that was published for a topic and retained.
+
+        What was sent first may be retained last: no part of it says what is there now.
+        """
+        return [
             one
             for publisher in self.publishers
             for one in publisher.sent
             if one.message.topic == topic and one.is_retained
         ]
-        return sorted(found, key=lambda one: one.sent_at)[-HISTORY:]
 
     def ends_of(self, topic: str) -> list[Published]:
         """Return what may be the reason that a topic has no message."""
