@@ -258,7 +258,7 @@ class Follower:
             if self._open:
                 self._foreign[message.topic] = message
         if self._read is not None:
-            self._read.update(cut.changed)
+            self._read.update(row["topic"] for row in rows)  # what was written may be gone
             if not self.is_behind:
                 cut.end_loading(self._read)
                 self._read = None

@@ -135,6 +135,16 @@ def test_who_has_missed_rows_that_were_deleted_reads_all() -> None:
     assert reader.memory.messages == {"b": b"x"} and reader.follower.is_loaded
 
 
+def test_what_this_host_has_written_may_be_gone_before_it_reads_all() -> None:
+    reader = Reader().load()
+    reader.follower.on_committed(4, [RetainedMessage("a", b"own"), RetainedMessage("c", b"own")])
+    nodes = [node(1, 4), node(2, 9)]
+    reader.read(nodes, [], swept=7)  # number 2 has removed "a", and deleted its tombstone
+    reader.read(nodes, [row("b", 2, 5), row("c", 1, 4, b"own")], swept=7)
+    assert reader.state == (True, False)
+    assert reader.memory.messages == {"b": b"x", "c": b"own"}
+
+
 def test_a_request_begins_with_the_next_read_and_stays_open() -> None:
     reader = Reader().load()
     early, late = Asked(reader.memory), Asked(reader.memory)
