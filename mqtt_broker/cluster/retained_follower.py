@@ -194,7 +194,8 @@ class Follower:
             self._start_again()
             return
         rows = self._note_known(nodes, newer)
-        is_complete = not self.is_behind and has_all
+        is_all_again = len(again) < self._limits.read_rows  # else more may have changed
+        is_complete = not self.is_behind and has_all and is_all_again
         marks = {row["number"]: (row["epoch"], row["turn"]) for row in nodes}
         cut = self._make_cut(rows, ends)
         for one in self._open:

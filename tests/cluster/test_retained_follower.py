@@ -190,6 +190,18 @@ def test_a_topic_that_is_changing_is_left_to_the_next_cut() -> None:
     assert asked.later == [["a", "c"]] and reader.memory.messages["a"] == b"7"
 
 
+def test_nobody_is_served_when_more_may_have_changed_than_was_read_again() -> None:
+    reader = Reader().load()
+    asked = Asked(reader.memory)
+    reader.follower.want(asked)
+    nodes = [node(1, 3), node(2, 6)]
+    again = [row(topic, 1, 4) for topic in ("c", "d", "e", "f")]
+    reader.read(nodes, [row("a", 2, 6)], again=again)
+    assert asked.begun == [] and reader.follower.is_wanted
+    reader.read(nodes, [row("a", 2, 7, b"new")])
+    assert asked.begun == [{"a": b"new", "b": b"x"}]
+
+
 def test_nobody_is_served_while_messages_wait_that_are_older() -> None:
     reader = Reader().load()
     opened, asked = Asked(reader.memory), Asked(reader.memory)
