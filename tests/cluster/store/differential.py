@@ -404,9 +404,9 @@ def describe(statement: Statement) -> str:
     return f"{type(statement).__name__}({said})"
 
 
-def play(real: Real, seed: int, turns: int = 40) -> Play:
+def play(real: Real, seed: int, turns: int = 40, kind: type[Play] = Play) -> Play:
     """Play a seed on both; raise AssertionError where they differ."""
-    found = Play(real, seed)
+    found = kind(real, seed)
     try:
         found.run(turns)
     except AssertionError as error:

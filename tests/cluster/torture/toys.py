@@ -45,22 +45,28 @@ class Toy(Protocol):
         """Return what the memory of a number has."""
 
 
-class ServedLists(Lists):
+class _Served:
+    """What a number holds, which tells when it is served, and when no more."""
+
+    _told: tuple[Program, int, str]
+
+    def on_loaded(self) -> None:
+        super().on_loaded()  # type: ignore[misc]
+        program, number, epoch = self._told
+        program.on_served(number, epoch)
+
+    def on_stopped(self) -> None:
+        super().on_stopped()  # type: ignore[misc]
+        program, number, epoch = self._told
+        program.on_lost(number, epoch)
+
+
+class ServedLists(_Served, Lists):
     """Lists that tell when they are served, and when no more."""
 
     def __init__(self, program: Program, number: int, epoch: str) -> None:
         super().__init__(number)
         self._told = (program, number, epoch)
-
-    def on_loaded(self) -> None:
-        super().on_loaded()
-        program, number, epoch = self._told
-        program.on_served(number, epoch)
-
-    def on_stopped(self) -> None:
-        super().on_stopped()
-        program, number, epoch = self._told
-        program.on_lost(number, epoch)
 
 
 class ListsToy:
@@ -106,23 +112,13 @@ class Surroundings:
         self._program.tell("bus", number, "offered", client, 0, self._number)
 
 
-class ServedBroker(Broker):
+class ServedBroker(_Served, Broker):
     """A broker that tells when it is served, and when no more."""
 
     def __init__(self, program: Program, number: int, epoch: str) -> None:
         surroundings = Surroundings(program, number)
         super().__init__(number, surroundings, surroundings)
         self._told = (program, number, epoch)
-
-    def on_loaded(self) -> None:
-        super().on_loaded()
-        program, number, epoch = self._told
-        program.on_served(number, epoch)
-
-    def on_stopped(self) -> None:
-        super().on_stopped()
-        program, number, epoch = self._told
-        program.on_lost(number, epoch)
 
 
 class RemoteConnection:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from mqtt_broker.cluster.node_row import FREE, NodeRow
 from tests.sim.cluster.bus import ProcessBus, SimulatedBus
@@ -11,12 +13,19 @@ from tests.sim.cluster.faults import FaultyWorld
 from tests.sim.cluster.process import Process
 
 
+class Publishing(Protocol):
+    """A client that publishes until it has reached its goal."""
+
+    goal: int
+
+
 class BusWorld(FaultyWorld):
     """A world whose numbers are cores, with a bus among what can go wrong."""
 
     def __init__(self, seed: int, keys: dict[str, tuple[str, ...]]) -> None:
         self._buses: dict[Process, ProcessBus] = {}
         super().__init__(seed, keys)
+        self.is_troubled = True  # faults go on
         self.bus: SimulatedBus[bytes] = SimulatedBus(self.events, self._deliver)
 
     def bus_of(self, process: Process) -> ProcessBus:
@@ -43,6 +52,19 @@ class BusWorld(FaultyWorld):
         if host.content.is_served:
             host.content.on_frame(frame, process.clock())
             process.wake(frame.to)
+
+    def _trouble_all(self, publishers: Sequence[Publishing], faults: int) -> None:
+        """Let things go wrong while all of them publish, then no more."""
+        events = self.events
+        events.run_until(events.now + 5)
+        for _ in range(faults):
+            for publisher in publishers:
+                publisher.goal += self.rng.randint(0, 12)
+            events.run_until(events.now + self.rng.choice([0.0, 0.3, 1.0]))
+            self.fault()
+            events.run_until(events.now + self.rng.choice([0.01, 0.5, 3.0, 9.0]))
+        self.is_troubled = False
+        self.calm_down()
 
     def fault(self) -> None:
         if self.rng.random() < 0.15:

@@ -68,7 +68,6 @@ class MessagesWorld(BusWorld):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, KEYS)
         self.cut_chance /= 2  # these hosts have more transactions than others
-        self.is_troubled = True  # faults go on
         self.written: dict[tuple[int, int], set[frozenset[str]]] = {}  # filters, by number, group
         numbers = list(self.processes)
         self.publishers = [
@@ -113,16 +112,8 @@ class MessagesWorld(BusWorld):
             self.rng.choice([*self.sessions, *self.visitors]).change()
 
     def play(self, faults: int = 12) -> None:
+        self._trouble_all(self.publishers, faults)
         events = self.events
-        events.run_until(events.now + 5)
-        for _ in range(faults):
-            for publisher in self.publishers:
-                publisher.goal += self.rng.randint(0, 12)
-            events.run_until(events.now + self.rng.choice([0.0, 0.3, 1.0]))
-            self.fault()
-            events.run_until(events.now + self.rng.choice([0.01, 0.5, 3.0, 9.0]))
-        self.is_troubled = False
-        self.calm_down()
         events.run_until(events.now + 120)
         for visitor in self.visitors:
             visitor.history.append(Subscription(PROBE + visitor.name, events.now))

@@ -230,7 +230,6 @@ class RetainedWorld(BusWorld):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, KEYS)
         self.cut_chance /= 4  # these hosts have more transactions than others
-        self.is_troubled = True  # faults go on
         self.expiries: dict[tuple[str, int], int] = {}  # the latest time of each message
         numbers = list(self.processes)
         self.publishers = [
@@ -286,16 +285,8 @@ class RetainedWorld(BusWorld):
                 publisher.rush(topics)
 
     def play(self, faults: int = 12) -> None:
+        self._trouble_all(self.publishers, faults)
         events = self.events
-        events.run_until(events.now + 5)
-        for _ in range(faults):
-            for publisher in self.publishers:
-                publisher.goal += self.rng.randint(0, 12)
-            events.run_until(events.now + self.rng.choice([0.0, 0.3, 1.0]))
-            self.fault()
-            events.run_until(events.now + self.rng.choice([0.01, 0.5, 3.0, 9.0]))
-        self.is_troubled = False
-        self.calm_down()
         events.run_until(events.now + 60)
         for number in range(RACES):
             self._race(number)
